@@ -1,0 +1,3 @@
+"""Train one language model together over the ordinary internet."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,186 @@
+"""The four things the coordinator talks to. Each has a real and an in-memory implementation and one conformance
+suite, so that the production coordinator runs unchanged under the real network and under a virtual clock.
+
+Implementations satisfy these structurally; `peer.net` and `peer.trainer` never import this module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from peer.protocol.messages import (
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    RoundKey,
+    Sink,
+    Source,
+    StateIndex,
+    SwapReport,
+    Welcome,
+)
+
+
+class Clock(Protocol):
+    """Run time: seconds since the epoch on the swarm's common clock (corrected by what was measured at Hello)."""
+
+    def now(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def observe(self, offset_s: float) -> None:
+        """A Hello measured another peer's run clock minus our raw clock. Feeds the correction; a no-op where there is
+        only one clock."""
+
+
+class Directory(Protocol):
+    """Who takes part in the run. Never raises for an absent network: it goes on looking in the background."""
+
+    async def announce(self, record: PeerRecord) -> None:
+        """Sign and publish our record; replaces the former one. Repeated by the caller at a third of its life."""
+
+    async def withdraw(self) -> None:
+        """Publish a record of status LEAVING that expires at once, best effort within a second."""
+
+    async def peers(self) -> list[PeerRecord]:
+        """The live records of this run but our own: signature, run id and expiry checked, latest per peer."""
+
+
+class Handler(Protocol):
+    """What a transport asks of its owner when others call. Synchronous: answers come from state at hand."""
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
+
+    def on_manifest(self) -> tuple[bytes, bytes] | None:
+        """(exact manifest bytes, signature), None if we have none yet."""
+
+    def on_state(self) -> StateIndex | None:
+        """Describe an immutable snapshot to donate; None without a complete state (promise 4)."""
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        """Bytes of a piece of a snapshot described before; None when it is gone."""
+
+
+class Transport(Protocol):
+    """Calls to other peers. Every call says Hello first when it has to, is bounded by its timeout, and raises only
+    `PartnerLost`, `PartnerRefused` or `BadPayload`."""
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome: ...
+
+    async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer: ...
+
+    async def swap(
+        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float
+    ) -> SwapReport:
+        """Exchange payloads with a locked partner; both sides call this, `peer.protocol.pairing.initiates` says which
+        dials. Returns when `sink` holds the partner's complete verified payload, whatever became of ours.
+        Raises when it does not: `sink` is then to be thrown away."""
+
+    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]: ...
+
+    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex: ...
+
+    async def fetch_piece(
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float
+    ) -> bytes:
+        """One piece, its digest verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerInfo:
+    """What a started trainer tells about itself."""
+
+    device: str
+    device_reason: str
+    """Why this device and precision, for a person to read."""
+    tokens_per_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequest:
+    """Train, then snapshot a fragment at a step boundary: after `steps` steps counted from the last apply (clock in
+    steps), or at the boundary nearest to `until` (seconds since the epoch, raw local clock)."""
+
+    key: RoundKey
+    steps: int | None
+    until: float | None
+    hold: bool
+    """Stop after the snapshot until `apply` (schedule `full`); else go on training (streaming)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A snapshot, and what was done for it since the fragment's base (the last apply or start)."""
+
+    key: RoundKey
+    params: torch.Tensor
+    """fp32, flat, the fragment's elements: a view into the arena, valid until the next request of this fragment."""
+    steps: int
+    tokens: int
+    """processed - base: what the ledger counts for this fragment."""
+    processed: int
+    """The trainer's token counter at the snapshot: becomes the fragment's base when this work is applied."""
+    loss: float
+    """Mean training loss in nats a token over the steps since base; NaN without steps."""
+    seconds: float
+    """Time in inner steps since base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Of given parameters on the run's fixed hold-out."""
+
+    loss: float
+    """Mean nats a token."""
+    bits_per_byte: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The trainer's file-backed counters; they survive a kill of trainer and daemon and never go back."""
+
+    tokens: int
+    """Tokens processed in all."""
+    steps: int
+    base: tuple[int, ...]
+    """For each fragment: `tokens` up to which its work has been applied or dropped."""
+    seconds_training: float
+    seconds_waiting: float
+    """Held after a snapshot until the apply."""
+
+
+class Trainer(Protocol):
+    """The inner loop behind one small seam. Any call raises `TrainerDied` when the process is gone or goes while
+    waiting; `start` may then be called again."""
+
+    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
+        """Make ready to train from `outer_params` (fp32, flat, whole model). Sets every base counter to the tokens
+        processed so far, except with `resume`: a folder that `save` wrote, which restores params, inner optimizer,
+        step in the round and leaves the base counters as they are (its token count must equal the counter's, else the
+        folder is used for the inner optimizer only). Held until the first `work`."""
+
+    async def work(self, request: WorkRequest) -> Work: ...
+
+    async def apply(self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int) -> None:
+        """At the next step boundary replace the fragment's params by `outer_params` (fp32, flat, the fragment), set its
+        base counter to `base`, and go on in `next_round` with step 0."""
+
+    async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
+        """Loss of these parameters (whole model) on the fixed hold-out; the trainer's own params stay as they are."""
+
+    async def save(self, folder: Path) -> None:
+        """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary."""
+
+    def counters(self) -> Counters:
+        """Read now, from the file: works without a running trainer."""
+
+    async def stop(self) -> None:
+        """End the process within 2 s, whatever it is doing. Never raises."""

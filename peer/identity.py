@@ -1,0 +1,133 @@
+"""The peer's one key: Ed25519, in libp2p's private-key file format (p2pd reads the same file). Its libp2p peer id names
+the peer in the DHT, in TLS and under every signature.
+
+Signatures are over `domain + NUL + message`: one made for one purpose is worth nothing for another."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from peer.errors import IdentityError
+
+_PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
+_PUBLIC_HEAD = b"\x08\x01\x12\x20"
+_ID_HEAD = b"\x00\x24" + _PUBLIC_HEAD  # identity multihash of the 36-byte public key message
+
+
+def peer_id_of(public_key: bytes) -> str:
+    """The libp2p peer id (`12D3Koo…`) of a 32-byte Ed25519 public key."""
+    assert len(public_key) == 32, len(public_key)
+    return base58.b58encode(_ID_HEAD + public_key).decode()
+
+
+def public_key_of(peer_id: str) -> bytes:
+    """The 32-byte Ed25519 public key inside a peer id. Raises ValueError when it is no Ed25519 peer id."""
+    if not 50 <= len(peer_id) <= 56:
+        raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
+    raw = base58.b58decode(peer_id)
+    if len(raw) != len(_ID_HEAD) + 32 or not raw.startswith(_ID_HEAD):
+        raise ValueError(f"not an Ed25519 peer id: {peer_id!r}")
+    return raw[len(_ID_HEAD) :]
+
+
+def verify(public_key: bytes, domain: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether `signature` was made by the owner of `public_key` for this domain and message. Never raises."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, domain + b"\0" + message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+class Identity:
+    """A loaded private key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self.key = key
+        self.public_key = key.public_key().public_bytes_raw()
+        self.peer_id = peer_id_of(self.public_key)
+
+    @classmethod
+    def generate(cls) -> Identity:
+        return cls(Ed25519PrivateKey.generate())
+
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        """64 bytes over `domain + NUL + message`."""
+        return self.key.sign(domain + b"\0" + message)
+
+    def to_bytes(self) -> bytes:
+        """libp2p PrivateKey protobuf: 4 bytes of head, 32 of seed, 32 of public key."""
+        seed = self.key.private_bytes(
+            serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
+        )
+        return _PRIVATE_HEAD + seed + self.public_key
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Identity:
+        """Raises ValueError when these are not the bytes of an Ed25519 libp2p private key."""
+        if len(raw) != 68 or not raw.startswith(_PRIVATE_HEAD):
+            raise ValueError("not an Ed25519 libp2p private key (68 bytes)")
+        identity = cls(Ed25519PrivateKey.from_private_bytes(raw[4:36]))
+        if identity.public_key != raw[36:]:
+            raise ValueError("the public half does not belong to the private half")
+        return identity
+
+
+def load_or_create(path: Path) -> Identity:
+    """Read the key at `path`; make one there (mode 0600) if there is none. An existing file is never overwritten.
+
+    Raises IdentityError when it cannot be read, is malformed, or can be read by other users."""
+    try:
+        return _load(path)
+    except FileNotFoundError:
+        pass
+    identity = Identity.generate()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Written whole under another name, then linked: a crash leaves no torn key, a racing second process loses.
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(identity.to_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return _load(path)
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise IdentityError(
+            f"cannot make the key file {path}: {error.strerror}", "Choose another --home, or free the path."
+        ) from error
+    return identity
+
+
+def _load(path: Path) -> Identity:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise IdentityError(
+            f"cannot read the key file {path}: {error.strerror}", "Give your user read access, or choose another --home."
+        ) from error
+    if os.name == "posix" and mode & 0o077:
+        raise IdentityError(
+            f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {path}"
+        )
+    try:
+        return Identity.from_bytes(raw)
+    except ValueError as error:
+        raise IdentityError(
+            f"the key file {path} is damaged: {error}",
+            "Restore it from a backup. Moving it away makes a new identity on the next start.",
+        ) from error

@@ -1,0 +1,72 @@
+"""Which tensors a model has, in which order, and how they are cut into fragments. The digest of this is compared at
+Hello: two peers that disagree on one shape never exchange a byte of parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from peer.protocol.messages import PIECE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor as it lies in the flat fp32 vector of the model."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Tensors in order, and fragments as half-open ranges of tensor indices; together they cover every tensor once."""
+
+    tensors: tuple[TensorSpec, ...]
+    fragments: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def whole(cls, tensors: Sequence[TensorSpec]) -> Layout:
+        """One fragment that holds everything (schedule `full`)."""
+        return cls(tuple(tensors), ((0, len(tensors)),))
+
+    @property
+    def elements(self) -> int:
+        return sum(t.elements for t in self.tensors)
+
+    def fragment_elements(self, fragment: int) -> int:
+        first, end = self.fragments[fragment]
+        return sum(t.elements for t in self.tensors[first:end])
+
+    def fragment_span(self, fragment: int) -> tuple[int, int]:
+        """(start, end) of a fragment in elements of the flat vector."""
+        first, _ = self.fragments[fragment]
+        start = sum(t.elements for t in self.tensors[:first])
+        return start, start + self.fragment_elements(fragment)
+
+    def digest(self) -> bytes:
+        """SHA-256 over names, shapes, dtype and the fragment cut; 32 bytes."""
+        body = {
+            "dtype": "float32",
+            "tensors": [[t.name, list(t.shape)] for t in self.tensors],
+            "fragments": [list(f) for f in self.fragments],
+        }
+        return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """(first tensor, count, bytes): whole tensors up to `PIECE_BYTES`, a larger tensor alone."""
+        cut: list[tuple[int, int, int]] = []
+        for index, tensor in enumerate(self.tensors):
+            nbytes = 4 * tensor.elements
+            if cut and cut[-1][2] + nbytes <= PIECE_BYTES:
+                first, count, before = cut[-1]
+                cut[-1] = (first, count + 1, before + nbytes)
+            else:
+                cut.append((index, 1, nbytes))
+        return cut

@@ -1,0 +1,167 @@
+"""What peers say to each other, as frozen values. No bytes and no I/O here: `peer.net` puts them on a wire,
+`peer.testing` hands them over in memory, `peer.protocol` decides on them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+PeerId = NewType("PeerId", str)
+"""libp2p peer id of an Ed25519 key: `12D3Koo…`."""
+
+RunId = NewType("RunId", bytes)
+"""SHA-256 of the manifest's exact bytes, 32 bytes."""
+
+WIRE_VERSION = 1
+"""The one wire version this build speaks."""
+
+PIECE_BYTES = 16 * 2**20
+"""A piece of state is whole tensors up to this many bytes, or one larger tensor."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RoundKey:
+    """One due exchange of one fragment."""
+
+    round: int
+    """Counted from 0 by the round clock."""
+    fragment: int
+    """Index into the run's fragment layout."""
+
+
+class Status(enum.StrEnum):
+    """What a peer is doing, as its record tells."""
+
+    JOINING = "joining"
+    """Has no complete state yet: never a candidate, never a donor."""
+    TRAINING = "training"
+    SERVING = "serving"
+    """A bootstrap node: a donor that does not train and is never a candidate."""
+    FINISHED = "finished"
+    """Did all its rounds; still answers and donates until the others are done."""
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRecord:
+    """What a peer announces about itself in the directory; signed by its key."""
+
+    peer_id: PeerId
+    run_id: RunId
+    endpoints: tuple[str, ...]
+    """`host:port` (IPv6 in brackets) of the exchange service, best first; at most 8."""
+    reachable: bool
+    """Whether others can dial it."""
+    wire_min: int
+    wire_max: int
+    round: int
+    """The round it works in."""
+    tokens_per_s: float
+    status: Status
+    issued_at: float
+    """Seconds since the epoch. Of two records of one peer the later issued wins."""
+    expires_at: float
+    """Seconds since the epoch; at most `MAX_RECORD_TTL_S` after `issued_at`."""
+    run_start: float = 0.0
+    """When round 0 began, seconds since the epoch; 0: not known to this peer."""
+
+
+MAX_RECORD_TTL_S = 120.0
+MAX_RECORD_BYTES = 2048
+MAX_ENDPOINTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`I would exchange this round with you.` `withdraw` takes it back: the sender is locked with another."""
+
+    key: RoundKey
+    withdraw: bool = False
+
+
+class Verdict(enum.StrEnum):
+    """The answer to an offer."""
+
+    LOCKED = "locked"
+    """Each holds the other: the pair is made for this round and fragment."""
+    HELD = "held"
+    """Noted; somebody better is being asked first."""
+    TAKEN = "taken"
+    """Locked with another peer, or past this round."""
+    LATER = "later"
+    """Behind; ask again in `eta_s`."""
+    REFUSED = "refused"
+    """Will not pair at all; `reason` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    verdict: Verdict
+    eta_s: float = 0.0
+    """With LATER: seconds until asking again makes sense."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A digest-checked part of a state: the tensors `first .. first+count-1` of the layout, one after another."""
+
+    first: int
+    count: int
+    nbytes: int
+    digest: bytes
+    """BLAKE3, 32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateIndex:
+    """An immutable snapshot a donor offers: `outer_params` in fp32, little endian, in layout order."""
+
+    snapshot: str
+    """Names the snapshot for `fetch_piece`."""
+    round: int
+    """The round its donor worked in."""
+    layout_digest: bytes
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a completed Hello tells the caller."""
+
+    clock_offset_s: float
+    """The other's run clock minus our raw clock, halfway through the call."""
+    round_trip_s: float
+    seen_as: str
+    """The address the other saw us call from, `host:port`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapReport:
+    """Of one swap that gave us the partner's complete verified payload."""
+
+    bytes_sent: int
+    bytes_received: int
+    seconds: float
+    """From the first frame to the last."""
+    sent_all: bool
+    """False: the partner vanished after we had everything; it will do a solo step, we mix."""
+
+
+class Source(Protocol):
+    """A payload to send, read once from front to back."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+
+class Sink(Protocol):
+    """Takes a payload of exactly `nbytes`, chunk by chunk, in order, each chunk's checksum already verified."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def write(self, offset: int, data: bytes) -> None: ...

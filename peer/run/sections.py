@@ -1,0 +1,113 @@
+"""The sections of a manifest. Every field is bounded: a manifest comes from a stranger."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """Frozen, and closed: an unknown key is an error, so that a typo is not a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class ModelSection(Section):
+    """Configuration fields named as in transformers' `LlamaConfig`."""
+
+    kind: Literal["llama"] = "llama"
+    vocab_size: int = Field(256, ge=2, le=2**20)
+    hidden_size: int = Field(64, ge=8, le=2**15)
+    intermediate_size: int = Field(176, ge=8, le=2**17)
+    num_hidden_layers: int = Field(4, ge=1, le=512)
+    num_attention_heads: int = Field(4, ge=1, le=512)
+    num_key_value_heads: int = Field(4, ge=1, le=512)
+    max_position_embeddings: int = Field(64, ge=8, le=2**20)
+    rope_theta: Positive = 10000.0
+    rms_norm_eps: Positive = 1e-5
+
+    @model_validator(mode="after")
+    def _heads(self) -> ModelSection:
+        if self.hidden_size % self.num_attention_heads or (self.hidden_size // self.num_attention_heads) % 2:
+            raise ValueError("hidden_size must be num_attention_heads times an even number")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+        return self
+
+
+class DataSection(Section):
+    """`stdlib`: the Python source of the interpreter's standard library. `text`: files below the volunteer's `--data`."""
+
+    kind: Literal["stdlib", "text"] = "stdlib"
+    digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
+    """BLAKE3 of the corpus (training bytes, then hold-out bytes). Empty: not pinned."""
+
+
+class TokenizerSection(Section):
+    kind: Literal["bytes"] = "bytes"
+
+
+class OptimizerSection(Section):
+    kind: Literal["adamw"] = "adamw"
+    lr: Positive = 4e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    weight_decay: float = Field(0.1, ge=0, le=1)
+    clip: Positive = 1.0
+    """Largest norm of the whole gradient."""
+    warmup_fraction: Fraction = 0.05
+    """Part of the run in which the learning rate rises linearly."""
+    final_fraction: Fraction = 0.05
+    """Where the cosine ends, as a part of `lr`."""
+
+
+class TrainSection(Section):
+    context: int = Field(64, ge=8, le=2**20)
+    """Tokens a window."""
+    batch: int = Field(4, ge=1, le=2**16)
+    """Windows a peer and inner step."""
+    total_rounds: int = Field(40, ge=1, le=10**9)
+    """Length of the run: the learning rate is a function of round / total_rounds; at the end peers finish."""
+    eval_every: int = Field(10, ge=1, le=10**6)
+    """Rounds between two evaluations of outer_params."""
+    eval_windows: int = Field(128, ge=1, le=2**16)
+    """Evenly spaced windows of the hold-out."""
+
+
+class SyncSection(Section):
+    """The synchronization method: a preset, and what it overrides. None: the preset's value."""
+
+    preset: Literal["noloco", "none"] = "noloco"
+    clock: Literal["steps", "seconds"] = "seconds"
+    sync_every: Positive = 300.0
+    """Inner steps or seconds (as `clock` says) between two exchanges of the same fragment."""
+    outer_lr: Annotated[float, Field(gt=0, le=4)] | None = None
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    consensus: Annotated[float, Field(ge=0, le=2)] | None = None
+    codec: Literal["fp32", "bf16"] | None = None
+
+    @model_validator(mode="after")
+    def _whole_steps(self) -> SyncSection:
+        if self.clock == "steps" and (self.sync_every != int(self.sync_every) or self.sync_every < 1):
+            raise ValueError("sync_every must be a whole number of steps when clock = \"steps\"")
+        return self
+
+
+class WireSection(Section):
+    min: int = Field(1, ge=1, le=1000)
+    max: int = Field(1, ge=1, le=1000)
+
+
+class LimitsSection(Section):
+    max_fragment_bytes: int = Field(2**32, ge=1024, le=2**40)
+    """The largest payload or state piece a peer takes from the wire."""
+    max_clock_offset_s: Positive = 60.0
+    """Peers whose clocks differ by more are refused."""
+
+
+class AdmissionSection(Section):
+    kind: Literal["open"] = "open"
