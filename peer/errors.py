@@ -1,28 +1,28 @@
 """Every error that `peer` raises on purpose.
 
-    PeerError                      what a person did or met; ends the command with `exit_code`
-    ├── UsageError            2    a flag or value that cannot be
-    ├── IdentityError        10    the key file is unreadable, malformed or too open
-    ├── HomeBusy             11    a second process on one identity
-    ├── HomeUnusable         12    the home directory cannot be made, read or written
-    ├── ManifestError        20    the manifest does not parse, check, or verify
-    ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
-    ├── DataError            22    training data missing, too little, or not what the manifest names
-    ├── SwarmUnreachable     30    nobody of the run answered in time                  (retry is useful)
-    ├── AddressError         31    a port is occupied or an address cannot be parsed
-    ├── JoinRefused          32    a peer of the run refused us, with its reason
-    ├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
-    ├── TrainerFailed        40    the trainer kept dying; the cause is named
-    ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
-    ├── NotRunning           50    no daemon answers under this home
-    └── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
+PeerError                      what a person did or met; ends the command with `exit_code`
+├── UsageError            2    a flag or value that cannot be
+├── IdentityError        10    the key file is unreadable, malformed or too open
+├── HomeBusy             11    a second process on one identity
+├── HomeUnusable         12    the home directory cannot be made, read or written
+├── ManifestError        20    the manifest does not parse, check, or verify
+├── TicketError          21    the ticket is truncated, mistyped or of a newer format
+├── DataError            22    training data missing, too little, or not what the manifest names
+├── SwarmUnreachable     30    nobody of the run answered in time                  (retry is useful)
+├── AddressError         31    a port is occupied or an address cannot be parsed
+├── JoinRefused          32    a peer of the run refused us, with its reason
+├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
+├── TrainerFailed        40    the trainer kept dying; the cause is named
+├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
+├── NotRunning           50    no daemon answers under this home
+└── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
 
-    ExchangeError                  between two daemons; never ends one: the round goes on without it
-    ├── PartnerLost                cannot be reached, went silent, or the connection broke
-    ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
-    └── BadPayload                 sent bytes that are not what they claim to be (`code`)
+ExchangeError                  between two daemons; never ends one: the round goes on without it
+├── PartnerLost                cannot be reached, went silent, or the connection broke
+├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
+└── BadPayload                 sent bytes that are not what they claim to be (`code`)
 
-    TrainerDied                    the trainer process ended; the coordinator restarts it
+TrainerDied                    the trainer process ended; the coordinator restarts it
 """
 
 from __future__ import annotations

@@ -118,12 +118,11 @@ def _load(path: Path) -> Identity:
         raise
     except OSError as error:
         raise IdentityError(
-            f"cannot read the key file {path}: {error.strerror}", "Give your user read access, or choose another --home."
+            f"cannot read the key file {path}: {error.strerror}",
+            "Give your user read access, or choose another --home.",
         ) from error
     if os.name == "posix" and mode & 0o077:
-        raise IdentityError(
-            f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {path}"
-        )
+        raise IdentityError(f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {path}")
     try:
         return Identity.from_bytes(raw)
     except ValueError as error:

@@ -5,7 +5,6 @@ Implementations satisfy these structurally; `peer.net` and `peer.trainer` never 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,12 +22,29 @@ from peer.protocol.messages import (
     SwapReport,
     Welcome,
 )
+from peer.trainer.seam import Counters, Evaluation, TrainerInfo, Work, WorkRequest
+
+__all__ = [
+    "Clock",
+    "Counters",
+    "Directory",
+    "Evaluation",
+    "Handler",
+    "Trainer",
+    "TrainerInfo",
+    "Transport",
+    "Work",
+    "WorkRequest",
+]
 
 
 class Clock(Protocol):
     """Run time: seconds since the epoch on the swarm's common clock (corrected by what was measured at Hello)."""
 
     def now(self) -> float: ...
+
+    def raw(self, run_time: float) -> float:
+        """The same moment on this machine's uncorrected clock (what the trainer, a process of its own, reads)."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -52,6 +68,9 @@ class Directory(Protocol):
 
 class Handler(Protocol):
     """What a transport asks of its owner when others call. Synchronous: answers come from state at hand."""
+
+    def on_hello(self, record: PeerRecord) -> None:
+        """A caller proved its key and showed its record: it can be dialled back before the directory shows it."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
 
@@ -87,74 +106,8 @@ class Transport(Protocol):
 
     async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex: ...
 
-    async def fetch_piece(
-        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float
-    ) -> bytes:
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         """One piece, its digest verified."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerInfo:
-    """What a started trainer tells about itself."""
-
-    device: str
-    device_reason: str
-    """Why this device and precision, for a person to read."""
-    tokens_per_step: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkRequest:
-    """Train, then snapshot a fragment at a step boundary: after `steps` steps counted from the last apply (clock in
-    steps), or at the boundary nearest to `until` (seconds since the epoch, raw local clock)."""
-
-    key: RoundKey
-    steps: int | None
-    until: float | None
-    hold: bool
-    """Stop after the snapshot until `apply` (schedule `full`); else go on training (streaming)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A snapshot, and what was done for it since the fragment's base (the last apply or start)."""
-
-    key: RoundKey
-    params: torch.Tensor
-    """fp32, flat, the fragment's elements: a view into the arena, valid until the next request of this fragment."""
-    steps: int
-    tokens: int
-    """processed - base: what the ledger counts for this fragment."""
-    processed: int
-    """The trainer's token counter at the snapshot: becomes the fragment's base when this work is applied."""
-    loss: float
-    """Mean training loss in nats a token over the steps since base; NaN without steps."""
-    seconds: float
-    """Time in inner steps since base."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Of given parameters on the run's fixed hold-out."""
-
-    loss: float
-    """Mean nats a token."""
-    bits_per_byte: float
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The trainer's file-backed counters; they survive a kill of trainer and daemon and never go back."""
-
-    tokens: int
-    """Tokens processed in all."""
-    steps: int
-    base: tuple[int, ...]
-    """For each fragment: `tokens` up to which its work has been applied or dropped."""
-    seconds_training: float
-    seconds_waiting: float
-    """Held after a snapshot until the apply."""
 
 
 class Trainer(Protocol):

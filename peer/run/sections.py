@@ -40,7 +40,7 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """`stdlib`: the Python source of the interpreter's standard library. `text`: files below the volunteer's `--data`."""
+    """`stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder."""
 
     kind: Literal["stdlib", "text"] = "stdlib"
     digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
@@ -93,7 +93,7 @@ class SyncSection(Section):
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:
         if self.clock == "steps" and (self.sync_every != int(self.sync_every) or self.sync_every < 1):
-            raise ValueError("sync_every must be a whole number of steps when clock = \"steps\"")
+            raise ValueError('sync_every must be a whole number of steps when clock = "steps"')
         return self
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16peer/v1/exchange.proto\x12\x07peer.v1\"C\n\x0cSignedRecord\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\xd5\x01\n\nRecordBody\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x10\n\x08wire_min\x18\x04 \x01(\r\x12\x10\n\x08wire_max\x18\x05 \x01(\r\x12\r\n\x05round\x18\x06 \x01(\x04\x12\x14\n\x0ctokens_per_s\x18\x07 \x01(\x01\x12\x0e\n\x06status\x18\x08 \x01(\t\x12\x11\n\tissued_at\x18\t \x01(\x01\x12\x12\n\nexpires_at\x18\n \x01(\x01\x12\x11\n\trun_start\x18\x0b \x01(\x01\"`\n\x0cHelloRequest\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.peer.v1.HelloOpenH\x00\x12$\n\x05proof\x18\x02 \x01(\x0b\x32\x13.peer.v1.HelloProofH\x00\x42\x06\n\x04step\"y\n\tHelloOpen\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x10\n\x08wire_min\x18\x02 \x01(\r\x12\x10\n\x08wire_max\x18\x03 \x01(\r\x12\x15\n\rlayout_digest\x18\x04 \x01(\x0c\x12\x12\n\npublic_key\x18\x05 \x01(\x0c\x12\r\n\x05\x63lock\x18\x06 \x01(\x01\"\x1f\n\nHelloProof\x12\x11\n\tsignature\x18\x01 \x01(\x0c\"\x91\x01\n\nHelloReply\x12,\n\tchallenge\x18\x01 \x01(\x0b\x32\x17.peer.v1.HelloChallengeH\x00\x12(\n\x07granted\x18\x02 \x01(\x0b\x32\x15.peer.v1.HelloGrantedH\x00\x12#\n\x07refusal\x18\x03 \x01(\x0b\x32\x10.peer.v1.RefusalH\x00\x42\x06\n\x04step\"?\n\x0eHelloChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05\x63lock\x18\x02 \x01(\x01\x12\x0f\n\x07seen_as\x18\x03 \x01(\t\"3\n\x0cHelloGranted\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x14\n\x0c\x65xpires_in_s\x18\x02 \x01(\x01\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"A\n\x0cOfferRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08\x66ragment\x18\x02 \x01(\r\x12\x10\n\x08withdraw\x18\x03 \x01(\x08\"<\n\nOfferReply\x12\x0f\n\x07verdict\x18\x01 \x01(\t\x12\r\n\x05\x65ta_s\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x11\n\x0fManifestRequest\"4\n\rManifestReply\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x0e\n\x0cStateRequest\"i\n\nStateReply\x12\x10\n\x08snapshot\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rlayout_digest\x18\x03 \x01(\x0c\x12#\n\x06pieces\x18\x04 \x03(\x0b\x32\x13.peer.v1.StatePiece\"J\n\nStatePiece\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06nbytes\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\\\n\x08SwapOpen\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08\x66ragment\x18\x02 \x01(\r\x12\r\n\x05\x63odec\x18\x03 \x01(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\x10\n\x08max_rate\x18\x05 \x01(\x01\"A\n\x0cPieceRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\t\x12\r\n\x05piece\x18\x02 \x01(\r\x12\x10\n\x08max_rate\x18\x03 \x01(\x01\x32\xeb\x01\n\x08\x45xchange\x12\x37\n\x05Hello\x12\x15.peer.v1.HelloRequest\x1a\x13.peer.v1.HelloReply(\x01\x30\x01\x12\x33\n\x05Offer\x12\x15.peer.v1.OfferRequest\x1a\x13.peer.v1.OfferReply\x12<\n\x08Manifest\x12\x18.peer.v1.ManifestRequest\x1a\x16.peer.v1.ManifestReply\x12\x33\n\x05State\x12\x15.peer.v1.StateRequest\x1a\x13.peer.v1.StateReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16peer/v1/exchange.proto\x12\x07peer.v1\"C\n\x0cSignedRecord\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\xd5\x01\n\nRecordBody\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x10\n\x08wire_min\x18\x04 \x01(\r\x12\x10\n\x08wire_max\x18\x05 \x01(\r\x12\r\n\x05round\x18\x06 \x01(\x04\x12\x14\n\x0ctokens_per_s\x18\x07 \x01(\x01\x12\x0e\n\x06status\x18\x08 \x01(\t\x12\x11\n\tissued_at\x18\t \x01(\x01\x12\x12\n\nexpires_at\x18\n \x01(\x01\x12\x11\n\trun_start\x18\x0b \x01(\x01\"`\n\x0cHelloRequest\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.peer.v1.HelloOpenH\x00\x12$\n\x05proof\x18\x02 \x01(\x0b\x32\x13.peer.v1.HelloProofH\x00\x42\x06\n\x04step\"\x89\x01\n\tHelloOpen\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x10\n\x08wire_min\x18\x02 \x01(\r\x12\x10\n\x08wire_max\x18\x03 \x01(\r\x12\x15\n\rlayout_digest\x18\x04 \x01(\x0c\x12\x12\n\npublic_key\x18\x05 \x01(\x0c\x12\r\n\x05\x63lock\x18\x06 \x01(\x01\x12\x0e\n\x06record\x18\x07 \x01(\x0c\"\x1f\n\nHelloProof\x12\x11\n\tsignature\x18\x01 \x01(\x0c\"\x91\x01\n\nHelloReply\x12,\n\tchallenge\x18\x01 \x01(\x0b\x32\x17.peer.v1.HelloChallengeH\x00\x12(\n\x07granted\x18\x02 \x01(\x0b\x32\x15.peer.v1.HelloGrantedH\x00\x12#\n\x07refusal\x18\x03 \x01(\x0b\x32\x10.peer.v1.RefusalH\x00\x42\x06\n\x04step\"?\n\x0eHelloChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05\x63lock\x18\x02 \x01(\x01\x12\x0f\n\x07seen_as\x18\x03 \x01(\t\"3\n\x0cHelloGranted\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x14\n\x0c\x65xpires_in_s\x18\x02 \x01(\x01\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"A\n\x0cOfferRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08\x66ragment\x18\x02 \x01(\r\x12\x10\n\x08withdraw\x18\x03 \x01(\x08\"<\n\nOfferReply\x12\x0f\n\x07verdict\x18\x01 \x01(\t\x12\r\n\x05\x65ta_s\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x11\n\x0fManifestRequest\"4\n\rManifestReply\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x0e\n\x0cStateRequest\"i\n\nStateReply\x12\x10\n\x08snapshot\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rlayout_digest\x18\x03 \x01(\x0c\x12#\n\x06pieces\x18\x04 \x03(\x0b\x32\x13.peer.v1.StatePiece\"J\n\nStatePiece\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06nbytes\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\\\n\x08SwapOpen\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08\x66ragment\x18\x02 \x01(\r\x12\r\n\x05\x63odec\x18\x03 \x01(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\x10\n\x08max_rate\x18\x05 \x01(\x01\"A\n\x0cPieceRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\t\x12\r\n\x05piece\x18\x02 \x01(\r\x12\x10\n\x08max_rate\x18\x03 \x01(\x01\x32\xeb\x01\n\x08\x45xchange\x12\x37\n\x05Hello\x12\x15.peer.v1.HelloRequest\x1a\x13.peer.v1.HelloReply(\x01\x30\x01\x12\x33\n\x05Offer\x12\x15.peer.v1.OfferRequest\x1a\x13.peer.v1.OfferReply\x12<\n\x08Manifest\x12\x18.peer.v1.ManifestRequest\x1a\x16.peer.v1.ManifestReply\x12\x33\n\x05State\x12\x15.peer.v1.StateRequest\x1a\x13.peer.v1.StateReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,36 +37,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDBODY']._serialized_end=318
   _globals['_HELLOREQUEST']._serialized_start=320
   _globals['_HELLOREQUEST']._serialized_end=416
-  _globals['_HELLOOPEN']._serialized_start=418
-  _globals['_HELLOOPEN']._serialized_end=539
-  _globals['_HELLOPROOF']._serialized_start=541
-  _globals['_HELLOPROOF']._serialized_end=572
-  _globals['_HELLOREPLY']._serialized_start=575
-  _globals['_HELLOREPLY']._serialized_end=720
-  _globals['_HELLOCHALLENGE']._serialized_start=722
-  _globals['_HELLOCHALLENGE']._serialized_end=785
-  _globals['_HELLOGRANTED']._serialized_start=787
-  _globals['_HELLOGRANTED']._serialized_end=838
-  _globals['_REFUSAL']._serialized_start=840
-  _globals['_REFUSAL']._serialized_end=879
-  _globals['_OFFERREQUEST']._serialized_start=881
-  _globals['_OFFERREQUEST']._serialized_end=946
-  _globals['_OFFERREPLY']._serialized_start=948
-  _globals['_OFFERREPLY']._serialized_end=1008
-  _globals['_MANIFESTREQUEST']._serialized_start=1010
-  _globals['_MANIFESTREQUEST']._serialized_end=1027
-  _globals['_MANIFESTREPLY']._serialized_start=1029
-  _globals['_MANIFESTREPLY']._serialized_end=1081
-  _globals['_STATEREQUEST']._serialized_start=1083
-  _globals['_STATEREQUEST']._serialized_end=1097
-  _globals['_STATEREPLY']._serialized_start=1099
-  _globals['_STATEREPLY']._serialized_end=1204
-  _globals['_STATEPIECE']._serialized_start=1206
-  _globals['_STATEPIECE']._serialized_end=1280
-  _globals['_SWAPOPEN']._serialized_start=1282
-  _globals['_SWAPOPEN']._serialized_end=1374
-  _globals['_PIECEREQUEST']._serialized_start=1376
-  _globals['_PIECEREQUEST']._serialized_end=1441
-  _globals['_EXCHANGE']._serialized_start=1444
-  _globals['_EXCHANGE']._serialized_end=1679
+  _globals['_HELLOOPEN']._serialized_start=419
+  _globals['_HELLOOPEN']._serialized_end=556
+  _globals['_HELLOPROOF']._serialized_start=558
+  _globals['_HELLOPROOF']._serialized_end=589
+  _globals['_HELLOREPLY']._serialized_start=592
+  _globals['_HELLOREPLY']._serialized_end=737
+  _globals['_HELLOCHALLENGE']._serialized_start=739
+  _globals['_HELLOCHALLENGE']._serialized_end=802
+  _globals['_HELLOGRANTED']._serialized_start=804
+  _globals['_HELLOGRANTED']._serialized_end=855
+  _globals['_REFUSAL']._serialized_start=857
+  _globals['_REFUSAL']._serialized_end=896
+  _globals['_OFFERREQUEST']._serialized_start=898
+  _globals['_OFFERREQUEST']._serialized_end=963
+  _globals['_OFFERREPLY']._serialized_start=965
+  _globals['_OFFERREPLY']._serialized_end=1025
+  _globals['_MANIFESTREQUEST']._serialized_start=1027
+  _globals['_MANIFESTREQUEST']._serialized_end=1044
+  _globals['_MANIFESTREPLY']._serialized_start=1046
+  _globals['_MANIFESTREPLY']._serialized_end=1098
+  _globals['_STATEREQUEST']._serialized_start=1100
+  _globals['_STATEREQUEST']._serialized_end=1114
+  _globals['_STATEREPLY']._serialized_start=1116
+  _globals['_STATEREPLY']._serialized_end=1221
+  _globals['_STATEPIECE']._serialized_start=1223
+  _globals['_STATEPIECE']._serialized_end=1297
+  _globals['_SWAPOPEN']._serialized_start=1299
+  _globals['_SWAPOPEN']._serialized_end=1391
+  _globals['_PIECEREQUEST']._serialized_start=1393
+  _globals['_PIECEREQUEST']._serialized_end=1458
+  _globals['_EXCHANGE']._serialized_start=1461
+  _globals['_EXCHANGE']._serialized_end=1696
 # @@protoc_insertion_point(module_scope)

@@ -139,6 +139,7 @@ class HelloOpen(_message.Message):
     LAYOUT_DIGEST_FIELD_NUMBER: _builtins.int
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     wire_min: _builtins.int
     wire_max: _builtins.int
@@ -148,6 +149,8 @@ class HelloOpen(_message.Message):
     """the caller's, 32 bytes"""
     clock: _builtins.float
     """the caller's run clock, seconds since the epoch"""
+    record: _builtins.bytes
+    """the caller's SignedRecord, so that the other can dial back before the directory shows it; may be empty"""
     def __init__(
         self,
         *,
@@ -157,10 +160,11 @@ class HelloOpen(_message.Message):
         layout_digest: _builtins.bytes = ...,
         public_key: _builtins.bytes = ...,
         clock: _builtins.float = ...,
+        record: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "layout_digest", b"layout_digest", "public_key", b"public_key", "run_id", b"run_id", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "layout_digest", b"layout_digest", "public_key", b"public_key", "record", b"record", "run_id", b"run_id", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,31 @@
+# Every target makes and reuses .venv by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+.PHONY: swarm test lint protos clean
+
+# The main job: a bootstrap node and four peers train together on real text.
+swarm: $(STAMP)
+	$(BIN)/peer swarm --peers 4 --rounds 40
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.generated
+
+protos: $(STAMP)
+	$(BIN)/python -m tests.generated --write
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,3 @@
+from peer.cli.main import main
+
+main()

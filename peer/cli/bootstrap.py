@@ -1,0 +1,49 @@
+"""`peer bootstrap`: the operator's node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers
+
+
+@click.command("bootstrap", epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810")
+@click.argument("manifest", type=click.Path(path_type=Path), metavar="run.toml")
+@home
+@identity_path
+@initial_peers
+@host_maddrs
+@announce_maddrs
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the exchange service; 0: any free one.")
+@click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
+@click.option("--min-peers", type=click.IntRange(0, 10000), default=0, help="Round 0 begins when so many are ready.")
+def command(
+    manifest: Path,
+    home: Path,
+    identity_path: Path | None,
+    initial_peers: tuple[str, ...],
+    host_maddrs: tuple[str, ...],
+    announce_maddrs: tuple[str, ...],
+    port: int,
+    max_upload: float | None,
+    ticket_file: Path | None,
+    min_peers: int,
+) -> None:
+    """Be the entry to a run: serve its signed manifest and first state, and print the ticket others join with."""
+    from peer.cli.run import run_daemon, say
+    from peer.daemon.bootstrap import run_bootstrap
+    from peer.daemon.node import ANY_HOST, NodeOptions
+
+    options = NodeOptions(
+        home=home,
+        identity_path=identity_path,
+        initial_peers=initial_peers,
+        host_maddrs=host_maddrs or (ANY_HOST,),
+        announce_maddrs=announce_maddrs,
+        port=port,
+        max_upload=max_upload,
+    )
+    run_daemon(run_bootstrap(options, manifest, ticket_file, min_peers, say))

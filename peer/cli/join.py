@@ -1,0 +1,88 @@
+"""`peer join`: take part in a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers
+
+
+def _speed(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not 0 < value <= 1:
+        raise click.BadParameter("must be above 0 and at most 1")
+    return value
+
+
+@click.command("join", epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1e6")
+@click.argument("ticket_or_manifest", metavar="TICKET|run.toml")
+@home
+@identity_path
+@initial_peers
+@host_maddrs
+@announce_maddrs
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the exchange service; 0: any free one.")
+@click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
+@click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@click.option("--max-download", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer; all but one core by default.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
+@click.option("--checkpoint-every", type=click.FloatRange(min=1), default=180.0, help="Seconds.", show_default=True)
+@click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
+def command(
+    ticket_or_manifest: str,
+    home: Path,
+    identity_path: Path | None,
+    initial_peers: tuple[str, ...],
+    host_maddrs: tuple[str, ...],
+    announce_maddrs: tuple[str, ...],
+    port: int,
+    data_dir: Path | None,
+    max_upload: float | None,
+    max_download: float | None,
+    threads: int | None,
+    device: str,
+    speed: float,
+    checkpoint_every: float,
+    min_peers: int,
+) -> None:
+    """Take part in the run of a TICKET (or of a manifest file, with --initial-peers).
+
+    Finds the others, fetches the model's state, trains, and exchanges with one random partner a round. Runs until the
+    run is over or you press Ctrl+C, which finishes what is under way and saves; the next start goes on from there."""
+    import os
+
+    from peer.cli.run import run_daemon, say
+    from peer.daemon.node import ANY_HOST
+    from peer.daemon.peer import JoinOptions, run_peer
+    from peer.protocol.messages import RunId
+    from peer.run.manifest import load_signed
+    from peer.run.ticket import Ticket
+
+    if Path(ticket_or_manifest).suffix == ".toml":
+        signed = load_signed(Path(ticket_or_manifest))
+        known = Ticket(signed.run_id, ())
+    else:
+        signed = None
+        known = Ticket.decode(ticket_or_manifest)
+    options = JoinOptions(
+        home=home,
+        identity_path=identity_path,
+        initial_peers=(*initial_peers, *known.addresses),
+        host_maddrs=host_maddrs or (ANY_HOST,),
+        announce_maddrs=announce_maddrs,
+        port=port,
+        max_upload=max_upload,
+        max_download=max_download,
+        run_id=RunId(known.run_id),
+        manifest=signed,
+        data_dir=data_dir,
+        threads=threads or max(1, (os.cpu_count() or 2) - 1),
+        device=device,
+        speed=speed,
+        checkpoint_every_s=checkpoint_every,
+        min_peers=min_peers,
+    )
+    run_daemon(run_peer(options, say))

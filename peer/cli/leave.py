@@ -1,0 +1,21 @@
+"""`peer leave`: end the daemon of a home cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from peer.cli.options import home
+
+
+@click.command("leave", epilog="Example: peer leave --home ~/second-peer")
+@home
+def command(home: Path) -> None:
+    """Ask the daemon under this home to drain and end, as one Ctrl+C would: nothing is lost."""
+    from peer.daemon.control import ask
+    from peer.run.home import Home
+
+    asyncio.run(ask(Home(home).control_socket, "leave", 5.0))
+    click.echo("leaving: it finishes what is under way and saves")

@@ -1,0 +1,68 @@
+"""The command line's entry: commands are loaded when they are called, so that `--help` is quick; errors a person can
+mend are printed with their fix, and the process returns their exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from peer import __version__
+from peer.errors import PeerError
+
+COMMANDS = {
+    "join": "Take part in a run.",
+    "status": "Tell what the daemon is doing.",
+    "leave": "End the daemon cleanly.",
+    "bootstrap": "Be the entry to a run: manifest, ticket, first state.",
+    "manifest": "Make, check, sign and show manifests.",
+    "ticket": "Show what a ticket holds.",
+    "id": "Show this peer's identity.",
+    "swarm": "Run a whole swarm on this machine.",
+}
+MODULES = {"id": "identity"}
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """Imports `peer.cli.<command>` only when that command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"peer.cli.{MODULES.get(name, name)}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, epilog="Example: peer join TICKET. Exit codes: docs/exit-codes.md")
+@click.version_option(__version__, prog_name="peer")
+def peer() -> None:
+    """Train one language model together over the ordinary internet."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code."""
+    try:
+        peer.main(args=arguments, prog_name="peer", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except PeerError as error:
+        click.echo(f"error: {error.found}", err=True)
+        if error.fix:
+            click.echo(f"  fix: {error.fix}", err=True)
+        sys.exit(error.exit_code)

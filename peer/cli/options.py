@@ -1,0 +1,66 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from peer.run.home import default_home
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def home(function: F) -> F:
+    return click.option(
+        "--home",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="PEER_HOME",
+        default=default_home,
+        help="Where key, runs and checkpoints lie.  [default: PEER_HOME, else ~/.local/share/peer]",
+    )(function)
+
+
+def identity_path(function: F) -> F:
+    return click.option(
+        "--identity-path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="PEER_IDENTITY_PATH",
+        help="The key file.  [default: identity.key in the home]",
+    )(function)
+
+
+def initial_peers(function: F) -> F:
+    return click.option(
+        "--initial-peers",
+        multiple=True,
+        envvar="PEER_INITIAL_PEERS",
+        metavar="MADDR",
+        help="Address of a peer of the run, /ip4/…/tcp/…/p2p/…; repeatable.",
+    )(function)
+
+
+def host_maddrs(function: F) -> F:
+    return click.option(
+        "--host-maddrs",
+        multiple=True,
+        envvar="PEER_HOST_MADDRS",
+        metavar="MADDR",
+        help="Where to listen, e.g. /ip4/0.0.0.0/tcp/4810 (the default is any free port); repeatable.",
+    )(function)
+
+
+def announce_maddrs(function: F) -> F:
+    return click.option(
+        "--announce-maddrs",
+        multiple=True,
+        envvar="PEER_ANNOUNCE_MADDRS",
+        metavar="MADDR",
+        help="The address others can reach, where it cannot be known from here; repeatable.",
+    )(function)
+
+
+def as_json(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)

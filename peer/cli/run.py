@@ -1,0 +1,34 @@
+"""How a daemon is run from the command line: the loop, the exit code, plain lines."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+def say(line: str) -> None:
+    """A plain status line with the time, flushed so that logs are live."""
+    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it exists."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def run_daemon(main: Coroutine[Any, Any, int]) -> None:
+    """Run to the end and exit with its code; PeerErrors go up to the command line's own handler."""
+    from peer.net.malloc import tune
+
+    tune()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        code = runner.run(main)
+    sys.exit(code)

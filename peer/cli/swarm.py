@@ -1,0 +1,82 @@
+"""`peer swarm`: a whole swarm on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+
+@click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
+@click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest; the tiny built-in run by default.")
+@click.option("--preset", help="Synchronization preset: noloco, none.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Exchanges of every fragment.")
+@click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer (clock in steps).")
+@click.option("--minutes", type=click.FloatRange(min=0.05), help="Leave after so long.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of the run.")
+@click.option("--kill", "kills", multiple=True, metavar="K@SECONDS", help="SIGKILL daemon K, so long after the start.")
+@click.option("--join", "joins", multiple=True, metavar="K@SECONDS", help="Start newcomer K (or a killed K again).")
+@click.option(
+    "--throttle", "throttles", multiple=True, metavar="K@SPEED", help="Peer K trains at this part of its speed."
+)
+@click.option(
+    "--home", type=click.Path(path_type=Path), help="An empty folder for the homes; a temporary one by default."
+)
+@click.option("--report", type=click.Path(path_type=Path), help="Write one JSON object here.")
+def command(
+    peers: int,
+    manifest: Path | None,
+    preset: str | None,
+    settings: tuple[str, ...],
+    rounds: int | None,
+    steps: int | None,
+    minutes: float | None,
+    seed: int | None,
+    kills: tuple[str, ...],
+    joins: tuple[str, ...],
+    throttles: tuple[str, ...],
+    home: Path | None,
+    report: Path | None,
+) -> None:
+    """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
+
+    Times count from the moment all peers are ready. The processes' homes and logs stay in --home."""
+    import asyncio
+
+    from peer.cli.run import loop_factory, say
+    from peer.run.manifest import default_text, parse_manifest, read_text
+    from peer.swarm.plan import SwarmPlan, Timed, derive_manifest
+    from peer.swarm.report import table, write_report
+    from peer.swarm.run import Swarm, check
+
+    base = default_text() if manifest is None else read_text(manifest)
+    text = derive_manifest(
+        base,
+        preset=preset,
+        settings=settings,
+        rounds=rounds,
+        steps=steps,
+        minutes=minutes,
+        seed=seed,
+        own_default=manifest is None,
+    )
+    speeds = [Timed.parse(throttle, "throttle") for throttle in throttles]
+    plan = SwarmPlan(
+        peers=peers,
+        manifest=text,
+        minutes=minutes,
+        kills=tuple(Timed.parse(kill, "kill") for kill in kills),
+        joins=tuple(Timed.parse(join, "join") for join in joins),
+        speeds={speed.number: speed.at_s for speed in speeds},
+        home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),
+        seed=parse_manifest(text.encode()).seed,
+    )
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        result = runner.run(Swarm(plan, say).run())
+    if report is not None:
+        write_report(result, report)
+    click.echo(table(result))
+    check(result, plan.home)

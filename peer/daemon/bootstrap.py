@@ -1,0 +1,156 @@
+"""The operator's node: a stable entry to the directory, the source of manifest and ticket, and the first donor. It does
+not train, and the run goes on without it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
+from peer.daemon.signals import on_stop_signals
+from peer.daemon.view import RECORD_TTL_S
+from peer.errors import UsageError
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout
+from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
+from peer.run.home import Home
+from peer.run.manifest import load_signed
+from peer.run.ticket import Ticket
+from peer.trainer.model import first_params, layout_of
+
+START_DELAY_S = 4.0
+"""Between the last peer's being ready and round 0: by then all have read it in the directory."""
+
+
+async def run_bootstrap(
+    options: NodeOptions, manifest_path: Path, ticket_file: Path | None, min_peers: int, say: Say
+) -> int:
+    """Serve until a signal or `peer leave`; the exit code. Round 0 begins once `min_peers` peers are ready.
+
+    Raises PeerError for everything a person can mend."""
+    signed = load_signed(manifest_path)
+    run_id = RunId(signed.run_id)
+    with Home(options.home).lock():
+        async with open_node(options, run_id, say) as node:
+            node.donor.manifest = signed
+            layout = layout_of(signed.manifest.model)
+            node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
+            outer = OuterState.fresh(layout, first_params(signed.manifest.model, signed.manifest.seed))
+            node.donor.give(outer, lambda: 0, node.clock.now)
+            _print_ticket(node, ticket_file)
+            await _serve(node, RunStart(node, signed.manifest.start, min_peers), layout)
+    return 0
+
+
+async def _serve(node: Node, run_start: RunStart, layout: Layout) -> None:
+    stop = asyncio.Event()
+
+    async def control(command: str, request: dict[str, Any]) -> dict[str, Any]:
+        if command == "leave":
+            stop.set()
+            return {"leaving": True}
+        return _status(node, layout)
+
+    await serve_control(node, control)
+    with on_stop_signals(stop.set):
+        announcing = asyncio.create_task(_announce(node, run_start))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({announcing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if announcing.done():
+                announcing.result()
+        finally:
+            for task in (announcing, stopping):
+                task.cancel()
+            await asyncio.wait({announcing, stopping})
+            await node.directory.withdraw()
+    node.say("left")
+
+
+def _status(node: Node, layout: Layout) -> dict[str, Any]:
+    return {
+        "role": "bootstrap",
+        "peer_id": node.me,
+        "run_id": node.run_id.hex(),
+        "status": Status.SERVING.value,
+        "endpoints": list(node.endpoints()),
+        "addresses": node.directory.addresses(),
+        "neighbours": node.directory.neighbours(),
+        "parameters": layout.elements,
+        "bytes_sent": node.transport.bytes_sent,
+        "bytes_received": node.transport.bytes_received,
+    }
+
+
+def _record(node: Node, run_start: float) -> PeerRecord:
+    now = node.clock.now()
+    return PeerRecord(
+        peer_id=node.me,
+        run_id=node.run_id,
+        endpoints=node.endpoints(),
+        reachable=True,
+        wire_min=WIRE_VERSION,
+        wire_max=WIRE_VERSION,
+        round=0,
+        tokens_per_s=0.0,
+        status=Status.SERVING,
+        issued_at=now,
+        expires_at=now + RECORD_TTL_S,
+        run_start=run_start,
+    )
+
+
+class RunStart:
+    """When round 0 began: the manifest's word, else when enough peers were first ready; kept over restarts."""
+
+    def __init__(self, node: Node, from_manifest: float, min_peers: int) -> None:
+        self._node = node
+        self._kept = node.folder.path / "run_start"
+        self._min_peers = min_peers
+        self.value = from_manifest or self._load()
+
+    def _load(self) -> float:
+        try:
+            return float(self._kept.read_text())
+        except (OSError, ValueError):
+            return 0.0
+
+    async def settle(self) -> bool:
+        """Look once; True when the start is known."""
+        if not self.value:
+            records = await self._node.directory.peers()
+            if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
+                self.value = self._node.clock.now() + START_DELAY_S
+                self._kept.write_text(repr(self.value))
+        return bool(self.value)
+
+
+async def _announce(node: Node, run_start: RunStart) -> None:
+    """Keep our record fresh for ever; until the run has begun look every half second whether it can."""
+    announced = 0.0
+    while True:
+        known = bool(run_start.value)
+        if await run_start.settle() and not known:
+            announced = 0.0
+        if time.monotonic() - announced >= RECORD_TTL_S / 3:
+            await node.directory.announce(_record(node, run_start.value))
+            announced = time.monotonic()
+        await asyncio.sleep(1.0 if run_start.value else 0.5)
+
+
+def _print_ticket(node: Node, ticket_file: Path | None) -> None:
+    addresses = list(node.options.announce_maddrs) or node.directory.addresses()
+    ours = [a if "/p2p/" in a else f"{a}/p2p/{node.me}" for a in addresses]
+    if not ours:
+        raise UsageError("no address to put into the ticket", "Give one with --announce-maddrs.")
+    ticket = Ticket(node.run_id, tuple(ours)).encode()
+    if all("/ip4/127." in a or "/ip6/::1/" in a for a in ours):
+        node.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
+    if ticket_file is not None:
+        draft = ticket_file.with_name(f".{ticket_file.name}.draft")
+        draft.write_text(ticket + "\n")
+        draft.replace(ticket_file)
+    node.say(f"run {node.run_id.hex()[:16]} is served by {node.me}")
+    node.say(f"others join with:\n\n    peer join {ticket}\n")

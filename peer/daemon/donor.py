@@ -1,0 +1,52 @@
+"""What a daemon answers when others call: offers and swaps go to the coordinator, manifest and state come from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peer.daemon.matchmaker import Matchmaker
+from peer.outer.state import OuterState
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
+from peer.run.manifest import SignedManifest
+from peer.state.snapshot import SnapshotShelf
+
+
+class Donor:
+    """The `Handler` of a daemon. Everything in it may still be missing: a joiner answers that it has nothing yet."""
+
+    def __init__(self, learn: Callable[[PeerRecord], None] = lambda record: None) -> None:
+        self.manifest: SignedManifest | None = None
+        self.matchmaker: Matchmaker | None = None
+        self.learn = learn
+        self._shelf: SnapshotShelf | None = None
+        self._outer: OuterState | None = None
+
+    def give(self, outer: OuterState, round_: Callable[[], int], now: Callable[[], float]) -> None:
+        """The state is complete from here on: donate it (promise 4)."""
+        self._outer = outer
+        self._shelf = SnapshotShelf(lambda: (outer.params, round_()), outer.layout, now)
+
+    def on_hello(self, record: PeerRecord) -> None:
+        self.learn(record)
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        if self.matchmaker is None:
+            return Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
+        return self.matchmaker.on_offer(sender, offer)
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        if self.matchmaker is None:
+            return Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
+        return self.matchmaker.on_swap(sender, key)
+
+    def on_manifest(self) -> tuple[bytes, bytes] | None:
+        return None if self.manifest is None else (self.manifest.raw, self.manifest.signature)
+
+    def on_state(self) -> StateIndex | None:
+        """None as well while an outer step moves the params: the joiner asks again in a second."""
+        if self._shelf is None or self._outer is None or self._outer.busy:
+            return None
+        return self._shelf.on_state()
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        return None if self._shelf is None else self._shelf.on_piece(snapshot, piece)

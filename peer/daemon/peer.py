@@ -1,0 +1,353 @@
+"""A volunteer's daemon: opens the node, gets manifest and state, supervises the trainer, plays rounds, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer import __version__
+from peer.daemon.clock import BulkThread
+from peer.daemon.coordinator import Coordinator, Plan
+from peer.daemon.joining import FirstState, obtain_manifest, obtain_state
+from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
+from peer.daemon.signals import on_stop_signals
+from peer.daemon.status import Facts, status_line, status_report
+from peer.daemon.view import RECORD_TTL_S, View
+from peer.errors import ExchangeError, ManifestError, TrainerDied
+from peer.observe import events
+from peer.observe.journal import Journal
+from peer.protocol.layout import Layout
+from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
+from peer.protocol.roundclock import RoundClock
+from peer.run.home import Home
+from peer.run.manifest import Manifest, SignedManifest
+from peer.run.presets import resolve
+from peer.state.checkpoint import CheckpointError, CheckpointStore
+from peer.trainer.model import layout_of
+from peer.trainer.process import TrainerConfig, TrainerProcess
+
+DRAIN_S = 8.0
+"""After the signal to leave, an exchange under way and the last checkpoint get this long."""
+HELLO_S = 5.0
+STATUS_LINE_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions(NodeOptions):
+    """What a volunteer chose beyond the node's own options."""
+
+    run_id: RunId
+    manifest: SignedManifest | None = None
+    """Given as a file; None: fetched from a peer."""
+    data_dir: Path | None = None
+    threads: int = 1
+    device: str = "auto"
+    speed: float = 1.0
+    """Part of the time the trainer may work, in (0, 1]."""
+    checkpoint_every_s: float = 180.0
+    min_peers: int = 1
+
+
+async def run_peer(options: JoinOptions, say: Say) -> int:
+    """Take part until the run is over, a signal, or `peer leave`; the exit code. Raises PeerError for everything a
+    person can mend."""
+    with Home(options.home).lock():
+        async with open_node(options, options.run_id, say) as node:
+            daemon = PeerDaemon(options, node)
+            return await daemon.run()
+
+
+class PeerDaemon:
+    """One run of the daemon. Parts that do not exist yet are None; `status` tells as much as there is."""
+
+    def __init__(self, options: JoinOptions, node: Node) -> None:
+        self._options = options
+        self._node = node
+        self._bulk = BulkThread()
+        self._journal = Journal(node.folder.journal, node.clock.now)
+        self._facts = Facts(started_at=time.time())
+        self._coordinator: Coordinator | None = None
+        self._trainer: TrainerProcess | None = None
+        self._view: View | None = None
+        self._main: asyncio.Task[int] | None = None
+        self._checkpointed_at = 0.0
+
+    async def run(self) -> int:
+        await serve_control(self._node, self._control)
+        with on_stop_signals(self._leave):
+            self._main = asyncio.create_task(self._take_part())
+            try:
+                return await self._main
+            except asyncio.CancelledError:
+                if not self._facts.leaving:
+                    raise
+                return 0  # told to leave before there was anything to drain
+            finally:
+                await self._close()
+
+    # -- leaving -----------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Drain; before training has begun there is nothing to drain."""
+        if self._facts.leaving:
+            return
+        self._facts.leaving = True
+        self._node.say("leaving: finishing what is under way (once more: leave at once)")
+        self._journal.append(events.Leaving(reason="told to leave"))
+        if self._coordinator is not None:
+            self._coordinator.leave()
+        elif self._main is not None:
+            self._main.cancel()
+
+    async def _close(self) -> None:
+        node = self._node
+        if self._trainer is not None:
+            await self._trainer.stop()
+        await node.directory.withdraw()
+        if node.control is not None:
+            await node.control.close()
+        self._bulk.close()
+        self._journal.append(events.Left(exit_code=0))
+        self._journal.close()
+        node.say("left")
+
+    # -- the phases --------------------------------------------------------------------------------------------------
+
+    async def _take_part(self) -> int:
+        node, options = self._node, self._options
+        signed = options.manifest or self._kept_manifest() or await self._fetch_manifest()
+        node.donor.manifest = signed
+        manifest = signed.manifest
+        self._facts.manifest = manifest
+        layout = layout_of(manifest.model)
+        node.transport.set_layout(layout.digest(), manifest.limits.max_fragment_bytes)
+        checkpoints = CheckpointStore(node.folder.checkpoints)
+        self._facts.phase = "getting the state"
+        state = await obtain_state(
+            options.run_id, layout, checkpoints, node.directory, node.transport, node.clock, node.say
+        )
+        node.say(f"state: {state.why}")
+        coordinator = await self._prepare(manifest, layout, state, checkpoints)
+        return await self._train(coordinator, state, checkpoints)
+
+    async def _prepare(
+        self, manifest: Manifest, layout: Layout, state: FirstState, checkpoints: CheckpointStore
+    ) -> Coordinator:
+        """Start the trainer from the state, and build the coordinator around it."""
+        node = self._node
+        trainer = self._trainer = TrainerProcess(node.folder.path, layout, self._trainer_config(manifest))
+        view = self._view = View(
+            node.directory,
+            node.clock,
+            random.Random(),
+            self._record,
+            self._directory_changed,  # noqa: S311 - jitter
+        )
+        node.donor.learn = view.learn
+        rounds = await self._round_clock(manifest)
+        coordinator = Coordinator(
+            Plan(
+                run_id=self._options.run_id,
+                me=node.me,
+                method=resolve(manifest.sync),
+                total_rounds=manifest.train.total_rounds,
+                eval_every=manifest.train.eval_every,
+                max_upload=self._options.max_upload,
+                min_peers=self._options.min_peers,
+            ),
+            node.clock,
+            node.transport,
+            trainer,
+            view,
+            state.outer,
+            self._journal.append,
+            self._bulk,
+            rounds,
+            on_boundary=lambda round_: self._maybe_checkpoint(round_, state, checkpoints),
+            upto=dict(self._journal.totals.upto),
+        )
+        self._journal.append(
+            events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why)
+        )
+        if state.donor:
+            self._journal.append(
+                events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds)
+            )
+        if trainer.counters().tokens != state.checkpoint_tokens:
+            coordinator.drop_outstanding("lost with the process that did it")
+        self._facts.phase = "starting the trainer"
+        info = await trainer.start(state.outer.params, state.round, state.resume)
+        node.say(f"trainer: {info.device} ({info.device_reason})")
+        self._journal.append(events.TrainerStarted(device=info.device, reason=info.device_reason))
+        return coordinator
+
+    async def _train(self, coordinator: Coordinator, state: FirstState, checkpoints: CheckpointStore) -> int:
+        node = self._node
+        assert self._view is not None
+        self._coordinator = coordinator
+        node.donor.matchmaker = coordinator.matchmaker
+        node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
+        self._checkpointed_at = time.monotonic()
+        background = [asyncio.create_task(self._view.run()), asyncio.create_task(self._status_lines())]
+        playing = asyncio.create_task(coordinator.run(state.round))
+        try:
+            await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in background:
+                if task.done():
+                    task.result()
+            async with asyncio.timeout(None) as limit:
+                watcher = asyncio.create_task(self._limit_drain(coordinator, limit))
+                background.append(watcher)
+                await playing
+        except TimeoutError:
+            node.say("the exchange under way did not end in time; leaving without it")
+        finally:
+            for task in (playing, *background):
+                task.cancel()
+            await asyncio.wait({playing, *background})
+        self._keep_start(coordinator.run_start)
+        await self._checkpoint(coordinator.live.round, state, checkpoints, None)
+        return 0
+
+    async def _limit_drain(self, coordinator: Coordinator, limit: asyncio.Timeout) -> None:
+        while not coordinator.leaving:
+            await asyncio.sleep(0.2)
+        limit.reschedule(asyncio.get_running_loop().time() + DRAIN_S / 2)
+
+    # -- manifest and clock ------------------------------------------------------------------------------------------
+
+    def _kept_manifest(self) -> SignedManifest | None:
+        """The one fetched at an earlier start, if it is still whole."""
+        folder = self._node.folder
+        try:
+            kept = SignedManifest(folder.manifest.read_bytes(), folder.signature.read_bytes())
+            if kept.run_id == self._options.run_id:
+                kept.verify()
+                return kept
+        except (OSError, ManifestError):
+            return None
+        return None
+
+    async def _fetch_manifest(self) -> SignedManifest:
+        node = self._node
+        self._facts.phase = "getting the manifest"
+        signed = await obtain_manifest(self._options.run_id, node.directory, node.transport, node.clock, node.say)
+        node.folder.manifest.write_bytes(signed.raw)
+        node.folder.signature.write_bytes(signed.signature)
+        node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
+        return signed
+
+    async def _round_clock(self, manifest: Manifest) -> RoundClock:
+        """The clock; in seconds its start comes from the manifest or from what others announce, and the own clock is
+        corrected by a Hello to each of them first."""
+        node, sync = self._node, manifest.sync
+        start = manifest.start or self._kept_start()
+        for record in await node.directory.peers():
+            with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
+                welcome = await node.transport.hello(record, HELLO_S)
+                node.clock.observe(welcome.clock_offset_s)
+            start = start or record.run_start
+        return RoundClock(sync.clock, sync.sync_every, 1, start)
+
+    def _kept_start(self) -> float:
+        try:
+            return float((self._node.folder.path / "run_start").read_text())
+        except (OSError, ValueError):
+            return 0.0
+
+    def _keep_start(self, start: float) -> None:
+        (self._node.folder.path / "run_start").write_text(repr(start))
+
+    def _trainer_config(self, manifest: Manifest) -> TrainerConfig:
+        options = self._options
+        return TrainerConfig(
+            model=manifest.model,
+            data=manifest.data,
+            train=manifest.train,
+            optimizer=manifest.optimizer,
+            clock=manifest.sync.clock,
+            sync_every=manifest.sync.sync_every,
+            seed=manifest.seed,
+            peer_id=self._node.me,
+            data_dir=str(options.data_dir) if options.data_dir else None,
+            threads=options.threads,
+            device=options.device,
+            speed=options.speed,
+        )
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    async def _maybe_checkpoint(self, round_: int, state: FirstState, checkpoints: CheckpointStore) -> None:
+        if time.monotonic() - self._checkpointed_at >= self._options.checkpoint_every_s:
+            await self._checkpoint(round_, state, checkpoints, self._trainer)
+
+    async def _checkpoint(
+        self, round_: int, state: FirstState, checkpoints: CheckpointStore, trainer: TrainerProcess | None
+    ) -> None:
+        """Write one; on failure the former stays and training goes on."""
+        began = time.monotonic()
+        self._checkpointed_at = began
+        trainer = trainer or self._trainer
+        assert trainer is not None
+        try:
+            folder = checkpoints.begin()
+            async with asyncio.timeout(DRAIN_S / 2):
+                await trainer.save(folder)
+            tokens = trainer.counters().tokens
+            facts = {"round": round_, "tokens": tokens, "peer_id": self._node.me}
+            outer = state.outer
+            digest = outer.layout.digest()
+            saved = await self._bulk(
+                lambda: checkpoints.commit(folder, outer.params, outer.momentum, self._options.run_id, digest, facts)
+            )
+        except (CheckpointError, TrainerDied, TimeoutError) as error:
+            self._journal.append(events.CheckpointFailed(reason=str(error) or "the trainer did not answer in time"))
+            return
+        seconds = time.monotonic() - began
+        self._journal.append(
+            events.Checkpointed(round=round_, folder=saved.folder.name, seconds=seconds, bytes=saved.nbytes)
+        )
+
+    # -- what others and the person see ------------------------------------------------------------------------------
+
+    def _record(self) -> PeerRecord:
+        live = self._coordinator.live if self._coordinator is not None else None
+        now = self._node.clock.now()
+        return PeerRecord(
+            peer_id=self._node.me,
+            run_id=self._node.run_id,
+            endpoints=self._node.endpoints(),
+            reachable=True,
+            wire_min=WIRE_VERSION,
+            wire_max=WIRE_VERSION,
+            round=live.round if live else 0,
+            tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
+            status=live.status if live else Status.JOINING,
+            issued_at=now,
+            expires_at=now + RECORD_TTL_S,
+            run_start=self._coordinator.run_start if self._coordinator else 0.0,
+        )
+
+    def _directory_changed(self, peers: int, reason: str) -> None:
+        self._journal.append(events.DirectoryChanged(peers=peers, reason=reason))
+
+    async def _status_lines(self) -> None:
+        while True:
+            self._node.say(status_line(self._status()))
+            await asyncio.sleep(STATUS_LINE_EVERY_S)
+
+    def _status(self) -> dict[str, Any]:
+        return status_report(
+            self._node, self._facts, self._coordinator, self._trainer, self._view, self._journal.totals
+        )
+
+    async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
+        if command == "leave":
+            self._leave()
+            return {"leaving": True}
+        return self._status()

@@ -1,0 +1,111 @@
+"""What `peer status` tells, gathered from the parts as they are now, and the one line of it printed now and then."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from peer.observe.totals import Totals, ledger
+from peer.protocol.messages import Status
+from peer.run.manifest import Manifest
+
+if TYPE_CHECKING:
+    from peer.daemon.coordinator import Coordinator
+    from peer.daemon.node import Node
+    from peer.daemon.view import View
+    from peer.trainer.process import TrainerProcess
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the daemon knows of itself beside its parts."""
+
+    started_at: float
+    phase: str = "starting"
+    leaving: bool = False
+    manifest: Manifest | None = None
+
+
+def status_report(
+    node: Node,
+    facts: Facts,
+    coordinator: Coordinator | None,
+    trainer: TrainerProcess | None,
+    view: View | None,
+    totals: Totals,
+) -> dict[str, Any]:
+    """A JSON-able account; parts that are not there yet are left out."""
+    report: dict[str, Any] = {
+        "role": "peer",
+        "peer_id": node.me,
+        "run_id": node.run_id.hex(),
+        "run": facts.manifest.name if facts.manifest else "",
+        "status": Status.LEAVING.value if facts.leaving else Status.JOINING.value,
+        "phase": facts.phase,
+        "uptime_s": round(time.time() - facts.started_at, 1),
+        "endpoints": list(node.endpoints()),
+        "neighbours": node.directory.neighbours(),
+        "clock_correction_s": node.clock.correction,
+        "bytes_sent": node.transport.bytes_sent,
+        "bytes_received": node.transport.bytes_received,
+    }
+    if coordinator is not None:
+        live = coordinator.live
+        report |= {
+            "status": Status.LEAVING.value if facts.leaving else live.status.value,
+            "phase": live.phase,
+            "round": live.round,
+            "next_due_in_s": None if live.due_at is None else round(live.due_at - node.clock.now(), 1),
+            "last_partner": live.last_partner,
+            "last_outcome": live.last_outcome,
+            "rounds": dict(totals.rounds),
+        }
+    if view is not None:
+        report["peers"] = [
+            {"peer_id": r.peer_id, "status": r.status.value, "round": r.round, "endpoints": list(r.endpoints)}
+            for r in view.peers.values()
+        ]
+    if trainer is not None and facts.manifest is not None and coordinator is not None:
+        report |= _of_the_trainer(trainer, coordinator, totals)
+    return report
+
+
+def _of_the_trainer(trainer: TrainerProcess, coordinator: Coordinator, totals: Totals) -> dict[str, Any]:
+    counters, progress = trainer.counters(), trainer.progress
+    book = ledger(totals, counters.tokens, counters.base, coordinator.elements)
+    return {
+        "steps": counters.steps,
+        "tokens": counters.tokens,
+        "loss": progress.loss,
+        "tokens_per_s": progress.tokens_per_s,
+        "trainer_pid": trainer.pid,
+        "seconds_training": counters.seconds_training,
+        "seconds_waiting": counters.seconds_waiting,
+        "ledger": {
+            "processed": book.processed,
+            "applied": book.applied,
+            "dropped": book.dropped,
+            "outstanding": book.outstanding,
+        },
+        "val_loss": totals.val_loss[-1] if totals.val_loss else None,
+    }
+
+
+def status_line(report: dict[str, Any]) -> str:
+    """One plain line for a terminal or a log."""
+    parts = [f"{report['status']}: {report['phase']}"]
+    if "round" in report:
+        due = report["next_due_in_s"]
+        parts.append(f"round {report['round']}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
+    if "steps" in report:
+        parts.append(f"step {report['steps']}, loss {report['loss']:.3f}, {report['tokens_per_s']:.0f} tokens/s")
+    if report.get("val_loss"):
+        parts.append(f"validation {report['val_loss'][1]:.3f}")
+    if "peers" in report:
+        training = sum(peer["status"] == "training" for peer in report["peers"])
+        parts.append(f"{training} other peers train")
+    if report.get("last_outcome"):
+        with_whom = f" with {report['last_partner'][-6:]}" if report["last_partner"] else ""
+        parts.append(f"last round {report['last_outcome']}{with_whom}")
+    return " · ".join(parts)

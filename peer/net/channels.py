@@ -1,0 +1,115 @@
+"""Connections to other peers: two channels each, so that control never waits behind bulk, both pinned to its key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import grpc
+
+from peer.errors import PartnerLost
+from peer.net.tls import channel_credentials
+from peer.protocol.messages import PeerId, PeerRecord
+
+MAX_PEERS = 64
+MAX_MESSAGE = 2**20 + 2**16
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+@dataclass(slots=True)
+class Connection:
+    """To one endpoint of one peer. `token` is what its last Hello earned."""
+
+    endpoint: str
+    control: grpc.aio.Channel
+    bulk: grpc.aio.Channel
+    token: bytes = b""
+    greeting: asyncio.Lock | None = None
+
+    async def close(self) -> None:
+        await self.control.close()
+        await self.bulk.close()
+
+
+class Channels:
+    """At most `MAX_PEERS` connections; the least recently used one is closed first."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[PeerId, Connection] = OrderedDict()
+
+    async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
+        """A connection that stood a moment ago, or the first of the record's endpoints that can be connected.
+
+        Raises PartnerLost."""
+        held = self._open.get(to.peer_id)
+        if held is not None and held.endpoint in to.endpoints:
+            self._open.move_to_end(to.peer_id)
+            return held
+        await self.drop(to.peer_id)
+        if not to.endpoints:
+            raise PartnerLost(f"{to.peer_id}: no address is known")
+        for endpoint in to.endpoints:
+            connection = await self._connect(to.peer_id, endpoint, timeout_s / len(to.endpoints))
+            if connection is not None:
+                return await self._keep(to.peer_id, connection)
+        raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(to.endpoints)}")
+
+    async def drop(self, peer: PeerId) -> None:
+        """Forget a connection that failed: the peer may come back under the same address with another TLS key."""
+        if (held := self._open.pop(peer, None)) is not None:
+            await held.close()
+
+    async def close(self) -> None:
+        while self._open:
+            _, connection = self._open.popitem()
+            await connection.close()
+
+    async def _keep(self, peer: PeerId, connection: Connection) -> Connection:
+        if (other := self._open.get(peer)) is not None:  # another call was quicker
+            await connection.close()
+            return other
+        self._open[peer] = connection
+        while len(self._open) > MAX_PEERS:
+            _, oldest = self._open.popitem(last=False)
+            await oldest.close()
+        return connection
+
+    async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float) -> Connection | None:
+        try:
+            credentials, pinned = channel_credentials(peer)
+        except ValueError as error:
+            raise PartnerLost(f"{peer}: {error}") from None
+        options = [*CHANNEL_OPTIONS, pinned]
+        connection = Connection(
+            endpoint,
+            grpc.aio.secure_channel(endpoint, credentials, options=options),
+            grpc.aio.secure_channel(endpoint, credentials, options=options),
+            greeting=asyncio.Lock(),
+        )
+        if await _ready(connection.control, timeout_s):
+            return connection
+        await connection.close()
+        return None
+
+
+async def _ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """Whether it connects in time; a refused connection or a wrong key is a no at once."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            state = channel.get_state(try_to_connect=True)
+            while state is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""The real directory: signed records in a hivemind DHT. See `keys.py` for where they lie, `validator.py` for what a
+node admits, `helper.py` for how it stays joined."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from peer.identity import Identity
+from peer.net.directory.address import check_announced, check_peers
+from peer.net.directory.cache import AddressCache
+from peer.net.directory.helper import Helper, Pace
+from peer.net.directory.keys import bucket_key
+from peer.net.directory.p2pd import LOST, Node, NodeOptions
+from peer.net.directory.record import seal
+from peer.net.directory.validator import RecordGate, dht_expiry
+from peer.net.directory.view import View
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+
+LOOK_S = 5.0
+STORE_S = 5.0
+WITHDRAW_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class DhtDirectory:
+    """Implements `Directory`. Belongs to the loop it was started in."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        run_id: RunId,
+        options: NodeOptions,
+        initial_peers: Sequence[str],
+        cache_path: Path | None,
+        now: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        self._identity, self._run_id, self._now = identity, run_id, now
+        self._key = bucket_key(run_id)
+        self._own: PeerRecord | None = None
+        self._view = View(run_id, PeerId(identity.peer_id))
+        self._gate = RecordGate(now)
+        cache = AddressCache(cache_path, now())
+        self._helper = Helper(options, self._gate, initial_peers, cache, now, self._publish, pace)
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        identity: Identity,
+        identity_path: Path,
+        run_id: RunId,
+        initial_peers: Sequence[str] = (),
+        host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce_maddrs: Sequence[str] = (),
+        cache_path: Path | None = None,
+        now: Callable[[], float] = time.time,
+        pace: Pace | None = None,
+    ) -> DhtDirectory:
+        """Start p2pd with the key at `identity_path` (which is `identity`), and join whoever answers; nobody is no
+        error. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`: a file to keep seen addresses in.
+
+        Raises AddressError (an address cannot be parsed, or is taken) or DirectoryFailed (p2pd cannot start)."""
+        check_peers(initial_peers)
+        check_announced(announce_maddrs)
+        options = NodeOptions(identity_path, identity.public_key, tuple(announce_maddrs))
+        self = cls(identity, run_id, options, initial_peers, cache_path, now, pace or Pace())
+        await self._helper.start(host_maddrs)
+        return self
+
+    async def announce(self, record: PeerRecord) -> None:
+        """Sign and publish; replaces the former record. Published again by itself whenever we join or rejoin the
+        swarm. Returns within `STORE_S`. Raises BadRecord when nobody would believe the record."""
+        seal(record, self._identity)
+        self._own = record
+        if self._helper.node is not None:
+            await self._publish(self._helper.node)
+
+    async def withdraw(self) -> None:
+        """Replace our record by one that says LEAVING and has expired. Best effort, within `WITHDRAW_S`."""
+        if self._own is None:
+            return
+        at = max(self._now(), self._own.issued_at + 1e-3)
+        farewell = replace(self._own, status=Status.LEAVING, issued_at=at, expires_at=at)
+        self._own = None
+        if self._helper.node is not None:
+            await self._store(self._helper.node, farewell, WITHDRAW_S)
+
+    async def peers(self) -> list[PeerRecord]:
+        """The live records of this run but our own, ordered by peer id. Within `LOOK_S`; when the look fails, what is
+        known from earlier ones and has not expired."""
+        node = self._helper.node
+        if node is not None:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    found = await node.find(self._key)
+            except LOST as error:
+                log.info("a look into the directory failed: %r", error)
+            else:
+                for raw in found:
+                    self._view.take(raw, self._now())
+        return self._view.live(self._now())
+
+    def addresses(self) -> list[str]:
+        """Multiaddrs with /p2p/ under which others can join the DHT through us, best first."""
+        return list(self._helper.addresses)
+
+    def neighbours(self) -> int:
+        """Size of the routing table. 0: alone."""
+        return len(self._helper.node.neighbours()) if self._helper.node is not None else 0
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the directory, for a person; empty when nothing is."""
+        return self._helper.trouble
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Bad records met in answers or refused at our node's gate, by the code of BadRecord."""
+        return self._view.dropped + self._gate.refused
+
+    @property
+    def helper_pid(self) -> int | None:
+        """Process id of p2pd; None while it is dead."""
+        return self._helper.node.pid if self._helper.node is not None else None
+
+    async def close(self) -> None:
+        """End p2pd and every task; within a few seconds. Withdraw before. Never raises."""
+        await self._helper.close()
+
+    async def _publish(self, node: Node) -> None:
+        if self._own is not None:
+            await self._store(node, self._own, STORE_S)
+
+    async def _store(self, node: Node, record: PeerRecord, timeout_s: float) -> None:
+        raw = seal(record, self._identity)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await node.store(self._key, self._identity.public_key, raw, dht_expiry(record))
+        except LOST as error:
+            log.info("could not publish our record: %r", error)

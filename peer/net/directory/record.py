@@ -1,0 +1,164 @@
+"""A peer's record as signed bytes. What comes out of `unseal` is well-formed and says who signed it; what comes out of
+`open_record` is also of this run and of this moment."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import math
+import re
+
+from google.protobuf.message import DecodeError
+
+from peer.errors import ExchangeError
+from peer.identity import Identity, peer_id_of, verify
+from peer.protocol.messages import (
+    MAX_ENDPOINTS,
+    MAX_RECORD_BYTES,
+    MAX_RECORD_TTL_S,
+    PeerId,
+    PeerRecord,
+    RunId,
+    Status,
+)
+from peer.v1 import exchange_pb2 as pb
+
+DOMAIN = b"peer record v1"
+MAX_CLOCK_AHEAD_S = 60.0
+"""How far in the future a record may have been issued: what a volunteer's clock may be off."""
+MAX_ENDPOINT_CHARS = 128
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+_PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
+
+
+class BadRecord(ExchangeError):
+    """A record that must not be believed. `code` is stable, `reason` is for a person.
+
+    Codes: too_large, garbled, signature, run_id, endpoints, wire, numbers, status, expiry (whatever the clock says);
+    foreign_run, future, expired (here and now); and at the gate of a node: layout, stale, full."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+        self.code = code
+        self.reason = reason
+
+
+def seal(record: PeerRecord, identity: Identity) -> bytes:
+    """Sign our own record: a serialized `SignedRecord`. Raises BadRecord when others would not believe it."""
+    assert record.peer_id == identity.peer_id, "a peer signs for itself alone"
+    _check_form(record)
+    body = pb.RecordBody(
+        run_id=record.run_id,
+        endpoints=record.endpoints,
+        reachable=record.reachable,
+        wire_min=record.wire_min,
+        wire_max=record.wire_max,
+        round=record.round,
+        tokens_per_s=record.tokens_per_s,
+        status=record.status.value,
+        issued_at=record.issued_at,
+        expires_at=record.expires_at,
+        run_start=record.run_start,
+    ).SerializeToString()
+    signed = pb.SignedRecord(public_key=identity.public_key, body=body, signature=identity.sign(DOMAIN, body))
+    raw: bytes = signed.SerializeToString()
+    if len(raw) > MAX_RECORD_BYTES:
+        raise BadRecord("too_large", f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
+    return raw
+
+
+def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
+    """The live record of this run inside `raw`. `now`: seconds since the epoch. Raises BadRecord."""
+    record = unseal(raw)
+    check_current(record, run_id, now)
+    if record.expires_at <= now:
+        raise BadRecord("expired", f"expired {now - record.expires_at:.1f} s ago")
+    return record
+
+
+def check_current(record: PeerRecord, run_id: RunId, now: float) -> None:
+    """Raise BadRecord when it belongs to another run or claims to come from the future. It may have expired."""
+    if record.run_id != run_id:
+        raise BadRecord("foreign_run", f"belongs to run {record.run_id.hex()[:16]}")
+    check_issued(record, now)
+
+
+def check_issued(record: PeerRecord, now: float) -> None:
+    """Raise BadRecord when it claims to come from further in the future than a clock may be off."""
+    if record.issued_at > now + MAX_CLOCK_AHEAD_S:
+        raise BadRecord("future", f"issued {record.issued_at - now:.0f} s in the future")
+
+
+@functools.lru_cache(maxsize=4096)  # the same bytes come back with every look, from every node that stores them
+def unseal(raw: bytes) -> PeerRecord:
+    """Everything about a record that does not depend on run and clock: size, form, signature. Raises BadRecord.
+
+    The peer id is that of the key that signed; the body has no say in it."""
+    if len(raw) > MAX_RECORD_BYTES:
+        raise BadRecord("too_large", f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
+    try:
+        signed = pb.SignedRecord.FromString(raw)
+        body = pb.RecordBody.FromString(signed.body)
+    except DecodeError:
+        raise BadRecord("garbled", "not a signed record") from None
+    if len(signed.public_key) != 32 or not verify(signed.public_key, DOMAIN, signed.body, signed.signature):
+        raise BadRecord("signature", "not signed by the key it names")
+    record = PeerRecord(
+        peer_id=PeerId(peer_id_of(signed.public_key)),
+        run_id=RunId(body.run_id),
+        endpoints=tuple(body.endpoints),
+        reachable=body.reachable,
+        wire_min=body.wire_min,
+        wire_max=body.wire_max,
+        round=body.round,
+        tokens_per_s=body.tokens_per_s,
+        status=_status(body.status),
+        issued_at=body.issued_at,
+        expires_at=body.expires_at,
+        run_start=body.run_start,
+    )
+    _check_form(record)
+    return record
+
+
+def _status(word: str) -> Status:
+    try:
+        return Status(word)
+    except ValueError:
+        raise BadRecord("status", f"unknown status {word[:32]!r}") from None
+
+
+def _check_form(record: PeerRecord) -> None:
+    if len(record.run_id) != 32:
+        raise BadRecord("run_id", f"a run id of {len(record.run_id)} bytes instead of 32")
+    if len(record.endpoints) > MAX_ENDPOINTS:
+        raise BadRecord("endpoints", f"{len(record.endpoints)} endpoints; at most {MAX_ENDPOINTS} are taken")
+    for endpoint in record.endpoints:
+        if not is_endpoint(endpoint):
+            raise BadRecord("endpoints", f"{endpoint[:MAX_ENDPOINT_CHARS]!r} is not host:port")
+    if not 1 <= record.wire_min <= record.wire_max:
+        raise BadRecord("wire", f"wire versions {record.wire_min}..{record.wire_max}")
+    _check_numbers(record)
+
+
+def _check_numbers(record: PeerRecord) -> None:
+    numbers = (record.tokens_per_s, record.issued_at, record.expires_at, record.run_start, float(record.round))
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise BadRecord("numbers", "a number that is not finite, or below 0")
+    if not 0 <= record.expires_at - record.issued_at <= MAX_RECORD_TTL_S:
+        lifetime = record.expires_at - record.issued_at
+        raise BadRecord("expiry", f"lives {lifetime:.1f} s; at most {MAX_RECORD_TTL_S:.0f} s are taken")
+
+
+def is_endpoint(text: str) -> bool:
+    """Whether this is `host:port`: a name, an IPv4 address, or an IPv6 address in brackets; port 1 to 65535."""
+    host, colon, port = text.rpartition(":")
+    if len(text) > MAX_ENDPOINT_CHARS or not colon or not _PORT.match(port) or int(port) > 65535:
+        return False
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            return False
+        return True
+    return _NAME.match(host) is not None

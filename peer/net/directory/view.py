@@ -1,0 +1,45 @@
+"""What one peer knows of the others, from answers that may be partial, stale or forged. Used by the DHT directory and
+by its in-memory twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from peer.net.directory.record import BadRecord, check_current, unseal
+from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
+
+
+class View:
+    """The latest record of every other peer of the run. A record that is missing from an answer is kept until it
+    expires: a partial or failed look costs nothing, and only a later record or time takes a peer away."""
+
+    def __init__(self, run_id: RunId, own: PeerId) -> None:
+        self._run_id = run_id
+        self._own = own
+        self._latest: dict[PeerId, PeerRecord] = {}
+        self.dropped: Counter[str] = Counter()
+        """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
+        them."""
+
+    def take(self, found: bytes | PeerRecord, now: float) -> None:
+        """Keep a record if it is the latest of its peer, count it if it is bad. Bytes are verified; a record without a
+        signature is taken at its word (tests)."""
+        try:
+            record = unseal(found) if isinstance(found, bytes) else found
+            check_current(record, self._run_id, now)
+        except BadRecord as bad:
+            self.dropped[bad.code] += 1
+            return
+        known = self._latest.get(record.peer_id)
+        if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):
+            self._latest[record.peer_id] = record
+
+    def live(self, now: float) -> list[PeerRecord]:
+        """Unexpired records of peers that are not leaving, ordered by peer id."""
+        # Kept past their expiry: an expired word of farewell must go on outdating the record before it.
+        self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
+        return [
+            record
+            for _, record in sorted(self._latest.items())
+            if record.expires_at > now and record.status is not Status.LEAVING
+        ]

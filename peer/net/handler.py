@@ -1,0 +1,29 @@
+"""What the exchange asks of its owner when others call (the same shape as `peer.daemon.interfaces.Handler`, which the
+layers below the daemon do not import)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex
+
+
+class Handler(Protocol):
+    """Synchronous: answers come from state at hand."""
+
+    def on_hello(self, record: PeerRecord) -> None:
+        """A caller proved its key and showed its record."""
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
+
+    def on_manifest(self) -> tuple[bytes, bytes] | None:
+        """(exact manifest bytes, signature), None if we have none yet."""
+
+    def on_state(self) -> StateIndex | None:
+        """Describe an immutable snapshot to donate; None without a complete state (promise 4)."""
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        """Bytes of a piece of a snapshot described before; None when it is gone."""

@@ -1,0 +1,49 @@
+"""Refusals and failures between gRPC and our errors: a refusal travels as a status with a serialized `Refusal`."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
+from peer.v1 import exchange_pb2 as pb
+
+REFUSAL_KEY = "peer-refusal-bin"
+TOKEN_KEY = "peer-token-bin"  # noqa: S105 - the name of a header
+MAX_REASON = 300
+BAD_PAYLOAD = "bad_payload:"
+
+
+async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: str, reason: str) -> NoReturn:
+    """End a served call with a typed refusal."""
+    body = pb.Refusal(code=code, reason=reason[:MAX_REASON]).SerializeToString()
+    context.set_trailing_metadata(((REFUSAL_KEY, body),))
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, code)
+    raise AssertionError("abort raises")
+
+
+def translate(error: grpc.aio.AioRpcError, who: str) -> ExchangeError:
+    """What a failed call means to the coordinator."""
+    for key, value in error.trailing_metadata() or ():
+        if key == REFUSAL_KEY and isinstance(value, bytes):
+            return _refusal(value, who)
+    detail = (error.details() or "").splitlines()
+    return PartnerLost(f"{who}: {error.code().name.lower()} ({detail[0][:200] if detail else 'no detail'})")
+
+
+def _refusal(raw: bytes, who: str) -> ExchangeError:
+    try:
+        refusal = pb.Refusal.FromString(raw[:2048])
+    except DecodeError:
+        return PartnerLost(f"{who}: a refusal that cannot be read")
+    reason = refusal.reason[:MAX_REASON]
+    if refusal.code.startswith(BAD_PAYLOAD):
+        return PartnerRefused(refusal.code, f"it did not accept what we sent: {reason}")
+    return PartnerRefused(refusal.code[:64], reason)
+
+
+def bad_payload_code(error: BadPayload) -> str:
+    """How a receiver names what was wrong with the sender's bytes."""
+    return f"{BAD_PAYLOAD}{error.code}"

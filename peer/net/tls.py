@@ -1,0 +1,83 @@
+"""TLS 1.3 pinned to peer ids, without distributing certificates.
+
+gRPC's TLS takes no Ed25519 leaf, but it takes a P-256 leaf signed by an Ed25519 root. The root certificate of a peer is
+a function of its 32-byte public key alone (the self-signature of a trust anchor is not looked at), so whoever knows the
+peer id can rebuild the anchor and pin it. Every root has its own subject name (equal names break verification), and the
+leaf's subject differs from its issuer (equal names read as self-signed)."""
+
+from __future__ import annotations
+
+import datetime
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+
+from peer.identity import Identity, public_key_of
+
+_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_UNTIL = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
+_ANYBODY = Ed25519PrivateKey.from_private_bytes(b"\0" * 32)
+"""Signs rebuilt roots; nobody checks that signature."""
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def server_name(public_key: bytes) -> str:
+    """The DNS name in a peer's leaf: a label has at most 63 characters, hence the cut."""
+    return public_key.hex()[:60]
+
+
+def root_of(public_key: bytes) -> bytes:
+    """The PEM trust anchor of a peer, from its 32-byte Ed25519 key."""
+    name = _name(public_key.hex())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(Ed25519PublicKey.from_public_bytes(public_key))
+        .serial_number(1)
+        .not_valid_before(_FROM)
+        .not_valid_after(_UNTIL)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(_ANYBODY, None)
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def leaf_for(identity: Identity) -> tuple[bytes, bytes]:
+    """(private key, certificate), PEM: a fresh P-256 key signed by the peer's Ed25519 key. A new one at every start."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = identity.public_key
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(_name(f"tls:{public.hex()[:32]}"))
+        .issuer_name(_name(public.hex()))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_FROM)
+        .not_valid_after(_UNTIL)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(server_name(public))]), critical=False)
+        .sign(identity.key, None)
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def server_credentials(identity: Identity) -> grpc.ServerCredentials:
+    """The caller is not asked for a certificate: it proves its key inside the call (Hello)."""
+    return grpc.ssl_server_credentials([leaf_for(identity)])
+
+
+def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:
+    """Credentials that accept this peer and nobody else, and the channel option that goes with them."""
+    public = public_key_of(peer_id)
+    credentials = grpc.ssl_channel_credentials(root_certificates=root_of(public))
+    return credentials, ("grpc.ssl_target_name_override", server_name(public))

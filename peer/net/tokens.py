@@ -1,0 +1,39 @@
+"""What a server remembers of Hellos: tokens it gave to callers that proved their key. Pure: `now` is an argument."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+
+from peer.protocol.messages import PeerId
+
+TOKEN_BYTES = 32
+LIFETIME_S = 600.0
+MAX_TOKENS = 4096
+
+
+class TokenTable:
+    """Bounded: the least recently used token goes first, its owner says Hello again."""
+
+    def __init__(self, limit: int = MAX_TOKENS) -> None:
+        self._limit = limit
+        self._owners: OrderedDict[bytes, tuple[PeerId, float]] = OrderedDict()
+
+    def issue(self, peer: PeerId, now: float) -> bytes:
+        """A fresh token for a caller that proved to be `peer`; good for ten minutes."""
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._owners[token] = (peer, now + LIFETIME_S)
+        while len(self._owners) > self._limit:
+            self._owners.popitem(last=False)
+        return token
+
+    def owner(self, token: bytes, now: float) -> PeerId | None:
+        """Who holds this token; None when it was never given or is over."""
+        held = self._owners.get(token)
+        if held is None:
+            return None
+        if held[1] <= now:
+            del self._owners[token]
+            return None
+        self._owners.move_to_end(token)
+        return held[0]

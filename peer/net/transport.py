@@ -1,0 +1,333 @@
+"""The `Transport` interface over gRPC: says Hello when it has to, bounds every call, and turns every failure into one
+of three exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+from blake3 import blake3
+
+from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused
+from peer.identity import Identity, public_key_of
+from peer.net.channels import CHANNEL_OPTIONS, Channels, Connection
+from peer.net.handler import Handler
+from peer.net.ratelimit import Pacer
+from peer.net.refusal import TOKEN_KEY, translate
+from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
+from peer.net.stream import Caps, Meter, Terms, read_open, receive_payload, swap_payloads
+from peer.net.tls import server_credentials
+from peer.protocol.messages import (
+    PIECE_BYTES,
+    WIRE_VERSION,
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    Piece,
+    RoundKey,
+    RunId,
+    Sink,
+    Source,
+    StateIndex,
+    SwapReport,
+    Verdict,
+    Welcome,
+)
+from peer.protocol.pairing import initiates
+from peer.v1 import exchange_pb2 as pb
+
+T = TypeVar("T")
+
+SERVICE = "peer.v1.Exchange"
+SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 64)]
+MAX_PIECE_COUNT = 2**20
+
+
+class GrpcTransport:
+    """One peer's end of the exchange, client and server. `start` before use, `close` after."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        run_id: RunId,
+        handler: Handler,
+        now: Callable[[], float],
+        *,
+        max_upload: float | None = None,
+        max_download: float | None = None,
+    ) -> None:
+        self._facts = Facts(identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION)
+        self._me = PeerId(identity.peer_id)
+        self._caps = Caps(Pacer(max_upload), Pacer(max_download), Meter())
+        self._service = ExchangeService(self._facts, handler, self._caps)
+        self._channels = Channels()
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Of payload frames, since the start."""
+        return self._caps.meter.sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._caps.meter.received
+
+    def set_layout(
+        self, digest: bytes, max_payload: int, codec: str = "bf16", max_clock_offset_s: float = 60.0
+    ) -> None:
+        """What the manifest says, once it is known. `max_payload`: bytes of the largest payload or piece taken."""
+        self._facts.layout_digest, self._facts.max_payload = digest, max_payload
+        self._facts.codec, self._facts.max_clock_offset_s = codec, max_clock_offset_s
+
+    def show_record(self, record: Callable[[], bytes]) -> None:
+        """Our sealed record, to be shown to those we call."""
+        self._facts.record = record
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port. Raises AddressError when it is occupied or the host is not ours."""
+        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=256)
+        server.add_generic_rpc_handlers((self._handlers(),))
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound: int = server.add_secure_port(where, server_credentials(self._facts.identity))
+        except RuntimeError as error:
+            raise AddressError(f"cannot listen on {where}: {error}", "Choose another --port.") from error
+        if bound == 0:
+            raise AddressError(f"cannot listen on {where}: the port is in use", "Choose another --port, or none.")
+        await server.start()
+        self._server = server
+        return bound
+
+    async def close(self) -> None:
+        """Calls under way end within a second."""
+        await self._channels.close()
+        if self._server is not None:
+            await self._server.stop(0.5)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        service = self._service
+        methods = {
+            "Hello": grpc.stream_stream_rpc_method_handler(
+                service.hello, pb.HelloRequest.FromString, pb.HelloReply.SerializeToString
+            ),
+            "Offer": grpc.unary_unary_rpc_method_handler(
+                service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString
+            ),
+            "Manifest": grpc.unary_unary_rpc_method_handler(
+                service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString
+            ),
+            "State": grpc.unary_unary_rpc_method_handler(
+                service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString
+            ),
+            "Swap": grpc.stream_stream_rpc_method_handler(service.swap),
+            "FetchPiece": grpc.unary_stream_rpc_method_handler(service.fetch_piece),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
+        async def call() -> Welcome:
+            return await self._greet(to, await self._channels.get(to, timeout_s))
+
+        return await self._bounded(call(), to, timeout_s)
+
+    async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
+        request = pb.OfferRequest(round=offer.key.round, fragment=offer.key.fragment, withdraw=offer.withdraw)
+        reply = await self._unary(to, "Offer", request, pb.OfferReply, timeout_s)
+        try:
+            verdict = Verdict(reply.verdict)
+        except ValueError:
+            raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
+        eta = reply.eta_s if 0 <= reply.eta_s < 1e6 else 1.0
+        return Answer(verdict, eta, reply.reason[:200])
+
+    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
+        reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
+        return reply.manifest, reply.signature
+
+    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
+        reply = await self._unary(donor, "State", pb.StateRequest(), pb.StateReply, timeout_s)
+        if len(reply.pieces) > MAX_PIECE_COUNT or len(reply.snapshot) > 128:
+            raise BadPayload("state", f"{donor.peer_id} describes a state beyond all bounds")
+        pieces = tuple(Piece(p.first, p.count, p.nbytes, p.digest) for p in reply.pieces)
+        return StateIndex(reply.snapshot, reply.round, reply.layout_digest, pieces)
+
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+        wanted = index.pieces[piece]
+        if wanted.nbytes > max(self._facts.max_payload, PIECE_BYTES):
+            raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
+        rate = self._caps.down.rate or 0.0
+        request = pb.PieceRequest(snapshot=index.snapshot, piece=piece, max_rate=rate).SerializeToString()
+
+        async def call(connection: Connection) -> bytes:
+            stream = connection.bulk.unary_stream(f"/{SERVICE}/FetchPiece")(request, metadata=_metadata(connection))
+            with _Ended(stream):
+                opening = await read_open(_reader(stream))
+                if opening.nbytes != wanted.nbytes:
+                    raise BadPayload("length", f"{opening.nbytes} bytes announced, {wanted.nbytes} are due")
+                sink = _Collector(wanted.nbytes)
+                await receive_payload(_reader(stream), sink, self._caps)
+                return bytes(sink.data)
+
+        data = await self._with_token(donor, call, timeout_s)
+        if blake3(data).digest() != wanted.digest:
+            raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
+        return data
+
+    async def swap(
+        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float
+    ) -> SwapReport:
+        """Both sides call this; the one with the smaller id dials, the other waits to be dialled."""
+        terms = Terms(key, self._facts.codec, source, sink)
+        if initiates(self._me, partner.peer_id):
+            return await self._with_token(partner, lambda connection: self._dial(connection, terms), timeout_s)
+        return await self._bounded(self._service.accept(partner.peer_id, terms), partner, timeout_s)
+
+    async def _dial(self, connection: Connection, terms: Terms) -> SwapReport:
+        stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=_metadata(connection))
+        with _Ended(stream):
+            report = await swap_payloads(_reader(stream), stream.write, terms, self._caps)
+            await stream.done_writing()
+            if report.sent_all:
+                await stream.read()  # the end of the stream: the partner has read everything we sent
+            return report
+
+    # -- Hello and failures ------------------------------------------------------------------------------------------
+
+    async def _unary(self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float) -> T:
+        async def call(connection: Connection) -> T:
+            multicallable = connection.control.unary_unary(
+                f"/{SERVICE}/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=reply.FromString,  # type: ignore[attr-defined]
+            )
+            answer: T = await multicallable(request, metadata=_metadata(connection), timeout=timeout_s)
+            return answer
+
+        return await self._with_token(to, call, timeout_s)
+
+    async def _with_token(self, to: PeerRecord, call: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+        """The call, after a Hello where there is no token yet; once more after a Hello where ours had run out."""
+
+        async def attempt() -> T:
+            connection = await self._channels.get(to, timeout_s)
+            if not connection.token:
+                await self._greet(to, connection)
+            try:
+                return await call(connection)
+            except grpc.aio.AioRpcError as error:
+                failure = translate(error, to.peer_id)
+                if not isinstance(failure, PartnerRefused) or failure.code != "no_token":
+                    raise
+            connection.token = b""
+            await self._greet(to, connection)
+            return await call(connection)
+
+        return await self._bounded(attempt(), to, timeout_s)
+
+    async def _greet(self, to: PeerRecord, connection: Connection) -> Welcome:
+        assert connection.greeting is not None
+        async with connection.greeting:
+            return await self._hello(to, connection)
+
+    async def _hello(self, to: PeerRecord, connection: Connection) -> Welcome:
+        facts = self._facts
+        method = connection.control.stream_stream(
+            f"/{SERVICE}/Hello",
+            request_serializer=pb.HelloRequest.SerializeToString,
+            response_deserializer=pb.HelloReply.FromString,
+        )
+        opening = pb.HelloOpen(
+            run_id=facts.run_id,
+            wire_min=facts.wire_min,
+            wire_max=facts.wire_max,
+            layout_digest=facts.layout_digest,
+            public_key=facts.identity.public_key,
+            clock=facts.now(),
+            record=facts.record(),
+        )
+        stream = method()
+        with _Ended(stream):
+            before = facts.now()
+            await stream.write(pb.HelloRequest(open=opening))
+            challenge = _expect(await stream.read(), "challenge", to.peer_id)
+            after = facts.now()
+            message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
+            proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
+            await stream.write(pb.HelloRequest(proof=proof))
+            granted = _expect(await stream.read(), "granted", to.peer_id)
+            await stream.done_writing()
+        connection.token = granted.token[:64]
+        return Welcome(challenge.clock - (before + after) / 2, after - before, challenge.seen_as[:128])
+
+    async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except TimeoutError:
+            raise PartnerLost(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await self._channels.drop(to.peer_id)
+            raise translate(error, to.peer_id) from None
+        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
+            raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
+
+
+class _Ended:
+    """Cancels a call that is left before its end, so that nothing of it stays behind."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        if not self._call.done():
+            self._call.cancel()
+
+
+class _Collector:
+    """A piece on its way in."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = bytearray(nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.data[offset : offset + len(data)] = data
+
+
+def _metadata(connection: Connection) -> tuple[tuple[str, bytes], ...]:
+    return ((TOKEN_KEY, connection.token),)
+
+
+def _reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
+    async def read() -> bytes | None:
+        message = await stream.read()
+        if isinstance(message, bytes):
+            return message
+        if await stream.code() is not grpc.StatusCode.OK:  # why it ended: raises the status
+            details = await stream.details()
+            raise grpc.aio.AioRpcError(
+                await stream.code(), await stream.initial_metadata(), await stream.trailing_metadata(), details
+            )
+        return None
+
+    return read
+
+
+def _expect(reply: Any, step: str, who: str) -> Any:
+    if not isinstance(reply, pb.HelloReply) or reply.WhichOneof("step") != step:
+        raise PartnerLost(f"{who}: Hello ended in the middle")
+    return getattr(reply, step)

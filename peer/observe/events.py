@@ -1,0 +1,243 @@
+"""What happens to a peer, as typed events. The journal keeps them; metrics, views and reports are made from them.
+
+Every field is flat and JSON-able. A field may be added with a default; a field or kind is never given a new meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+Outcome = Literal["exchanged", "solo", "refused"]
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """The base of all events. `kind` names one in the journal."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """The daemon has a state and is about to start the trainer."""
+
+    kind: ClassVar[str] = "started"
+    peer_id: str
+    run_id: str
+    """Hex."""
+    version: str
+    """Of this program."""
+    resumed: str
+    """How the state was got, for a person: resumed or fetched, and from where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateFetched(Event):
+    """The state of a donor is here, complete and verified."""
+
+    kind: ClassVar[str] = "state_fetched"
+    donor: str
+    """Peer id."""
+    round: int
+    """The round the donor worked in."""
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerStarted(Event):
+    """The trainer process is ready, for the first time or again."""
+
+    kind: ClassVar[str] = "trainer_started"
+    device: str
+    reason: str
+    """Why this device and precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerDied(Event):
+    """The trainer process ended by itself or was killed."""
+
+    kind: ClassVar[str] = "trainer_died"
+    cause: str
+    """Signal, exit code or exception, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBegan(Event):
+    """The peer counts as live from here."""
+
+    kind: ClassVar[str] = "training_began"
+    round: int
+    """The first one it will take part in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundDue(Event):
+    """A round is due for this peer; one of RoundEnded and RoundMissed follows."""
+
+    kind: ClassVar[str] = "round_due"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    deadline: float
+    """Seconds since the epoch, run clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundEnded(Event):
+    """An outer step was made. Written before the trainer's base counter moves to `upto` (write-ahead)."""
+
+    kind: ClassVar[str] = "round_ended"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    outcome: Outcome
+    partner: str
+    """Peer id; empty unless exchanged."""
+    reason: str
+    """Why not exchanged, for a person; empty when it was."""
+    applied: int
+    """Work that entered the outer step, tokens x elements of the fragment."""
+    dropped: int
+    """Work that was cut off, tokens x elements of the fragment."""
+    upto: int
+    """The trainer's token counter that is covered by this, tokens."""
+    steps: int
+    """Inner steps since the fragment's base."""
+    bytes_sent: int
+    bytes_received: int
+    seconds: float
+    """Of the transfer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped(Event):
+    """Work that no outer step will see."""
+
+    kind: ClassVar[str] = "dropped"
+    fragment: int
+    """Index into the layout."""
+    dropped: int
+    """Tokens x elements of the fragment."""
+    upto: int
+    """The trainer's token counter that is covered by this, tokens."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundMissed(Event):
+    """No outcome by the deadline."""
+
+    kind: ClassVar[str] = "round_missed"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SatOut(Event):
+    """Not one inner step was done for the round; the work is carried over."""
+
+    kind: ClassVar[str] = "sat_out"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped(Event):
+    """The peer jumped over rounds."""
+
+    kind: ClassVar[str] = "skipped"
+    from_round: int
+    """The first one skipped."""
+    to_round: int
+    """The first one not skipped."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartnerFailed(Event):
+    """An exchange with a locked partner came to nothing; the round goes on."""
+
+    kind: ClassVar[str] = "partner_failed"
+    peer: str
+    """Peer id."""
+    round: int
+    code: str
+    """`lost`, or the code of the refusal or of what was wrong with its bytes."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """`outer_params` on the run's hold-out."""
+
+    kind: ClassVar[str] = "evaluated"
+    round: int
+    loss: float
+    """Mean nats a token; NaN is written as null."""
+    bits_per_byte: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointed(Event):
+    """A local checkpoint is complete on disk."""
+
+    kind: ClassVar[str] = "checkpointed"
+    round: int
+    folder: str
+    """Name of the folder."""
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFailed(Event):
+    """No checkpoint was written; the former one is kept and training goes on."""
+
+    kind: ClassVar[str] = "checkpoint_failed"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectoryChanged(Event):
+    """Others came or went."""
+
+    kind: ClassVar[str] = "directory_changed"
+    peers: int
+    """Live records but our own."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving(Event):
+    """Draining: no new round begins. The peer no longer counts as live."""
+
+    kind: ClassVar[str] = "leaving"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(Event):
+    """The last event of a daemon that ended in order."""
+
+    kind: ClassVar[str] = "left"
+    exit_code: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried(Event):
+    """The sum over all events before this one. Begins a rotated file, and mends a gap after failed writes; folding it
+    replaces whatever was summed up so far."""
+
+    kind: ClassVar[str] = "totals"
+    totals: dict[str, Any]
+    """`Totals.to_json()`."""
+
+
+KINDS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}

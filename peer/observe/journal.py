@@ -1,0 +1,125 @@
+"""The append-only file of a peer's events. One event is one write to a file opened for appending: once `append` has
+returned, a SIGKILL of the process cannot take it back. Bounded by rotation, with totals that stay exact."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from peer.errors import HomeUnusable
+from peer.observe.events import Carried, Event
+from peer.observe.lines import encode
+from peer.observe.totals import Totals, fold, former, replay
+
+LIMIT_BYTES = 8 * 2**20
+
+Listener = Callable[[Event, float], None]
+
+
+class Journal:
+    """Owned by one process (the home's lock sees to it) and used from one thread.
+
+    path: the file; its earlier part lies beside it as `<name>.1`. now: seconds since the epoch. limit_bytes: of events
+    in one file, its first line not counted. Raises HomeUnusable when an existing journal cannot be read: sums that
+    begin at zero again would be wrong for ever.
+
+    A failed write (disk full) does not stop the peer: events go on being summed up in `totals`, `failed` says what is
+    wrong, and the next append tries again and first writes the sums that the file has missed."""
+
+    def __init__(self, path: Path, now: Callable[[], float], limit_bytes: int = LIMIT_BYTES) -> None:
+        self.path = path
+        self.listeners: list[Listener] = []
+        """Told of each event and its time, after it is written."""
+        self.failed = ""
+        """Why the last write failed, for a person; empty when it did not."""
+        self._now = now
+        self._limit = limit_bytes
+        self._fd = -1
+        self._grown = 0
+        self._torn = False
+        self._behind = False
+        try:
+            self._undo_half_rotation()
+            self.totals, self.damaged = replay(path)
+        except OSError as error:
+            raise HomeUnusable(
+                f"cannot read the journal {path}: {error.strerror}", "Give your user access to it, or move it away."
+            ) from error
+        self._attempt(self._open)
+
+    def append(self, event: Event) -> None:
+        """Write, sum up, tell the listeners. Never raises for a disk that is full or gone."""
+        before, t = self.totals, self._now()
+        self.totals = fold(before, event, t)
+        line = encode(event, t)
+        self.failed = ""
+        if self._fd >= 0 and self._grown + len(line) > self._limit:
+            self._attempt(lambda: self._rotate(before, t))
+        self._attempt(lambda: self._write(line, before, t))
+        for listener in self.listeners:
+            listener(event, t)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError as error:
+            self.failed = f"cannot write the journal {self.path}: {error.strerror or error}"
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._grown = os.fstat(self._fd).st_size
+        self._torn = self._grown > 0 and os.pread(self._fd, 1, self._grown - 1) != b"\n"
+
+    def _write(self, line: bytes, before: Totals, t: float) -> None:
+        if self._fd < 0:
+            self._behind = True
+            self._open()
+        mend = b"\n" * self._torn + (_carried(before, t) if self._behind else b"")
+        self._torn = self._behind = True
+        _write_whole(self._fd, mend + line)
+        self._torn = self._behind = False
+        self._grown += len(line)
+
+    def _rotate(self, before: Totals, t: float) -> None:
+        """At every moment the two parts together give the same sums; `<name>.new` counts for nothing until renamed."""
+        draft = self._draft
+        fd = os.open(draft, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write_whole(fd, _carried(before, t))
+            os.fsync(fd)
+            self.path.replace(former(self.path))
+            draft.replace(self.path)
+        except OSError:
+            os.close(fd)
+            with contextlib.suppress(OSError):  # the error that matters is the first one
+                self._undo_half_rotation()
+            raise
+        os.close(self._fd)
+        self._fd, self._grown, self._torn, self._behind = fd, 0, False, False
+
+    @property
+    def _draft(self) -> Path:
+        return self.path.with_name(self.path.name + ".new")
+
+    def _undo_half_rotation(self) -> None:
+        if former(self.path).exists() and not self.path.exists():
+            former(self.path).replace(self.path)
+        self._draft.unlink(missing_ok=True)
+
+
+def _carried(totals: Totals, t: float) -> bytes:
+    return encode(Carried(totals=totals.to_json()), t)
+
+
+def _write_whole(fd: int, data: bytes) -> None:
+    written = os.write(fd, data)
+    if written != len(data):
+        raise OSError(None, "the disk is full")

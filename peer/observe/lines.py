@@ -1,0 +1,133 @@
+"""An event as one line of JSON, and back. A line that cannot be read (torn by a kill, of an unknown kind, damaged) is
+skipped and counted, never a crash: a journal outlives the program that wrote it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from peer.observe.events import KINDS, OUTCOMES, Event
+
+MAX_LINE = 4 * 2**20
+"""Bytes of one line; the largest is a `Carried` with its bounded lists."""
+MAX_TEXT = 2000
+"""Characters of one text field: reasons may come from strangers."""
+
+
+class DamagedLine(ValueError):
+    """These bytes are no event of a known kind."""
+
+
+def encode(event: Event, t: float) -> bytes:
+    """One line with its newline. `t`: seconds since the epoch. Numbers that are not finite are written as null."""
+    body: dict[str, Any] = {"t": t, "kind": event.kind}
+    body |= {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> tuple[Event, float]:
+    """The event of a line and its time, seconds since the epoch. Fields it does not know are ignored.
+
+    Raises DamagedLine."""
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DamagedLine("not JSON") from error
+    if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
+        raise DamagedLine("not an event")
+    kind, t = KINDS.get(body["kind"]), _float(body.get("t"))
+    if kind is None or not math.isfinite(t):
+        raise DamagedLine("of an unknown kind or without a time")
+    values = {f.name: _read(f, body) for f in fields(kind) if f.name in body or _needed(f)}
+    return kind(**values), t
+
+
+def read_lines(path: Path) -> Iterator[tuple[Event, float] | None]:
+    """The events of one file in order; None stands for a line that was skipped. A missing file is an empty one.
+
+    Raises OSError when the file cannot be read."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        whole = True
+        while piece := file.readline(MAX_LINE):
+            ends = piece.endswith(b"\n")
+            if whole and piece != b"\n":
+                yield _event_or_none(piece) if ends or len(piece) < MAX_LINE else None
+            whole = ends
+
+
+def _event_or_none(line: bytes) -> tuple[Event, float] | None:
+    try:
+        return decode(line)
+    except DamagedLine:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _read(field: Field[Any], body: dict[str, Any]) -> Any:
+    assert isinstance(field.type, str), "annotations are postponed in peer.observe.events"
+    if field.name not in body:
+        raise DamagedLine(f"without {field.name}")
+    return _READERS[field.type](body[field.name])
+
+
+def _int(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DamagedLine("not an integer")
+    return value
+
+
+def _float(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise DamagedLine("not a number")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise DamagedLine("not a number") from error
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise DamagedLine("not a text")
+    return value
+
+
+def _outcome(value: Any) -> str:
+    if value not in OUTCOMES:
+        raise DamagedLine("not an outcome")
+    return _str(value)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DamagedLine("not an object")
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": _int,
+    "float": _float,
+    "str": _str,
+    "Outcome": _outcome,
+    "dict[str, Any]": _dict,
+}

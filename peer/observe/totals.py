@@ -1,0 +1,244 @@
+"""What all events of a peer add up to, and the ledger made from it. Pure folds: the same events give the same sums,
+whoever reads them, the daemon itself or somebody with the file of a killed process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from peer.observe.events import (
+    Carried,
+    Dropped,
+    Evaluated,
+    Event,
+    Leaving,
+    Left,
+    PartnerFailed,
+    RoundDue,
+    RoundEnded,
+    RoundMissed,
+    SatOut,
+    Skipped,
+    Started,
+    StateFetched,
+    TrainerDied,
+    TrainingBegan,
+)
+from peer.observe.lines import DamagedLine, read_lines
+
+T = TypeVar("T")
+
+KEEP = 2000
+"""Evaluations kept from the beginning, and as many from the end."""
+KEEP_LIVE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a journal. Times in seconds since the epoch. Bounded, however long the run."""
+
+    rounds: Mapping[str, int] = field(default_factory=dict)
+    """Counts: due, exchanged, solo, refused, missed, sat_out, skipped. A count of 0 may be absent."""
+    applied: int = 0
+    """Tokens x elements of the fragment."""
+    dropped: int = 0
+    """Tokens x elements of the fragment."""
+    upto: Mapping[int, int] = field(default_factory=dict)
+    """For each fragment: the trainer's token counter that the last RoundEnded or Dropped covers."""
+    steps: int = 0
+    """Inner steps that ended in outer steps."""
+    bytes_sent: int = 0
+    """In exchanges of rounds."""
+    bytes_received: int = 0
+    """In exchanges of rounds."""
+    state_bytes: int = 0
+    """Fetched from donors."""
+    seconds_exchanging: float = 0.0
+    partner_failures: int = 0
+    trainer_deaths: int = 0
+    starts: int = 0
+    """Of the daemon."""
+    val_loss: tuple[tuple[int, float, float], ...] = ()
+    """(round, nats a token, bits per byte): the first and the last 2000 evaluations; [-1] is the latest."""
+    joined_at: float | None = None
+    """When training began for the first time."""
+    live: tuple[tuple[float, float], ...] = ()
+    """Closed intervals between training and leaving or dying (then: until the last event), the last 500."""
+    live_since: float | None = None
+    """Begin of the open interval, None when not live."""
+    last_at: float | None = None
+    """Time of the latest event."""
+
+    def to_json(self) -> dict[str, Any]:
+        body = {f.name: getattr(self, f.name) for f in fields(self)}
+        body["rounds"] = dict(self.rounds)
+        body["upto"] = {str(fragment): tokens for fragment, tokens in self.upto.items()}
+        body["val_loss"] = [[r, *(x if math.isfinite(x) else None for x in rest)] for r, *rest in self.val_loss]
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Totals:
+        """Raises DamagedLine. What an older version did not carry is zero."""
+        given = {f.name: body[f.name] for f in fields(cls) if f.name in body}
+        try:
+            given["rounds"] = {str(k): _whole(v) for k, v in dict(given.get("rounds", {})).items()}
+            given["upto"] = {int(k): _whole(v) for k, v in dict(given.get("upto", {})).items()}
+            given["val_loss"] = tuple((_whole(r), _real(x), _real(b)) for r, x, b in given.get("val_loss", ()))
+            given["live"] = tuple((_real(a), _real(b)) for a, b in given.get("live", ()))
+            for name in _INTEGERS & given.keys():
+                _whole(given[name])
+            for name in ("joined_at", "live_since", "last_at"):
+                given[name] = None if given.get(name) is None else _real(given[name])
+            given["seconds_exchanging"] = _real(given.get("seconds_exchanging", 0.0))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DamagedLine(f"totals: {error}") from error
+        return cls(**given)
+
+
+_INTEGERS = {f.name for f in fields(Totals) if f.type == "int"}
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("not an integer")
+    return value
+
+
+def _real(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def fold(totals: Totals, event: Event, t: float) -> Totals:
+    """The sums with one more event, of time `t` (seconds since the epoch). Raises DamagedLine for a `Carried` that
+    cannot be read, nothing else."""
+    if isinstance(event, Carried):
+        return Totals.from_json(event.totals)
+    return replace(_presence(_work(_counts(totals, event), event), event, t), last_at=t)
+
+
+def _count(totals: Totals, name: str, by: int = 1) -> Totals:
+    return replace(totals, rounds={**totals.rounds, name: totals.rounds.get(name, 0) + by})
+
+
+def _counts(totals: Totals, event: Event) -> Totals:
+    match event:
+        case RoundDue():
+            return _count(totals, "due")
+        case RoundEnded():
+            return _count(totals, event.outcome)
+        case RoundMissed():
+            return _count(totals, "missed")
+        case SatOut():
+            return _count(totals, "sat_out")
+        case Skipped():
+            return _count(totals, "skipped", event.to_round - event.from_round)
+        case PartnerFailed():
+            return replace(totals, partner_failures=totals.partner_failures + 1)
+        case TrainerDied():
+            return replace(totals, trainer_deaths=totals.trainer_deaths + 1)
+        case StateFetched():
+            return replace(totals, state_bytes=totals.state_bytes + event.bytes)
+        case Evaluated():
+            point = (event.round, event.loss, event.bits_per_byte)
+            return replace(totals, val_loss=_ends([*totals.val_loss, point]))
+    return totals
+
+
+def _work(totals: Totals, event: Event) -> Totals:
+    if isinstance(event, RoundEnded | Dropped):
+        upto = {**totals.upto, event.fragment: event.upto}
+        totals = replace(totals, upto=upto, dropped=totals.dropped + event.dropped)
+    if isinstance(event, RoundEnded):
+        totals = replace(
+            totals,
+            applied=totals.applied + event.applied,
+            steps=totals.steps + event.steps,
+            bytes_sent=totals.bytes_sent + event.bytes_sent,
+            bytes_received=totals.bytes_received + event.bytes_received,
+            seconds_exchanging=totals.seconds_exchanging + event.seconds,
+        )
+    return totals
+
+
+def _presence(totals: Totals, event: Event, t: float) -> Totals:
+    match event:
+        case Started():
+            # A kill leaves the interval open: it ended, as far as anybody can tell, with the last event.
+            closed = _closed(totals, t if totals.last_at is None else totals.last_at)
+            return replace(closed, starts=totals.starts + 1)
+        case TrainingBegan():
+            joined = t if totals.joined_at is None else totals.joined_at
+            since = t if totals.live_since is None else totals.live_since
+            return replace(totals, joined_at=joined, live_since=since)
+        case Leaving() | Left():
+            return _closed(totals, t)
+    return totals
+
+
+def _closed(totals: Totals, at: float) -> Totals:
+    if totals.live_since is None:
+        return totals
+    live = (*totals.live, (totals.live_since, at))[-KEEP_LIVE:]
+    return replace(totals, live=live, live_since=None)
+
+
+def _ends(values: Sequence[T]) -> tuple[T, ...]:
+    """The first and the last `KEEP`."""
+    return tuple(values) if len(values) <= 2 * KEEP else (*values[:KEEP], *values[-KEEP:])
+
+
+def former(path: Path) -> Path:
+    """Where rotation puts a journal's earlier part."""
+    return path.with_name(path.name + ".1")
+
+
+def replay(path: Path) -> tuple[Totals, int]:
+    """The sums over a journal and the number of lines skipped in it. Both parts are read: the `Carried` at the
+    beginning of the later one replaces the sums of the earlier one, and a rotation cut short left all in the earlier.
+
+    Raises OSError when a file exists and cannot be read."""
+    totals, skipped = Totals(), 0
+    for part in (former(path), path):
+        for line in read_lines(part):
+            try:
+                if line is None:
+                    raise DamagedLine
+                totals = fold(totals, *line)
+            except DamagedLine:
+                skipped += 1
+    return totals, skipped
+
+
+def read_totals(path: Path) -> Totals:
+    """The sums over a journal left by a process that may have been killed at any time; of a missing one: zeros.
+
+    Raises OSError when a file exists and cannot be read."""
+    return replay(path)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Integers in tokens x elements of the fragment."""
+
+    processed: int
+    applied: int
+    dropped: int
+    outstanding: int
+
+    @property
+    def imbalance(self) -> int:
+        """0, or work was lost or counted twice (promise 2)."""
+        return self.processed - self.applied - self.dropped - self.outstanding
+
+
+def ledger(totals: Totals, tokens: int, base: Sequence[int], elements: Sequence[int]) -> Ledger:
+    """`tokens`, `base`: the trainer's counters, tokens in all and for each fragment; `elements` of each fragment.
+
+    The journal is written before a base counter moves. A kill between the two leaves the counter behind, hence max."""
+    assert len(base) == len(elements), (len(base), len(elements))
+    covered = [max(b, totals.upto.get(fragment, 0)) for fragment, b in enumerate(base)]
+    outstanding = sum((tokens - c) * n for c, n in zip(covered, elements, strict=True))
+    return Ledger(tokens * sum(elements), totals.applied, totals.dropped, outstanding)

@@ -1,0 +1,118 @@
+"""A payload on the wire: raw frames, one gRPC message each. Checks come before trust: every length is compared with what
+was announced, and that with a bound, before anything is kept.
+
+    frame  = header | body
+    header = magic "PEER" | version u8 | kind u8 | 0 u16 | offset u64 | length u32 | crc32c of the body u32   (24 bytes, little endian)
+
+    OPEN   what follows: a small message (SwapOpen), at most 4 KiB
+    CHUNK  `length` bytes of the payload at `offset`; in order, without a gap
+    END    BLAKE3 of the whole payload; offset = its length"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+import google_crc32c
+from blake3 import blake3
+
+from peer.errors import BadPayload
+
+MAGIC = b"PEER"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHQII")
+MAX_CHUNK = 2**20
+MAX_OPEN = 4096
+DIGEST = 32
+
+
+class Kind(enum.IntEnum):
+    OPEN = 1
+    CHUNK = 2
+    END = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    kind: Kind
+    offset: int
+    """Of a chunk in the payload; of END the payload's length."""
+    body: bytes
+
+
+def pack(kind: Kind, offset: int, body: bytes) -> bytes:
+    """One frame's bytes."""
+    return HEADER.pack(MAGIC, VERSION, kind, 0, offset, len(body), google_crc32c.value(body)) + body
+
+
+def unpack(raw: bytes) -> Frame:
+    """One frame, its header and checksum verified. Raises BadPayload for anything else, whatever the bytes."""
+    if len(raw) < HEADER.size:
+        raise BadPayload("frame", f"a frame of {len(raw)} bytes has no whole header")
+    magic, version, kind, zero, offset, length, checksum = HEADER.unpack_from(raw)
+    if magic != MAGIC or version != VERSION or zero != 0 or kind not in Kind.__members__.values():
+        raise BadPayload("frame", "not a frame of this version")
+    limit = MAX_CHUNK if kind == Kind.CHUNK else MAX_OPEN
+    if length > limit or length != len(raw) - HEADER.size:
+        raise BadPayload("length", f"a frame announces {length} bytes, holds {len(raw) - HEADER.size}, may {limit}")
+    body = raw[HEADER.size :]
+    if google_crc32c.value(body) != checksum:
+        raise BadPayload("checksum", f"the frame at offset {offset} does not match its checksum")
+    return Frame(Kind(kind), offset, body)
+
+
+class PayloadReader:
+    """Takes the frames that follow OPEN, for a payload of exactly `nbytes`."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._received = 0
+        self._digest = blake3()
+        self.complete = False
+
+    def take(self, raw: bytes) -> Frame:
+        """The next frame. A chunk may be used at once; the payload as a whole only when `complete`. Raises BadPayload."""
+        frame = unpack(raw)
+        if self.complete or frame.kind is Kind.OPEN:
+            raise BadPayload("order", f"{frame.kind.name} where nothing of the kind is due")
+        if frame.offset != self._received:
+            raise BadPayload("order", f"offset {frame.offset} where {self._received} is due")
+        if frame.kind is Kind.CHUNK:
+            self._chunk(frame)
+        else:
+            self._end(frame)
+        return frame
+
+    def _chunk(self, frame: Frame) -> None:
+        if not frame.body:
+            raise BadPayload("length", "an empty chunk")
+        if self._received + len(frame.body) > self._nbytes:
+            raise BadPayload("length", f"more than the announced {self._nbytes} bytes")
+        self._received += len(frame.body)
+        self._digest.update(frame.body)
+
+    def _end(self, frame: Frame) -> None:
+        if self._received != self._nbytes:
+            raise BadPayload("length", f"ended after {self._received} of {self._nbytes} bytes")
+        if frame.body != self._digest.digest():
+            raise BadPayload("digest", "the payload does not match its digest")
+        self.complete = True
+
+
+class PayloadWriter:
+    """Makes the frames that follow OPEN, in order."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._digest = blake3()
+
+    def chunk(self, data: bytes) -> bytes:
+        assert 0 < len(data) <= MAX_CHUNK
+        self._digest.update(data)
+        frame = pack(Kind.CHUNK, self._offset, data)
+        self._offset += len(data)
+        return frame
+
+    def end(self) -> bytes:
+        return pack(Kind.END, self._offset, self._digest.digest())

@@ -1,0 +1,199 @@
+"""Who exchanges with whom: random pairs by offers, without a coordinator (NoLoCo draws them from a shared permutation,
+which needs equal views; offers do not).
+
+Everybody can compute the score of any two peers for a (round, fragment). Each peer offers to its live candidate of best
+score; two that hold each other are locked. This is greedy matching on shared edge weights (Preis 1999; Hoepman 2004):
+the best free edge is always mutual, so it ends, and no two views need to agree.
+
+Why a lock is safe: a peer has one offer in flight at a time and, until that is answered, locks with nobody but the
+peer it asked. So whoever answers LOCKED knows the asker will take it. A lost answer is asked again: the answer is the
+same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
+
+POLL_S = 0.5
+"""A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
+
+
+def score(run_id: RunId, key: RoundKey, one: PeerId, other: PeerId) -> int:
+    """The weight of a pair in a round, 64 bits; the same whoever asks. Keyed by the run, so that ids cannot be prepared
+    for a run that is not written yet."""
+    low, high = sorted((one, other))
+    text = f"{key.round}/{key.fragment}/{low}/{high}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=run_id[:32]).digest(), "big")
+
+
+def initiates(me: PeerId, other: PeerId) -> bool:
+    """Which of a locked pair dials: the one with the smaller id."""
+    return me < other
+
+
+@dataclass(slots=True)
+class _Candidate:
+    score: int
+    gone: str = ""
+    """Why it is out for this round: taken, refused, failed. Empty: still in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An action: send this offer to this peer."""
+
+    to: PeerId
+    offer: Offer
+
+
+@dataclass(slots=True)
+class Pairing:
+    """One peer's part in the matching of one (round, fragment). Feed it events; after each, send what `actions` gives.
+
+    Not told the time an offer may take: whoever sends reports `on_answer` or `on_failed` within a bounded time."""
+
+    run_id: RunId
+    key: RoundKey
+    me: PeerId
+    patience_until: float = float("inf")
+    """When the window closes: a candidate that says it will be ready only later is out."""
+    locked: PeerId | None = None
+    closed: bool = False
+    _candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
+    _target: PeerId | None = None
+    _in_flight: PeerId | None = None
+    _retry_at: float = 0.0
+    _waiting: set[PeerId] = field(default_factory=set)
+    """Who offered, was told HELD, and would like to know when we lock with another."""
+    _outbox: list[Send] = field(default_factory=list)
+
+    def add(self, peers: Iterable[PeerId]) -> None:
+        """New candidates from the directory; those known keep their standing."""
+        for peer in peers:
+            if peer != self.me and peer not in self._candidates:
+                self._candidates[peer] = _Candidate(score(self.run_id, self.key, self.me, peer))
+
+    def on_offer(self, sender: PeerId, now: float) -> Answer:
+        """Another peer offers. One that offers is alive and a candidate, whatever we thought of it."""
+        if self.locked is not None:
+            return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
+        if self.closed:
+            return Answer(Verdict.TAKEN, reason="this round is over here")
+        self.add([sender])
+        if sender not in self._candidates:
+            return Answer(Verdict.REFUSED, reason="a peer does not pair with itself")
+        self._candidates[sender].gone = ""
+        if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
+            self._lock(sender)
+            return Answer(Verdict.LOCKED)
+        self._waiting.add(sender)
+        return Answer(Verdict.HELD)
+
+    def on_withdraw(self, sender: PeerId) -> None:
+        """Another peer is locked elsewhere."""
+        self._waiting.discard(sender)
+        if sender in self._candidates and sender != self.locked:
+            self._candidates[sender].gone = "taken"
+
+    def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
+        """The answer to the offer in flight."""
+        if self._in_flight == peer:
+            self._in_flight = None
+        if answer.verdict is Verdict.LOCKED:
+            if self.locked is None and not self.closed:
+                self._lock(peer)
+        elif answer.verdict is Verdict.LATER and now + answer.eta_s > self.patience_until:
+            self._drop(peer, "behind")
+        elif answer.verdict in (Verdict.HELD, Verdict.LATER):
+            wait = POLL_S if answer.verdict is Verdict.HELD else min(max(answer.eta_s, 0.02), POLL_S)
+            self._retry_at = now + wait
+        else:
+            self._drop(peer, answer.verdict.value if not answer.reason else answer.reason)
+
+    def on_failed(self, peer: PeerId, reason: str) -> None:
+        """The offer in flight was not answered, or a locked partner was lost: it is out, the search goes on."""
+        if self._in_flight == peer:
+            self._in_flight = None
+        if self.locked == peer:
+            self.locked = None
+        self._drop(peer, reason)
+
+    def close(self) -> None:
+        """The window is over, or an outcome is reached: hear TAKEN from now on."""
+        self.closed = True
+        self._release_waiting()
+
+    def actions(self, now: float) -> list[Send]:
+        """What to send now."""
+        sends, self._outbox = self._outbox, []
+        if self.locked is None and not self.closed and self._in_flight is None:
+            best = self._best()
+            if best is not None and (best != self._target or now >= self._retry_at):
+                self._target = self._in_flight = best
+                sends.append(Send(best, Offer(self.key)))
+        return sends
+
+    def wake_at(self) -> float | None:
+        """When `actions` may have something new although nothing happened."""
+        if self.locked is not None or self.closed or self._in_flight is not None or self._best() is None:
+            return None
+        return self._retry_at
+
+    @property
+    def exhausted(self) -> bool:
+        """Nobody is left to ask."""
+        return self.locked is None and self._in_flight is None and self._best() is None
+
+    def why_alone(self) -> str:
+        """For a person: what became of the candidates."""
+        if not self._candidates:
+            return "no other peer is known"
+        fates = Counter(c.gone or "undecided" for c in self._candidates.values())
+        return f"{len(self._candidates)} candidates: " + ", ".join(f"{n} {fate}" for fate, n in fates.most_common(4))
+
+    def _best(self) -> PeerId | None:
+        free = [(c.score, peer) for peer, c in self._candidates.items() if not c.gone]
+        return max(free)[1] if free else None
+
+    def _drop(self, peer: PeerId, reason: str) -> None:
+        self._waiting.discard(peer)
+        if peer in self._candidates:
+            self._candidates[peer].gone = reason
+        if self._target == peer:
+            self._target = None
+
+    def _lock(self, peer: PeerId) -> None:
+        self.locked = peer
+        self._waiting.discard(peer)
+        self._release_waiting()
+
+    def _release_waiting(self) -> None:
+        self._outbox += [Send(peer, Offer(self.key, withdraw=True)) for peer in sorted(self._waiting)]
+        self._waiting.clear()
+
+
+@dataclass(slots=True)
+class Acquaintance:
+    """From 8 live peers on, the same two meet at most twice in n/2 rounds: grinding a key so that its pair scores win
+    buys little."""
+
+    _met: dict[PeerId, list[int]] = field(default_factory=dict)
+
+    def met(self, peer: PeerId, round_: int) -> None:
+        recent = self._met.setdefault(peer, [])
+        recent.append(round_)
+        del recent[:-2]
+
+    def too_often(self, peer: PeerId, round_: int, live: int) -> bool:
+        """`live`: live peers, ourselves included."""
+        recent = self._met.get(peer, [])
+        return live >= 8 and len(recent) == 2 and recent[0] > round_ - live // 2
+
+    def forget_absent(self, present: Iterable[PeerId]) -> None:
+        """Bound the memory to peers that are still about."""
+        keep = set(present)
+        self._met = {peer: rounds for peer, rounds in self._met.items() if peer in keep}

@@ -1,0 +1,112 @@
+"""Where things lie under a home, and the lock that keeps a second process off one identity."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.errors import HomeBusy, HomeUnusable
+
+LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path has to fit into 108 bytes on Linux, 104 elsewhere."""
+
+
+def default_home() -> Path:
+    """PEER_HOME, else below XDG_DATA_HOME, else ~/.local/share/peer."""
+    if given := os.environ.get("PEER_HOME"):
+        return Path(given)
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """What one run keeps under a home."""
+
+    path: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.toml"
+
+    @property
+    def signature(self) -> Path:
+        return self.path / "manifest.toml.sig"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+
+class Home:
+    """A home directory; made on first use. Raises HomeUnusable when it cannot be made or entered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        self._make(self.path)
+
+    @property
+    def identity(self) -> Path:
+        return self.path / "identity.key"
+
+    @property
+    def control_socket(self) -> Path:
+        """In the home, or, when that path is too long for a socket, in a private folder of ours in the temp directory."""
+        plain = self.path / "control.sock"
+        if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
+            return plain
+        folder = Path(tempfile.gettempdir()) / f"peer-{os.getuid()}"
+        self._make(folder)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise HomeUnusable(f"{folder} belongs to somebody else", "Use a --home with a shorter path.")
+        return folder / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
+
+    def run(self, run_id: bytes) -> RunFolder:
+        """The folder of one run, made if need be."""
+        folder = self.path / "runs" / run_id.hex()[:16]
+        self._make(folder)
+        return RunFolder(folder)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold this home for one process. The lock is the kernel's, so a crash leaves none behind.
+
+        Raises HomeBusy naming the process that holds it."""
+        path = self.path / "lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HomeUnusable(f"cannot write to {self.path}: {error.strerror}", "Choose another --home.") from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
+                raise HomeBusy(
+                    f"{self.path} is in use by process {holder}",
+                    "Give this one another --home, or end the other with `peer leave`.",
+                ) from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    @staticmethod
+    def _make(folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise HomeUnusable(
+                f"cannot make the folder {folder}: {error.strerror}", "Choose another --home, or free the path."
+            ) from error

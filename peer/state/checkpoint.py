@@ -1,0 +1,271 @@
+"""Local checkpoints: a folder each, written under a draft's name, synced, and renamed. What is under a checkpoint's
+name is complete, or was damaged afterwards; every file's digest tells. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from peer.state.files import check, digest_of, is_plain_name, read_small, sync, write_synced
+
+FORMAT = 1
+OUTER = "outer.safetensors"
+STATE = "state.json"
+MAX_STATE_BYTES = 2**20
+MAX_FILES = 1000
+
+_NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,11})")
+_DRAFT = re.compile(r"\.draft-[0-9a-f]{16}")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or read: disk full, no permission, damaged. Training goes on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete one on disk."""
+
+    folder: Path
+    """Holds `outer.safetensors`, `state.json` and what the trainer wrote."""
+    facts: dict[str, Any]
+    """What the writer gave to `commit`."""
+    nbytes: int
+    """Of all its files but `state.json`."""
+
+    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(`outer_params`, `outer_momentum`), each flat fp32, of one length. Raises CheckpointError."""
+        try:
+            with safe_open(self.folder / OUTER, framework="pt") as file:
+                # Copies: what it gives is mapped from the file, and a file cut short would kill the process (SIGBUS).
+                return file.get_tensor("outer_params").clone(), file.get_tensor("outer_momentum").clone()
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
+
+
+class _Skip(Exception):
+    """Why a folder is no checkpoint for us."""
+
+
+def _typed(
+    method: Callable[Concatenate[CheckpointStore, P], R],
+) -> Callable[Concatenate[CheckpointStore, P], R]:
+    """Failures of disk and library come out as CheckpointError."""
+
+    def call(self: CheckpointStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise CheckpointError(f"no checkpoint was written below {self.folder}: {reason}") from error
+
+    return call
+
+
+class CheckpointStore:
+    """The checkpoints of one run and identity, in a folder of its own; the newest `keep` are kept. One writer at a time
+    (the home's lock sees to it). Nothing outside `folder` is touched, links in it are not followed."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        assert keep >= 1, keep
+        self.folder = folder
+        self._keep = keep
+
+    @_typed
+    def begin(self) -> Path:
+        """An empty draft folder for the trainer to write plain files into. Removes drafts that crashes left.
+
+        Raises CheckpointError."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for leftover in self.folder.iterdir():
+            if _DRAFT.fullmatch(leftover.name):
+                _remove(leftover)
+        draft = self.folder / f".draft-{secrets.token_hex(8)}"
+        draft.mkdir(mode=0o700)
+        return draft
+
+    @_typed
+    def commit(
+        self,
+        draft: Path,
+        outer_params: torch.Tensor,
+        outer_momentum: torch.Tensor,
+        run_id: bytes,
+        layout_digest: bytes,
+        facts: Mapping[str, Any],
+    ) -> Checkpoint:
+        """Complete the draft (from `begin`), make it the newest checkpoint, and remove those beyond `keep`.
+
+        outer_params, outer_momentum: flat fp32 on the CPU, not moving while this runs. facts: JSON-able.
+        Raises CheckpointError; the former checkpoints are then as they were."""
+        assert draft.parent == self.folder, draft
+        assert _DRAFT.fullmatch(draft.name), draft
+        assert outer_params.dtype == outer_momentum.dtype == torch.float32
+        assert outer_params.shape == outer_momentum.shape == (outer_params.numel(),), outer_params.shape
+        try:
+            (draft / STATE).unlink(missing_ok=True)
+            save_file({"outer_params": outer_params, "outer_momentum": outer_momentum}, draft / OUTER)
+            state = _state_of(draft, run_id, layout_digest, facts)
+            write_synced(draft / STATE, _sealed(state))
+            sync(draft)
+            folder = self.folder / f"checkpoint-{max(self._numbers(), default=0) + 1}"
+            draft.rename(folder)
+        except (OSError, SafetensorError):
+            _remove(draft)
+            raise
+        sync(self.folder)
+        self._prune()
+        return Checkpoint(folder, state["facts"], _nbytes(state))
+
+    def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[Checkpoint | None, list[str]]:
+        """The newest valid checkpoint of this run and layout, every digest checked, and for each newer one the reason
+        why it was skipped, for a person. Never raises for what is on disk."""
+        skipped: list[str] = []
+        try:
+            numbers = sorted(self._numbers(), reverse=True)
+        except FileNotFoundError:
+            return None, []
+        except OSError as error:
+            return None, [f"{self.folder} cannot be read: {error.strerror}"]
+        for number in numbers:
+            folder = self.folder / f"checkpoint-{number}"
+            try:
+                return _validated(folder, run_id, layout_digest), skipped
+            except _Skip as reason:
+                skipped.append(f"{folder.name}: {reason}")
+            except (OSError, SafetensorError) as error:
+                skipped.append(f"{folder.name}: cannot be read: {error}")
+        return None, skipped
+
+    def _numbers(self) -> list[int]:
+        names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
+        return [int(match[1]) for match in names if match]
+
+    def _prune(self) -> None:
+        """Failing to remove an old one leaves it for the next time."""
+        ours = [n for n in sorted(self._numbers(), reverse=True) if _is_folder(self.folder / f"checkpoint-{n}")]
+        for number in ours[self._keep :]:
+            doomed = self.folder / f".draft-{secrets.token_hex(8)}"
+            with contextlib.suppress(OSError):
+                # Renamed first: half of a removed checkpoint must not look like a damaged one.
+                (self.folder / f"checkpoint-{number}").rename(doomed)
+                _remove(doomed)
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _remove(folder: Path) -> None:
+    """A folder of ours; a link is left alone. Failing leaves it for the next `begin`."""
+    assert shutil.rmtree.avoids_symlink_attacks
+    with contextlib.suppress(OSError):
+        shutil.rmtree(folder)
+
+
+def _state_of(draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of state.json. Every file of the draft is synced and hashed; OSError for anything but plain files."""
+    files = {}
+    for path in sorted(draft.iterdir()):
+        if not is_plain_name(path.name):
+            raise OSError(None, f"the trainer wrote a file of a strange name: {path.name!r}")
+        digest, nbytes = digest_of(path)
+        sync(path)
+        files[path.name] = {"bytes": nbytes, "blake3": digest}
+    assert len(files) <= MAX_FILES, len(files)
+    body = {
+        "format": FORMAT,
+        "run_id": run_id.hex(),
+        "layout_digest": layout_digest.hex(),
+        "facts": dict(facts),
+        "files": files,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(body))
+    return plain
+
+
+def _canonical(state: Any) -> bytes:
+    return json.dumps(state, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _sealed(state: dict[str, Any]) -> bytes:
+    return json.dumps({"state": state, "blake3": check(_canonical(state))}, indent=1).encode() + b"\n"
+
+
+def _unsealed(raw: bytes) -> dict[str, Any]:
+    try:
+        outer = json.loads(raw)
+        state, seal = outer["state"], outer["blake3"]
+        newer = state["format"] > FORMAT
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _Skip("state.json is torn or damaged") from error
+    if newer:
+        raise _Skip(f"written in format {state['format']} by a newer version of this program")
+    if check(_canonical(state)) != seal:
+        raise _Skip("state.json is damaged: its digest does not match")
+    assert isinstance(state, dict), "a state whose digest matches was written by us"
+    return state
+
+
+def _nbytes(state: dict[str, Any]) -> int:
+    return sum(entry["bytes"] for entry in state["files"].values())
+
+
+def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
+    """Raises _Skip, OSError or SafetensorError."""
+    if not _is_folder(folder):
+        raise _Skip("not a folder (a link is not followed)")
+    try:
+        raw = read_small(folder / STATE, MAX_STATE_BYTES)
+    except FileNotFoundError as error:
+        raise _Skip("state.json is missing") from error
+    state = _unsealed(raw)
+    if state["run_id"] != run_id.hex():
+        raise _Skip(f"belongs to another run ({state['run_id'][:16]})")
+    if state["layout_digest"] != layout_digest.hex():
+        raise _Skip("has another layout of tensors")
+    for name, entry in state["files"].items():
+        _check_file(folder, name, entry)
+    _check_tensors(folder / OUTER)
+    return Checkpoint(folder, state["facts"], _nbytes(state))
+
+
+def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
+    assert is_plain_name(name), name
+    try:
+        digest, nbytes = digest_of(folder / name)
+    except FileNotFoundError as error:
+        raise _Skip(f"{name} is missing") from error
+    if nbytes != entry["bytes"]:
+        raise _Skip(f"{name} is torn: {nbytes} of {entry['bytes']} bytes")
+    if digest != entry["blake3"]:
+        raise _Skip(f"{name} is damaged: its digest does not match")
+
+
+def _check_tensors(path: Path) -> None:
+    with safe_open(path, framework="pt") as file:
+        shapes = []
+        for name in ("outer_params", "outer_momentum"):
+            if name not in file.keys():  # noqa: SIM118 - not a mapping
+                raise _Skip(f"{path.name} lacks {name}")
+            part = file.get_slice(name)
+            shapes.append(part.get_shape())
+            if part.get_dtype() != "F32" or len(shapes[-1]) != 1:
+                raise _Skip(f"{name} is not a flat fp32 tensor")
+    if shapes[0] != shapes[1]:
+        raise _Skip("outer_params and outer_momentum differ in length")

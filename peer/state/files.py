@@ -1,0 +1,72 @@
+"""Small file operations with the guarantees a checkpoint needs: synced, hashed, bounded, links never followed."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from blake3 import blake3
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_CHUNK = 2**20
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether it names a file in the folder at hand and nothing else."""
+    return _PLAIN.fullmatch(name) is not None
+
+
+def check(data: bytes) -> str:
+    """BLAKE3, hex."""
+    return blake3(data).hexdigest()
+
+
+def digest_of(path: Path) -> tuple[str, int]:
+    """(BLAKE3 in hex, bytes) of a plain file. Raises OSError; also for a link or a folder."""
+    hasher, nbytes, buffer = blake3(), 0, bytearray(_CHUNK)
+    with os.fdopen(_open_plain(path), "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(memoryview(buffer)[:count])
+            nbytes += count
+    return hasher.hexdigest(), nbytes
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """A plain file of at most `limit` bytes. Raises OSError; also for a longer one, a link or a folder."""
+    with os.fdopen(_open_plain(path), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(None, f"{path.name} is longer than {limit} bytes")
+    return data
+
+
+def sync(path: Path) -> None:
+    """Force a file or folder to the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """A new file, on the disk when this returns. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _open_plain(path: Path) -> int:
+    # Not blocking: a pipe of that name would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(None, f"{path.name} is not a plain file")
+    return fd

@@ -1,0 +1,92 @@
+"""What `peer swarm` is asked to do, and the manifest it derives for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.errors import UsageError
+from peer.run.manifest import parse_manifest
+from peer.run.overrides import apply_overrides
+
+DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
+"""Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Something to do to peer `number` (counted from 1), `at_s` seconds after training began."""
+
+    number: int
+    at_s: float
+
+    @classmethod
+    def parse(cls, text: str, what: str) -> Timed:
+        """`K@SECONDS`. Raises UsageError."""
+        number, _, seconds = text.partition("@")
+        try:
+            parsed = cls(int(number), float(seconds))
+        except ValueError:
+            raise UsageError(f"--{what} {text!r} cannot be read", f"Write K@SECONDS, e.g. --{what} 2@30.") from None
+        if parsed.number < 1 or not 0 <= parsed.at_s < 1e7:
+            raise UsageError(f"--{what} {text!r}: peers count from 1, seconds from 0", f"E.g. --{what} 2@30.")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmPlan:
+    """Everything `peer swarm` was told."""
+
+    peers: int
+    manifest: str
+    """TOML text, overrides applied, without the operator's key."""
+    minutes: float | None
+    kills: tuple[Timed, ...]
+    joins: tuple[Timed, ...]
+    speeds: dict[int, float]
+    """Peer number to the part of the time its trainer may work."""
+    home: Path
+    seed: int
+
+
+def derive_manifest(
+    base: str,
+    *,
+    preset: str | None,
+    settings: tuple[str, ...],
+    rounds: int | None,
+    steps: int | None,
+    minutes: float | None,
+    seed: int | None,
+    own_default: bool,
+) -> str:
+    """The base manifest with what the command line says put over it. Raises UsageError or ManifestError."""
+    changes = list(DEFAULT_SETTINGS if own_default else ())
+    changes += settings
+    if preset is not None:
+        changes.append(f"sync.preset={preset}")
+    if seed is not None:
+        changes.append(f"seed={seed}")
+    text = apply_overrides(base, changes)
+    length = _length(text, rounds, steps, minutes)
+    return text if length is None else apply_overrides(text, [f"train.total_rounds={length}"])
+
+
+def _length(text: str, rounds: int | None, steps: int | None, minutes: float | None) -> int | None:
+    """Rounds of the run; None: as the manifest says."""
+    if sum(value is not None for value in (rounds, steps, minutes)) > 1:
+        raise UsageError("--rounds, --steps and --minutes exclude each other", "Give one of them.")
+    sync = parse_manifest(text.encode()).sync
+    if rounds is not None:
+        return rounds
+    if steps is not None:
+        if sync.clock != "steps" or steps % int(sync.sync_every):
+            raise UsageError(
+                f"--steps {steps} is no whole number of rounds of {sync.sync_every:g} {sync.clock}",
+                'Use a multiple of sync_every with clock = "steps", or --rounds.',
+            )
+        return steps // int(sync.sync_every)
+    if minutes is not None and sync.clock == "seconds":
+        return max(1, math.ceil(minutes * 60 / sync.sync_every))
+    return None

@@ -1,0 +1,188 @@
+"""The report of a local swarm, made from what its peers left: journals, counters and last checkpoints. Nothing here
+trusts a peer's own account of another, and killed peers count like the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.observe.events import Event, RoundDue, RoundEnded
+from peer.observe.lines import read_lines
+from peer.observe.totals import Ledger, former, ledger, read_totals
+from peer.protocol.layout import Layout
+from peer.run.home import Home, RunFolder
+from peer.run.manifest import SignedManifest
+from peer.state.checkpoint import CheckpointStore
+from peer.swarm.processes import Daemon
+from peer.trainer.arena import read_counters
+from peer.trainer.model import layout_of
+
+COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refused", "failed": "missed"}
+"""The report's names of the journal's counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAccount:
+    """One peer's row, and what the swarm's sums need of it."""
+
+    row: dict[str, Any]
+    book: Ledger
+    events: list[tuple[float, Event]]
+    outer: torch.Tensor | None
+    killed_at: float | None
+
+
+def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: SignedManifest, began: float) -> PeerAccount:
+    """Read what a peer left under its home."""
+    folder = Home(daemon.home).run(signed.run_id)
+    layout = layout_of(signed.manifest.model)
+    elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
+    totals, counters = read_totals(folder.journal), read_counters(folder.path, len(elements))
+    book = ledger(totals, counters.tokens, counters.base, elements)
+    lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
+    events = [(t, event) for event, t in filter(None, lines)]
+    joined = totals.joined_at
+    code = daemon.exit_codes[-1] if daemon.exit_codes else None
+    losses = [[round_, loss] for round_, loss, _ in totals.val_loss]
+    row = {
+        "peer_id": peer_id,
+        "exit_code": code,
+        "killed": daemon.killed,
+        "joined_at_s": None if joined is None else round(joined - began, 3),
+        "steps": counters.steps,
+        "tokens": counters.tokens,
+        "rounds": {name: totals.rounds.get(count, 0) for name, count in COUNTS.items()},
+        "bytes_sent": totals.bytes_sent,
+        "bytes_received": totals.bytes_received,
+        "val_loss": losses,
+        "val_loss_first": losses[0][1] if losses else None,
+        "val_loss_last": losses[-1][1] if losses else None,
+        "seconds_training": counters.seconds_training,
+        "seconds_waiting": counters.seconds_waiting,
+        "ledger": _numbers(book),
+    }
+    outer = _saved_outer(folder, signed.run_id, layout) if code == 0 else None
+    return PeerAccount(row, book, events, outer, killed_at)
+
+
+def _numbers(book: Ledger) -> dict[str, int]:
+    return {
+        "processed": book.processed,
+        "applied": book.applied,
+        "dropped": book.dropped,
+        "outstanding": book.outstanding,
+    }
+
+
+def _saved_outer(folder: RunFolder, run_id: bytes, layout: Layout) -> torch.Tensor | None:
+    checkpoint, _ = CheckpointStore(folder.checkpoints).latest(run_id, layout.digest())
+    return None if checkpoint is None else checkpoint.load()[0]
+
+
+def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
+    """Root mean square over the peers of ||outer_params - mean|| / ||mean||, in float64; None without a peer."""
+    known = [outer.to(torch.float64) for outer in outers if outer is not None]
+    if not known:
+        return None
+    mean = torch.stack(known).mean(dim=0)
+    squares = [((outer - mean).norm() / mean.norm()).square() for outer in known]
+    return float(torch.stack(squares).mean().sqrt())
+
+
+def participation(accounts: Iterable[PeerAccount]) -> float | None:
+    """Exchanged peer-rounds over due ones, counted from outside: with n live peers a pair round has 2 * floor(n/2).
+    Live in a round: it was due there, and the peer was not killed before its deadline. None: no round had two peers."""
+    live: dict[int, int] = {}
+    exchanged: dict[int, int] = {}
+    for peer in accounts:
+        for round_ in _live_rounds(peer):
+            live[round_] = live.get(round_, 0) + 1
+        for _, event in peer.events:
+            if isinstance(event, RoundEnded) and event.outcome == "exchanged":
+                exchanged[event.round] = exchanged.get(event.round, 0) + 1
+    due = sum(2 * (count // 2) for count in live.values())
+    return sum(exchanged.values()) / due if due else None
+
+
+def _live_rounds(peer: PeerAccount) -> set[int]:
+    ended = {event.round for _, event in peer.events if isinstance(event, RoundEnded)}
+    rounds = set()
+    for _, event in peer.events:
+        if isinstance(event, RoundDue):
+            cut_short = peer.killed_at is not None and peer.killed_at < event.deadline and event.round not in ended
+            if not cut_short:
+                rounds.add(event.round)
+    return rounds
+
+
+def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: list[PeerAccount]) -> dict[str, Any]:
+    """The JSON object of `--report`."""
+    exchanges = signed.manifest.sync.preset != "none"
+    losses = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0 and a.row["val_loss"]]
+    books = [a.book for a in accounts]
+    tokens = sum(a.row["tokens"] for a in accounts)
+    busy = max((a.row["seconds_training"] + a.row["seconds_waiting"] for a in accounts), default=0.0)
+    return {
+        "run_id": signed.run_id.hex(),
+        "preset": signed.manifest.sync.preset,
+        "seed": seed,
+        "wall_s": round(wall_s, 3),
+        "peers": [a.row for a in accounts],
+        "swarm": {
+            "val_loss_mean": sum(losses) / len(losses) if losses else None,
+            "replica_spread": replica_spread(a.outer for a in accounts),
+            "participation": participation(accounts) if exchanges else None,
+            "tokens_per_s": tokens / busy if busy else 0.0,
+            "ledger": {
+                "processed": sum(b.processed for b in books),
+                "applied": sum(b.applied for b in books),
+                "dropped": sum(b.dropped for b in books),
+                "outstanding": sum(b.outstanding for b in books),
+            },
+        },
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report for a person."""
+    head = (
+        f"{'peer':<10}{'exit':>7}{'steps':>7}{'paired':>8}{'solo':>6}{'failed':>8}{'first':>8}{'last':>8}{'sent MB':>9}"
+    )
+    lines = [head]
+    for number, peer in enumerate(report["peers"], 1):
+        rounds = peer["rounds"]
+        end = "killed" if peer["killed"] else peer["exit_code"]
+        lines.append(
+            f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>8}{rounds['solo']:>6}"
+            f"{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"
+            f"{peer['bytes_sent'] / 1e6:>9.1f}"
+        )
+    swarm = report["swarm"]
+    book = swarm["ledger"]
+    balance = book["processed"] - book["applied"] - book["dropped"] - book["outstanding"]
+    lines += [
+        "",
+        f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a byte",
+        f"replica spread                       {_number(swarm['replica_spread'], 5)}",
+        f"participation                        {_number(swarm['participation'])}",
+        f"tokens a second                      {swarm['tokens_per_s']:.0f}",
+        f"ledger (processed - rest)            {balance}",
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """One JSON object, whole or not at all."""
+    import json
+
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(report, indent=2) + "\n")
+    draft.replace(path)

@@ -1,0 +1,182 @@
+"""`peer swarm`: one bootstrap node and N peers as real processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from peer import identity as identities
+from peer.daemon.signals import on_stop_signals
+from peer.errors import SwarmFailed, UsageError
+from peer.run.home import Home
+from peer.run.manifest import SignedManifest, sign_text
+from peer.swarm.plan import SwarmPlan
+from peer.swarm.processes import STARTUP_S, Daemon, start_bootstrap, start_peer
+from peer.swarm.report import account, swarm_report
+
+PROGRESS_S = 5.0
+STOP_GRACE_S = 15.0
+
+Say = Callable[[str], None]
+
+
+class Swarm:
+    """Runs a plan once. The homes of its processes lie under `plan.home` and stay there."""
+
+    def __init__(self, plan: SwarmPlan, say: Say) -> None:
+        self._plan = plan
+        self._say = say
+        self._began = time.time()
+        self._bootstrap = Daemon("bootstrap", plan.home / "bootstrap")
+        self._peers: dict[int, Daemon] = {}
+        self._killed_at: dict[int, float] = {}
+        self._stop = asyncio.Event()
+        self._ticket = ""
+        self._signed: SignedManifest | None = None
+
+    async def run(self) -> dict[str, Any]:
+        """The report. Raises SwarmFailed when a peer that nobody killed ended with an error."""
+        self._write_manifest()
+        with on_stop_signals(self._stop.set):
+            try:
+                await self._launch()
+                await self._play()
+            finally:
+                await self._end()
+        return self._report()
+
+    # -- before ------------------------------------------------------------------------------------------------------
+
+    def _write_manifest(self) -> None:
+        home = self._plan.home
+        home.mkdir(parents=True, exist_ok=True)
+        if any(home.glob("peer-*")):
+            raise UsageError(f"{home} holds an earlier swarm", "Choose an empty --home, or leave it out.")
+        operator = identities.load_or_create(Home(self._bootstrap.home).identity)
+        self._signed = sign_text(self._plan.manifest, operator, home / "run.toml")
+
+    async def _launch(self) -> None:
+        plan = self._plan
+        self._say(f"swarm of {plan.peers} peers under {plan.home}")
+        self._ticket = await start_bootstrap(self._bootstrap, plan.home / "run.toml", plan.peers)
+        for number in range(1, plan.peers + 1):
+            await self._start_peer(number, plan.peers)
+
+    async def _start_peer(self, number: int, min_peers: int) -> None:
+        daemon = self._peers.setdefault(number, Daemon(f"peer {number}", self._plan.home / f"peer-{number}"))
+        if daemon.running:
+            self._say(f"{daemon.name} already runs")
+            return
+        threads = max(1, (os.cpu_count() or 1) // self._plan.peers)
+        speed = self._plan.speeds.get(number, 1.0)
+        await start_peer(daemon, self._ticket, threads=threads, speed=speed, min_peers=min_peers)
+
+    # -- during ------------------------------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        """Wait until training begins, then do what the plan says, until all peers have ended."""
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(self._progress())]
+            await self._until_training()
+            for kill in self._plan.kills:
+                helpers.append(group.create_task(self._kill(kill.number, kill.at_s)))
+            joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.joins]
+            if self._plan.minutes is not None:
+                helpers.append(group.create_task(self._leave_after(self._plan.minutes * 60)))
+            stopping = group.create_task(self._stop.wait())
+            ended = group.create_task(self._all_ended(joins))
+            await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*helpers, *joins, stopping, ended):
+                task.cancel()
+
+    async def _until_training(self) -> None:
+        deadline = time.monotonic() + STARTUP_S
+        while time.monotonic() < deadline and not self._stop.is_set():
+            reports = await asyncio.gather(*(peer.status() for peer in self._peers.values()))
+            if all(r is not None and r["status"] in ("training", "finished") for r in reports):
+                self._say("all peers are ready; training begins")
+                return
+            dead = [peer for peer in self._peers.values() if not peer.running]
+            if dead:
+                raise SwarmFailed(f"{dead[0].name} did not start:\n{dead[0].last_words()}", f"Log: {dead[0].log}")
+            await asyncio.sleep(0.3)
+
+    async def _all_ended(self, joins: list[asyncio.Task[None]]) -> None:
+        if joins:
+            await asyncio.wait(joins)
+        while any(peer.running for peer in self._peers.values()):
+            await asyncio.sleep(0.2)
+
+    async def _kill(self, number: int, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        if number in self._peers and self._peers[number].running:
+            self._killed_at[number] = time.time()
+            self._peers[number].kill()
+            self._say(f"killed peer {number}")
+
+    async def _join(self, number: int, at_s: float) -> None:
+        """A newcomer, or a killed peer again. When everybody has finished before, there is nothing left to join."""
+        waiting = asyncio.create_task(asyncio.sleep(at_s))
+        try:
+            while not waiting.done():
+                if not any(peer.running for peer in self._peers.values()):
+                    return
+                await asyncio.wait({waiting}, timeout=0.2)
+        finally:
+            waiting.cancel()
+        self._say(f"peer {number} joins")
+        await self._start_peer(number, 1)
+
+    async def _leave_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._say("time is over; the peers leave")
+        await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
+
+    async def _progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            reports = await asyncio.gather(*(peer.status() for peer in self._peers.values()))
+            words = [f"{number}: {_brief(report)}" for number, report in zip(self._peers, reports, strict=True)]
+            self._say("   ".join(words))
+
+    # -- after -------------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Nobody is left running, whatever happened."""
+        await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
+        await self._bootstrap.stop(STOP_GRACE_S)
+        for daemon in self._peers.values():
+            if daemon.process is not None and daemon.process.returncode is not None:
+                daemon.exit_codes.append(daemon.process.returncode)
+
+    def _report(self) -> dict[str, Any]:
+        assert self._signed is not None
+        accounts = []
+        for number, daemon in sorted(self._peers.items()):
+            peer_id = identities.load_or_create(Home(daemon.home).identity).peer_id
+            killed_at = self._killed_at.get(number)
+            accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began))
+        return swarm_report(self._signed, self._plan.seed, time.time() - self._began, accounts)
+
+
+def check(report: dict[str, Any], home: Path) -> None:
+    """Raises SwarmFailed naming the peers that ended with an error although nobody killed them."""
+    bad = [
+        f"peer {number} (exit code {peer['exit_code']})"
+        for number, peer in enumerate(report["peers"], 1)
+        if peer["exit_code"] != 0 and not peer["killed"]
+    ]
+    if bad:
+        raise SwarmFailed(f"ended with an error: {', '.join(bad)}", f"See daemon.log below {home}.")
+
+
+def _brief(report: dict[str, Any] | None) -> str:
+    if report is None:
+        return "gone"
+    if "steps" not in report:
+        return str(report["phase"])
+    return f"round {report['round']} loss {report['loss']:.2f}"

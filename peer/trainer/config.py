@@ -1,0 +1,36 @@
+"""What the daemon tells a trainer process once, at its start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from peer.run.sections import DataSection, ModelSection, OptimizerSection, TrainSection
+
+
+class TrainerConfig(BaseModel):
+    """JSON-able. Sections as in the manifest; the rest is this volunteer's choice."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    train: TrainSection = TrainSection()
+    clock: Literal["steps", "seconds"] = "steps"
+    sync_every: float
+    """Inner steps or seconds, as `clock` says, between two exchanges of the same fragment."""
+    seed: int
+    """Of the run."""
+    peer_id: str
+    data_dir: str | None = None
+    """For data kind `text`: the only folder that is read."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    speed: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Part of the time the trainer may work."""
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.train.batch * self.train.context

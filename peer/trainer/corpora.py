@@ -1,0 +1,178 @@
+"""The built-in kinds of training data, as byte tokens. Nothing is read but the interpreter's own standard library or
+regular files below the folder the volunteer named; links are not followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from peer.errors import DataError
+from peer.run.sections import DataSection
+
+Bytes = NDArray[np.uint8]
+
+MAX_CORPUS_BYTES = 2**32
+"""The corpus lies in memory."""
+BLOCK_BYTES = 64 * 2**10
+TEXT_HOLDOUT_ONE_IN = 20
+STDLIB_HOLDOUT_ONE_IN = 50
+MIN_WINDOWS = 4
+
+STDLIB_EXCLUDED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+"""Any part of a path: tests are repetitive, packages are not the interpreter's."""
+STDLIB_TABLES = frozenset({"encodings", "pydoc_data"})
+"""At the top: megabytes of tables, trivial to predict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Byte tokens; the two parts share no file (`stdlib`) or block (`text`)."""
+
+    train: Bytes
+    holdout: Bytes
+    digest: str
+    """BLAKE3 of the training bytes, then the hold-out bytes, in hex."""
+
+
+def load_corpus(section: DataSection, data_dir: str | None, context: int) -> Corpus:
+    """Read everything into memory. Raises DataError, each time saying what to do."""
+    if section.kind == "stdlib":
+        train, holdout = _split_stdlib(Path(sysconfig.get_path("stdlib")))
+    else:
+        train, holdout = _split_text(_existing_folder(data_dir))
+    corpus = _corpus(train, holdout)
+    _check(corpus, section, context)
+    return corpus
+
+
+def _corpus(train: list[bytes], holdout: list[bytes]) -> Corpus:
+    parts = b"".join(train), b"".join(holdout)
+    digest = blake3(parts[0])
+    digest.update(parts[1])
+    return Corpus(np.frombuffer(parts[0], np.uint8), np.frombuffer(parts[1], np.uint8), digest.hexdigest())
+
+
+def _check(corpus: Corpus, section: DataSection, context: int) -> None:
+    needed = MIN_WINDOWS * (context + 1)
+    for part, name in ((corpus.train, "training"), (corpus.holdout, "hold-out")):
+        if len(part) < needed:
+            raise DataError(
+                f"too little data: the {name} part has {len(part)} bytes, {needed} are needed",
+                f"Give a --data folder with more text: at least {(needed // BLOCK_BYTES + 2) * BLOCK_BYTES // 1024} KiB.",
+            )
+    if section.digest and corpus.digest != section.digest:
+        fix = "Use the Python version the run was made with, its standard library is the data."
+        if section.kind == "text":
+            fix = "Get exactly the files the run names: same bytes, same names, nothing else in the --data folder."
+        raise DataError(f"the data is not what the manifest names: digest {corpus.digest[:16]}…", fix)
+
+
+# -- stdlib ----------------------------------------------------------------------------------------------------------
+
+
+def _split_stdlib(root: Path) -> tuple[list[bytes], list[bytes]]:
+    """Hold-out: the files whose BLAKE3, as a number, is a multiple of 50; another interpreter version has others."""
+    train: list[bytes] = []
+    holdout: list[bytes] = []
+    for _, content in _files(root, _is_stdlib_source):
+        held = _number(content) % STDLIB_HOLDOUT_ONE_IN == 0
+        (holdout if held else train).append(content)
+    return train, holdout
+
+
+def _is_stdlib_source(path: PurePosixPath) -> bool:
+    return path.suffix == ".py" and path.parts[0] not in STDLIB_TABLES and not STDLIB_EXCLUDED.intersection(path.parts)
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def _existing_folder(data_dir: str | None) -> Path:
+    if data_dir is None:
+        raise DataError("this run trains on your own texts, and no folder was given", "Add --data DIR with text files.")
+    folder = Path(data_dir)
+    if not folder.is_dir():
+        raise DataError(f"the data folder {data_dir} does not exist or is no folder", "Give --data an existing folder.")
+    return folder
+
+
+def _split_text(folder: Path) -> tuple[list[bytes], list[bytes]]:
+    """Hold-out: about one block of 64 KiB in 20, by a hash of its place, and at least one."""
+    blocks = [
+        (_number(f"{path}\0{at // BLOCK_BYTES}".encode(errors="surrogateescape")), content[at : at + BLOCK_BYTES])
+        for path, content in _files(folder, lambda path: True)
+        for at in range(0, len(content), BLOCK_BYTES)
+    ]
+    if not blocks:
+        raise DataError(f"the data folder {folder} holds no text", "Put text files into it, or name another with --data.")
+    least = min(rank for rank, _ in blocks)
+    held = [rank % TEXT_HOLDOUT_ONE_IN == 0 for rank, _ in blocks]
+    if not any(held):
+        held = [rank == least for rank, _ in blocks]
+    train = [block for (_, block), out in zip(blocks, held, strict=True) if not out]
+    return train, [block for (_, block), out in zip(blocks, held, strict=True) if out]
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(blake3(data).digest(), "big")
+
+
+def _files(root: Path, wanted: Callable[[PurePosixPath], bool]) -> list[tuple[str, bytes]]:
+    """(relative posix path, content), sorted by path.
+
+    Opened relative to the descriptor of the folder being walked and without following links, so that nothing that
+    happens meanwhile can lead out of `root`."""
+    found: list[tuple[str, bytes]] = []
+    total = 0
+    for path, content in _walk(root, wanted):
+        total += len(content)
+        if total > MAX_CORPUS_BYTES:
+            raise DataError(f"{root} holds more than {MAX_CORPUS_BYTES >> 30} GiB", "Give --data a smaller folder.")
+        found.append((path, content))
+    return sorted(found)
+
+
+def _walk(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, bytes]]:
+    top = root.resolve()
+    for folder, _, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
+        for name in names:
+            path = PurePosixPath(Path(folder).relative_to(top).as_posix()) / name
+            if not wanted(path):
+                continue
+            try:
+                content = _read_regular(name, descriptor)
+            except OSError as error:
+                raise _unreadable_file(str(top / path), error) from error
+            if content is not None:
+                yield str(path), content
+
+
+def _read_regular(name: str, folder: int) -> bytes | None:
+    """None for anything but a regular file, links included. Raises OSError."""
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        return None
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        if size > MAX_CORPUS_BYTES:
+            raise OSError(None, f"larger than {MAX_CORPUS_BYTES >> 30} GiB")
+        return file.read(size)
+
+
+def _unreadable(error: OSError) -> None:
+    raise _unreadable_file(str(error.filename), error) from error
+
+
+def _unreadable_file(path: str, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be read: {error.strerror}", "Make it readable, or take it out of the folder.")

@@ -1,0 +1,44 @@
+"""The trainer's end of the line to its daemon: JSON objects, one a line. Imports nothing heavy, so that it listens before
+torch is loaded and a daemon that dies meanwhile is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import threading
+from typing import Any
+
+MAX_LINE = 2**20
+"""Bytes of one line in either direction."""
+
+Message = dict[str, Any]
+
+
+class Link:
+    """Reads on a thread of its own. At the end of the line the process ends at once, whatever it is doing: all that has to
+    survive lies in memory-mapped files."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._socket = line
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="daemon-line", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            with self._socket.makefile("rb") as file:
+                while (line := file.readline(MAX_LINE)).endswith(b"\n"):
+                    self.inbox.put(json.loads(line))
+        except (OSError, ValueError):
+            os._exit(3)
+        os._exit(0)
+
+    def send(self, message: Message) -> None:
+        """A daemon that no longer listens is dead; the reader sees it too."""
+        data = json.dumps(message).encode() + b"\n"
+        assert len(data) <= MAX_LINE, len(data)
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            os._exit(0)

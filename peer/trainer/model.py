@@ -1,0 +1,159 @@
+"""The built-in model kind `llama`: pre-norm decoder with RMSNorm, rotary positions, SwiGLU and a tied output.
+
+Tensor names, shapes and the rotary convention (halves, not interleaved pairs) are those of transformers'
+`LlamaForCausalLM` with `tie_word_embeddings`, so that a run's weights load there as they are. No biases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the customary name
+from torch import Tensor, nn
+
+from peer.protocol.layout import Layout, TensorSpec
+from peer.run.sections import ModelSection
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _rotary(tokens: int, dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(cos, sin), each [tokens, dim] fp32 with both halves alike (arXiv 2104.09864, in the layout of transformers)."""
+    inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
+    angles = torch.outer(torch.arange(tokens).float(), inverse)
+    both = torch.cat((angles, angles), dim=-1)
+    return both.cos().to(device), both.sin().to(device)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x: [batch, heads, tokens, dim]."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cos.to(x.dtype) + torch.cat((-high, low), dim=-1) * sin.to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm over the last dimension (arXiv 1910.07467)."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; several query heads may share one key and value head."""
+
+    def __init__(self, config: ModelSection) -> None:
+        super().__init__()
+        self.dim = config.hidden_size // config.num_attention_heads
+        self.shared = config.num_attention_heads // config.num_key_value_heads
+        self.theta = config.rope_theta
+        narrow = self.dim * config.num_key_value_heads
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, narrow, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, narrow, bias=False)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, hidden = x.shape
+        cos, sin = _rotary(tokens, self.dim, self.theta, x.device)
+        q, k, v = (
+            project(x).view(batch, tokens, -1, self.dim).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        if self.shared > 1:
+            k, v = k.repeat_interleave(self.shared, dim=1), v.repeat_interleave(self.shared, dim=1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, tokens, hidden))
+        return out
+
+
+class MLP(nn.Module):
+    """SwiGLU (arXiv 2002.05202)."""
+
+    def __init__(self, config: ModelSection) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelSection) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Body(nn.Module):
+    def __init__(self, config: ModelSection) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class Llama(nn.Module):
+    """tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
+
+    def __init__(self, config: ModelSection) -> None:
+        super().__init__()
+        self.model = Body(config)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.model.embed_tokens(tokens)
+        for layer in self.model.layers:
+            x = layer(x)
+        return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
+
+
+def empty_model(config: ModelSection) -> Llama:
+    """The model on the meta device: names and shapes without memory."""
+    with torch.device("meta"):
+        return Llama(config)
+
+
+def layout_of(config: ModelSection) -> Layout:
+    """All tensors in the order of `named_parameters`, in one fragment. Allocates nothing of the model's size."""
+    named = empty_model(config).named_parameters()
+    return Layout.whole([TensorSpec(name, tuple(param.shape)) for name, param in named])
+
+
+def views_of(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
+    """(name, view of the flat vector in the tensor's shape), in layout order."""
+    at = 0
+    for spec in layout.tensors:
+        yield spec.name, flat[at : at + spec.elements].view(spec.shape)
+        at += spec.elements
+    assert at == flat.numel(), (at, flat.numel())
+
+
+def first_params(config: ModelSection, seed: int) -> Tensor:
+    """The run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
+
+    Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding 1/sqrt(hidden_size), norms 1: a fixed
+    0.02 is a tenth of a nat worse on small models."""
+    layout = layout_of(config)
+    noise = torch.Generator().manual_seed(seed % 2**63)
+    flat = torch.ones(layout.elements)
+    for _, view in views_of(flat, layout):
+        if view.dim() == 2:
+            view.normal_(0.0, 1.0 / math.sqrt(view.shape[1]), generator=noise)
+    return flat

@@ -1,0 +1,75 @@
+"""What crosses the seam between the daemon and a trainer: requests, snapshots, counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from peer.protocol.messages import RoundKey
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerInfo:
+    """What a started trainer tells about itself."""
+
+    device: str
+    device_reason: str
+    """Why this device and precision, for a person to read."""
+    tokens_per_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequest:
+    """Train, then snapshot a fragment at a step boundary: after `steps` steps counted from the last apply (clock in
+    steps), or at the boundary nearest to `until` (seconds since the epoch, raw local clock)."""
+
+    key: RoundKey
+    steps: int | None
+    until: float | None
+    hold: bool
+    """Stop after the snapshot until `apply` (schedule `full`); else go on training (streaming)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A snapshot, and what was done for it since the fragment's base (the last apply or start)."""
+
+    key: RoundKey
+    params: torch.Tensor
+    """fp32, flat, the fragment's elements: a view into the arena, valid until the next request of this fragment."""
+    steps: int
+    tokens: int
+    """processed - base: what the ledger counts for this fragment."""
+    processed: int
+    """The trainer's token counter at the snapshot: becomes the fragment's base when this work is applied."""
+    loss: float
+    """Mean training loss in nats a token over the steps since base; NaN without steps."""
+    seconds: float
+    """Time in inner steps since base."""
+    skipped: int = 0
+    """Of `steps`: those whose update was left out, because the loss or the gradient was not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Of given parameters on the run's fixed hold-out."""
+
+    loss: float
+    """Mean nats a token."""
+    bits_per_byte: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The trainer's file-backed counters; they survive a kill of trainer and daemon and never go back."""
+
+    tokens: int
+    """Tokens processed in all."""
+    steps: int
+    base: tuple[int, ...]
+    """For each fragment: `tokens` up to which its work has been applied or dropped."""
+    seconds_training: float
+    seconds_waiting: float
+    """Held after a snapshot until the apply."""

@@ -1,0 +1,261 @@
+"""One suite for both transports: gRPC over loopback TLS, and the in-memory network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from peer.daemon.clock import WallClock
+from peer.daemon.exchange import BufferSink, BytesSource
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.identity import Identity
+from peer.net.transport import GrpcTransport
+from peer.protocol.messages import (
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    Piece,
+    RoundKey,
+    RunId,
+    StateIndex,
+    Status,
+    Verdict,
+)
+from peer.testing.network import MemoryTransport, Network
+
+RUN = RunId(b"R" * 32)
+KEY = RoundKey(7, 0)
+TIMEOUT = 10.0
+
+
+@dataclass
+class Owner:
+    """A handler that answers what the test tells it to."""
+
+    answer: Answer = field(default_factory=lambda: Answer(Verdict.LOCKED))
+    swap_answer: Answer = field(default_factory=lambda: Answer(Verdict.LOCKED))
+    held: tuple[bytes, bytes] | None = None
+    index: StateIndex | None = None
+    pieces: list[bytes] = field(default_factory=list)
+    offers: list[tuple[PeerId, Offer]] = field(default_factory=list)
+    met: list[PeerRecord] = field(default_factory=list)
+
+    def on_hello(self, record: PeerRecord) -> None:
+        self.met.append(record)
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        self.offers.append((sender, offer))
+        return self.answer
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return self.swap_answer
+
+    def on_manifest(self) -> tuple[bytes, bytes] | None:
+        return self.held
+
+    def on_state(self) -> StateIndex | None:
+        return self.index
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        return memoryview(self.pieces[piece]) if piece < len(self.pieces) else None
+
+
+@dataclass
+class End:
+    """One peer of a test."""
+
+    record: PeerRecord
+    owner: Owner
+    transport: Any
+    close: Callable[[], Awaitable[None]]
+
+
+def record_of(peer: str, endpoint: str) -> PeerRecord:
+    now = WallClock().now()
+    return PeerRecord(PeerId(peer), RUN, (endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
+
+
+async def grpc_end(network: Network) -> End:
+    identity, owner = Identity.generate(), Owner()
+    transport = GrpcTransport(identity, RUN, owner, WallClock().now)
+    transport.set_layout(b"L" * 32, 2**26)
+    port = await transport.start("127.0.0.1", 0)
+    return End(record_of(identity.peer_id, f"127.0.0.1:{port}"), owner, transport, transport.close)
+
+
+async def memory_end(network: Network) -> End:
+    identity, owner = Identity.generate(), Owner()
+    transport = MemoryTransport(network, PeerId(identity.peer_id), owner, WallClock())
+
+    async def close() -> None:
+        transport.close()
+
+    return End(record_of(identity.peer_id, "memory:0"), owner, transport, close)
+
+
+@pytest.fixture(params=[grpc_end, memory_end], ids=["grpc", "memory"])
+def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
+    return request.param
+
+
+@contextlib.asynccontextmanager
+async def two(make: Any) -> AsyncIterator[tuple[End, End]]:
+    """Two connected peers; the first one has the smaller id, so it dials in swaps."""
+    network = Network(latency_s=0.001)
+    ends = sorted([await make(network), await make(network)], key=lambda end: end.record.peer_id)
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            await end.close()
+
+
+def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[Any], None]:
+    def run(make: Any) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(30), two(make) as (low, high):
+                await test(low, high)
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def swap_both(
+    low: End, high: End, one: bytes, other: bytes, sizes: tuple[int, int] | None = None, timeout_s: float = TIMEOUT
+) -> tuple[Any, Any, BufferSink, BufferSink]:
+    """Both sides at once; a side's result is its report or its exception."""
+    to_low, to_high = sizes or (len(other), len(one))
+    low_sink, high_sink = BufferSink(to_low), BufferSink(to_high)
+    results = await asyncio.gather(
+        low.transport.swap(high.record, KEY, BytesSource(one), low_sink, timeout_s),
+        high.transport.swap(low.record, KEY, BytesSource(other), high_sink, timeout_s),
+        return_exceptions=True,
+    )
+    return results[0], results[1], low_sink, high_sink
+
+
+@scenario
+async def test_hello_measures_the_clock(low: End, high: End) -> None:
+    welcome = await low.transport.hello(high.record, TIMEOUT)
+    assert abs(welcome.clock_offset_s) < 1.0
+    assert 0 <= welcome.round_trip_s < TIMEOUT
+
+
+@scenario
+async def test_an_offer_reaches_the_owner_and_its_answer_comes_back(low: End, high: End) -> None:
+    high.owner.answer = Answer(Verdict.LATER, eta_s=1.5, reason="soon")
+    assert await low.transport.offer(high.record, Offer(KEY), TIMEOUT) == high.owner.answer
+    assert await low.transport.offer(high.record, Offer(KEY, withdraw=True), TIMEOUT) == high.owner.answer
+    assert high.owner.offers == [(low.record.peer_id, Offer(KEY)), (low.record.peer_id, Offer(KEY, withdraw=True))]
+
+
+@scenario
+async def test_a_swap_gives_each_the_others_payload(low: End, high: End) -> None:
+    one, other = bytes(range(256)) * 12_000, b"\x07" * (3 * 2**20 + 5)
+    first, second, low_sink, high_sink = await swap_both(low, high, one, other)
+    assert (bytes(low_sink.data), bytes(high_sink.data)) == (other, one)
+    assert (first.bytes_received, second.bytes_received) == (len(other), len(one))
+    assert first.sent_all
+    assert second.sent_all
+
+
+@scenario
+async def test_swaps_follow_one_another(low: End, high: End) -> None:
+    for number in range(5):
+        one, other = bytes([number]) * 1000, bytes([number + 100]) * 1000
+        _, _, low_sink, high_sink = await swap_both(low, high, one, other)
+        assert (bytes(low_sink.data), bytes(high_sink.data)) == (other, one)
+
+
+@scenario
+async def test_whoever_is_ready_first_waits_for_the_other(low: End, high: End) -> None:
+    for first, second in ((low, high), (high, low)):
+        sink = BufferSink(4)
+        early = asyncio.create_task(first.transport.swap(second.record, KEY, BytesSource(b"1234"), sink, TIMEOUT))
+        await low.transport.offer(high.record, Offer(KEY), TIMEOUT)  # lets the early side get to its wait
+        other_sink = BufferSink(4)
+        await second.transport.swap(first.record, KEY, BytesSource(b"5678"), other_sink, TIMEOUT)
+        await early
+        assert (bytes(sink.data), bytes(other_sink.data)) == (b"5678", b"1234")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.TAKEN, Verdict.REFUSED])
+def test_a_swap_that_is_not_welcome_is_refused(make: Any, verdict: Verdict) -> None:
+    async def main() -> None:
+        async with two(make) as (low, high):
+            high.owner.swap_answer = Answer(verdict, reason="not with you")
+            with pytest.raises(PartnerRefused) as caught:
+                await low.transport.swap(high.record, KEY, BytesSource(b"x"), BufferSink(1), TIMEOUT)
+            assert caught.value.code == verdict.value
+            assert "not with you" in caught.value.reason
+
+    asyncio.run(main())
+
+
+@scenario
+async def test_a_payload_of_another_length_is_refused_by_both(low: End, high: End) -> None:
+    first, second, _, _ = await swap_both(low, high, b"12345", b"1234", sizes=(5, 5), timeout_s=3.0)
+    assert isinstance(first, BadPayload)
+    assert first.code == "length"
+    assert not hasattr(second, "sent_all") or second.bytes_received == 5
+
+
+@scenario
+async def test_a_partner_that_never_comes_costs_the_timeout_and_no_more(low: End, high: End) -> None:
+    for here, there in ((low, high), (high, low)):
+        with pytest.raises(PartnerLost):
+            await here.transport.swap(there.record, KEY, BytesSource(b"x"), BufferSink(1), 0.3)
+    _, _, low_sink, high_sink = await swap_both(low, high, b"later", b"works")
+    assert (bytes(low_sink.data), bytes(high_sink.data)) == (b"works", b"later")
+
+
+@scenario
+async def test_a_dead_peer_is_lost_at_once(low: End, high: End) -> None:
+    await low.transport.offer(high.record, Offer(KEY), TIMEOUT)
+    await high.close()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(PartnerLost):
+        await low.transport.offer(high.record, Offer(KEY), TIMEOUT)
+    assert asyncio.get_running_loop().time() - began < 5.0
+
+
+@scenario
+async def test_the_manifest_is_handed_over_or_refused(low: End, high: End) -> None:
+    with pytest.raises(PartnerRefused) as caught:
+        await low.transport.fetch_manifest(high.record, TIMEOUT)
+    assert caught.value.code == "no_manifest"
+    high.owner.held = (b"manifest", b"signature")
+    assert await low.transport.fetch_manifest(high.record, TIMEOUT) == (b"manifest", b"signature")
+
+
+@scenario
+async def test_state_comes_in_verified_pieces(low: End, high: End) -> None:
+    with pytest.raises(PartnerRefused) as caught:
+        await low.transport.describe_state(high.record, TIMEOUT)
+    assert caught.value.code == "no_state"
+    good, bad = b"g" * 2_500_000, b"b" * 1000
+    high.owner.pieces = [good, bad]
+    pieces = (
+        Piece(0, 1, len(good), blake3(good).digest()),
+        Piece(1, 1, len(bad), blake3(b"other").digest()),
+        Piece(2, 1, 4, b"\0" * 32),
+    )
+    high.owner.index = StateIndex("snapshot", 3, b"L" * 32, pieces)
+    index = await low.transport.describe_state(high.record, TIMEOUT)
+    assert index == high.owner.index
+    assert await low.transport.fetch_piece(high.record, index, 0, TIMEOUT) == good
+    with pytest.raises(BadPayload) as wrong:
+        await low.transport.fetch_piece(high.record, index, 1, TIMEOUT)
+    assert wrong.value.code == "digest"
+    with pytest.raises(PartnerRefused) as gone:
+        await low.transport.fetch_piece(high.record, index, 2, TIMEOUT)
+    assert gone.value.code == "gone"

@@ -1,0 +1,202 @@
+"""The adapter's own promises: failures in words, nothing left behind, hivemind's sharp edges covered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.errors import AddressError, DirectoryFailed
+from peer.identity import Identity
+from peer.net.directory import p2pd
+from peer.net.directory.dht import DhtDirectory
+from peer.net.directory.keys import bucket_key, slot
+from peer.net.directory.p2pd import DictionaryDHTValue, Node, NodeOptions
+from peer.net.directory.record import seal
+from peer.net.directory.validator import RecordGate, dht_expiry
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+
+RUN = RunId(b"r" * 32)
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 20.0))
+
+
+def options(folder: Path, **changes: Any) -> NodeOptions:
+    identity = Identity.generate()
+    path = folder / "key"
+    path.write_bytes(identity.to_bytes())
+    return NodeOptions(path, identity.public_key, **changes)
+
+
+def script(folder: Path, body: str) -> Path:
+    path = folder / "fake-p2pd"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o700)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (None, "missing"),
+        ("kill -9 $$", "killed"),
+        ("exec sleep 60", "in time"),
+        ("echo 'cannot execute, sorry' >&2; exit 3", "cannot execute, sorry"),
+    ],
+)
+def test_a_p2pd_that_does_not_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str | None, words: str
+) -> None:
+    monkeypatch.setattr(p2pd, "BINARY", tmp_path / "nothing" if body is None else script(tmp_path, body))
+
+    async def scenario() -> None:
+        with pytest.raises(DirectoryFailed) as caught:
+            await Node.start(options(tmp_path, startup_s=0.5), LISTEN, None)
+        assert words in caught.value.found
+        assert caught.value.fix
+
+    run(scenario())
+
+
+def test_a_port_taken_from_under_us_is_named(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            holder.listen()
+            address = f"/ip4/127.0.0.1/tcp/{holder.getsockname()[1]}"
+            with pytest.raises(AddressError, match="tcp"):
+                await Node.start(options(tmp_path), [address], None)
+
+    run(scenario())
+
+
+def test_ctrl_c_in_our_terminal_does_not_reach_p2pd(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = await Node.start(options(tmp_path), LISTEN, None)
+        try:
+            assert os.getsid(node.pid) == node.pid
+            assert os.getpgid(node.pid) != os.getpgid(0)
+        finally:
+            await node.close()
+
+    run(scenario())
+
+
+def test_close_ends_the_process_its_sockets_and_its_tasks(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        before = asyncio.all_tasks()
+        node = await Node.start(options(tmp_path), LISTEN, None)
+        sockets = [Path(m["unix"]) for m in (node._process._daemon_listen_maddr, node._process._client_listen_maddr)]
+        assert sockets[0].exists()
+        await node.close()
+        assert asyncio.all_tasks() == before
+        assert not any(path.exists() for path in sockets)
+        with pytest.raises(ProcessLookupError):
+            os.kill(node.pid, 0)
+
+    run(scenario())
+
+
+def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        node = await Node.start(options(tmp_path / "a"), LISTEN, None)
+        other = await Node.start(options(tmp_path / "b"), LISTEN, None)
+        try:
+            assert await node.link((await other.addresses())[0], 5.0)
+            os.kill(node.pid, 9)
+            assert await node.died() == -9
+            await node.close()
+            began = time.monotonic()
+            assert await node.find(b"key") == []
+            assert time.monotonic() - began < 0.5 * p2pd._CALL_S
+        finally:
+            await other.close()
+
+    run(scenario())
+
+
+def entry(owner: Identity, now: float) -> tuple[bytes, bytes, float]:
+    record = PeerRecord(PeerId(owner.peer_id), RUN, (), True, 1, 1, 0, 1.0, Status.TRAINING, now, now + 60)
+    raw = seal(record, owner)
+    return owner.public_key, b"\xc4" + bytes([len(raw)]) + raw, dht_expiry(record)
+
+
+def test_one_bad_entry_does_not_spoil_a_whole_answer() -> None:
+    now = time.time()
+    good, other = Identity.generate(), Identity.generate()
+    answer = DictionaryDHTValue()
+    answer.store(*entry(good, now))
+    answer.store(other.public_key, entry(good, now)[1], now + 50.0)
+    answer.store(b"x" * 300, b"junk", now + 50.0)
+    answer.store("text", ["junk"], now + 51.0)
+    answer.store(*entry(Identity.generate(), now + 90.0))
+    validator = p2pd._Validator(RecordGate(lambda: now))
+    assert validator.prune(slot(bucket_key(RUN)), answer)
+    assert [subkey for subkey, _ in answer.items()] == [good.public_key]
+
+
+def test_nothing_is_cached_for_others() -> None:
+    cache = p2pd._NoCache()
+    assert not cache.store(1, b"value", math.inf)
+    assert not cache.store_subkey(1, b"sub", b"value", math.inf)
+    assert cache.get(1) is None
+
+
+def test_hivemind_does_not_write_to_our_terminal() -> None:
+    logger = logging.getLogger("hivemind")
+    assert logger.handlers == []
+    assert logger.propagate
+    assert logger.getEffectiveLevel() >= logging.WARNING
+    assert logging.getLevelName(logging.WARNING) == "WARNING"
+
+
+def test_a_directory_refuses_addresses_it_cannot_use(tmp_path: Path) -> None:
+    identity = Identity.generate()
+    path = tmp_path / "key"
+    path.write_bytes(identity.to_bytes())
+
+    async def refused(**changes: Any) -> None:
+        with pytest.raises(AddressError):
+            await DhtDirectory.start(identity=identity, identity_path=path, run_id=RUN, **changes)
+
+    async def scenario() -> None:
+        await refused(host_maddrs=["/ip4/127.0.0.1/udp/0/quic-v1"])
+        await refused(initial_peers=["/ip4/127.0.0.1/tcp/4001"])
+        await refused(announce_maddrs=["/ip4/127.0.0.1/tcp/0"])
+
+    run(scenario())
+
+
+def test_announced_addresses_are_what_others_are_told(tmp_path: Path) -> None:
+    identity = Identity.generate()
+    path = tmp_path / "key"
+    path.write_bytes(identity.to_bytes())
+
+    async def scenario() -> None:
+        directory = await DhtDirectory.start(
+            identity=identity,
+            identity_path=path,
+            run_id=RUN,
+            host_maddrs=LISTEN,
+            announce_maddrs=["/ip4/192.0.2.9/tcp/4001", "/dns4/host.example/tcp/4001"],
+        )
+        try:
+            tail = f"/tcp/4001/p2p/{identity.peer_id}"
+            assert directory.addresses() == [f"/ip4/192.0.2.9{tail}", f"/dns4/host.example{tail}"]
+        finally:
+            await directory.close()
+
+    run(scenario())

@@ -1,0 +1,195 @@
+"""The matching, driven by hand and by a random message scheduler: no network, no loop, no clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
+from peer.protocol.pairing import POLL_S, Acquaintance, Pairing, initiates, score
+
+RUN = RunId(b"r" * 32)
+KEY = RoundKey(3, 0)
+
+
+def peers(count: int) -> list[PeerId]:
+    return [PeerId(f"peer-{number:03d}") for number in range(count)]
+
+
+def ranked(me: PeerId, others: list[PeerId]) -> list[PeerId]:
+    return sorted(others, key=lambda other: score(RUN, KEY, me, other), reverse=True)
+
+
+def pairing(me: PeerId, candidates: list[PeerId]) -> Pairing:
+    made = Pairing(RUN, KEY, me)
+    made.add(candidates)
+    return made
+
+
+def test_score_is_shared_and_depends_on_everything() -> None:
+    a, b, c = peers(3)
+    assert score(RUN, KEY, a, b) == score(RUN, KEY, b, a)
+    others = [
+        score(RUN, RoundKey(4, 0), a, b),
+        score(RUN, RoundKey(3, 1), a, b),
+        score(RunId(b"s" * 32), KEY, a, b),
+        score(RUN, KEY, a, c),
+    ]
+    assert score(RUN, KEY, a, b) not in others
+
+
+def test_exactly_one_of_two_dials() -> None:
+    a, b = peers(2)
+    assert initiates(a, b) != initiates(b, a)
+
+
+def test_two_peers_lock_on_the_first_offer() -> None:
+    a, b = peers(2)
+    one, other = pairing(a, [b]), pairing(b, [a])
+    (send,) = one.actions(0.0)
+    assert send.to == b
+    assert send.offer == Offer(KEY)
+    answer = other.on_offer(a, 0.0)
+    assert answer.verdict is Verdict.LOCKED
+    one.on_answer(b, answer, 0.0)
+    assert one.locked == b
+    assert other.locked == a
+
+
+def test_crossing_offers_lock_both() -> None:
+    a, b = peers(2)
+    one, other = pairing(a, [b]), pairing(b, [a])
+    one.actions(0.0)
+    other.actions(0.0)
+    to_one, to_other = one.on_offer(b, 0.0), other.on_offer(a, 0.0)
+    one.on_answer(b, to_other, 0.0)
+    other.on_answer(a, to_one, 0.0)
+    assert (one.locked, other.locked) == (b, a)
+
+
+def test_with_an_offer_in_flight_nobody_else_is_locked() -> None:
+    me, *others = peers(4)
+    best, second, _ = ranked(me, others)
+    mine = pairing(me, others)
+    assert [send.to for send in mine.actions(0.0)] == [best]
+    assert mine.on_offer(second, 0.0).verdict is Verdict.HELD
+    mine.on_answer(best, Answer(Verdict.TAKEN), 0.0)
+    assert [send.to for send in mine.actions(0.0)] == [second]
+
+
+def test_a_repeated_offer_hears_the_same_and_others_hear_taken() -> None:
+    me, *others = peers(3)
+    mine = pairing(me, others)
+    best, second = ranked(me, others)
+    assert mine.on_offer(best, 0.0).verdict is Verdict.LOCKED
+    assert mine.on_offer(best, 0.0).verdict is Verdict.LOCKED
+    assert mine.on_offer(second, 0.0).verdict is Verdict.TAKEN
+
+
+def test_whoever_waits_hears_of_a_lock_elsewhere() -> None:
+    me, *others = peers(3)
+    best, second = ranked(me, others)
+    mine = pairing(me, others)
+    mine.actions(0.0)
+    mine.on_offer(second, 0.0)
+    mine.on_answer(best, Answer(Verdict.LOCKED), 0.0)
+    assert [(send.to, send.offer.withdraw) for send in mine.actions(0.0)] == [(second, True)]
+
+
+def test_held_offers_are_repeated_but_not_before_their_time() -> None:
+    a, b = peers(2)
+    mine = pairing(a, [b])
+    mine.actions(0.0)
+    mine.on_answer(b, Answer(Verdict.HELD), 10.0)
+    assert mine.actions(10.0 + POLL_S / 2) == []
+    assert mine.wake_at() == pytest.approx(10.0 + POLL_S)
+    assert [send.to for send in mine.actions(10.0 + POLL_S)] == [b]
+
+
+def test_a_candidate_that_is_ready_too_late_is_out() -> None:
+    a, b = peers(2)
+    mine = pairing(a, [b])
+    mine.patience_until = 5.0
+    mine.actions(0.0)
+    mine.on_answer(b, Answer(Verdict.LATER, eta_s=6.0), 0.0)
+    assert mine.exhausted
+    assert "1 behind" in mine.why_alone()
+
+
+def test_a_lost_partner_is_replaced() -> None:
+    me, *others = peers(3)
+    best, second = ranked(me, others)
+    mine = pairing(me, others)
+    assert mine.on_offer(best, 0.0).verdict is Verdict.LOCKED
+    mine.on_failed(best, "lost")
+    assert [send.to for send in mine.actions(0.0)] == [second]
+
+
+def test_after_the_end_offers_hear_taken() -> None:
+    a, b = peers(2)
+    mine = pairing(a, [b])
+    mine.close()
+    assert mine.on_offer(b, 0.0).verdict is Verdict.TAKEN
+    assert mine.actions(0.0) == []
+
+
+def test_nobody_pairs_with_itself() -> None:
+    (a,) = peers(1)
+    mine = pairing(a, [a])
+    assert mine.exhausted
+    assert mine.on_offer(a, 0.0).verdict is Verdict.REFUSED
+
+
+def run_matching(count: int, missing: float, seed: int) -> dict[PeerId, PeerId | None]:
+    """Deliver offers and answers one by one, in random order, until nothing moves. Views miss a part of the others."""
+    rng = random.Random(seed)
+    everybody = peers(count)
+    table = {
+        me: pairing(me, [other for other in everybody if other != me and rng.random() >= missing]) for me in everybody
+    }
+    wires: list[tuple[PeerId, PeerId, Offer | Answer]] = []
+    now = 0.0
+    for _ in range(count * 4000):
+        for me in everybody:
+            wires += [(me, send.to, send.offer) for send in table[me].actions(now)]
+        if not wires:
+            if all(p.locked is not None or p.exhausted for p in table.values()):
+                break
+            now += POLL_S
+            continue
+        sender, to, said = wires.pop(rng.randrange(len(wires)))
+        if isinstance(said, Answer):
+            table[to].on_answer(sender, said, now)
+        elif said.withdraw:
+            table[to].on_withdraw(sender)
+        else:
+            wires.append((to, sender, table[to].on_offer(sender, now)))
+    else:
+        raise AssertionError(f"the matching did not end (seed {seed})")
+    return {me: p.locked for me, p in table.items()}
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 16, 33])
+@pytest.mark.parametrize("missing", [0.0, 0.1, 0.5])
+def test_locks_are_mutual_and_nobody_is_left_who_could_pair(count: int, missing: float) -> None:
+    for seed in range(10):
+        locked = run_matching(count, missing, seed)
+        for me, partner in locked.items():
+            assert partner is None or locked[partner] == me, f"seed {seed}: {me} holds {partner}, not the reverse"
+        if missing == 0.0:
+            alone = [me for me, partner in locked.items() if partner is None]
+            assert len(alone) == count % 2, f"seed {seed}: {alone}"
+
+
+def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> None:
+    known = Acquaintance()
+    other = PeerId("other")
+    known.met(other, 10)
+    assert not known.too_often(other, 11, live=16)
+    known.met(other, 12)
+    assert known.too_often(other, 17, live=16)
+    assert not known.too_often(other, 18, live=16)
+    assert not known.too_often(other, 13, live=7)
+    known.forget_absent([])
+    assert not known.too_often(other, 13, live=16)
