@@ -208,13 +208,13 @@ def write_new(path: Path, operator: Identity) -> SignedManifest:
     """The commented default, signed. Raises ManifestError when there is a file already."""
     if path.exists():
         raise ManifestError(f"{path} exists", "Choose another name; nothing was overwritten.")
-    _write(path, default_text().replace("{operator}", operator.peer_id).encode())
+    _write(path, default_text(operator.peer_id).encode())
     return sign_file(path, operator)
 
 
-def default_text() -> str:
-    """The commented default, with the placeholder {operator}."""
-    return resources.files("peer.run").joinpath("default.toml").read_text()
+def default_text(operator: str = "") -> str:
+    """The commented default, with this peer id as operator."""
+    return resources.files("peer.run").joinpath("default.toml").read_text().replace("{operator}", operator)
 
 
 def _write(path: Path, data: bytes) -> None:

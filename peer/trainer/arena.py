@@ -49,9 +49,13 @@ class Arena:
                 "Free some disk space, or choose another folder with --home.",
             ) from error
         pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]
-        pages |= 0  # a write fault each, without changing what is there
+        if create:
+            pages |= 0  # a write fault each, without changing what is there
+        else:
+            pages.max()  # only read: the other side may be writing
         whole = torch.from_numpy(np.frombuffer(mapped, np.float32))
-        self.out, self.inn = whole.split(layout.elements)
+        self.out: torch.Tensor = whole[: layout.elements]
+        self.inn: torch.Tensor = whole[layout.elements :]
 
     def out_slot(self, fragment: int) -> torch.Tensor:
         start, end = self._layout.fragment_span(fragment)
@@ -70,7 +74,7 @@ def _reserve(descriptor: int, nbytes: int) -> None:
 
 
 class CounterFile:
-    """The trainer's side: every store is one aligned 8-byte write, so that a kill at any moment leaves whole numbers."""
+    """The trainer's side: every store is one aligned 8-byte write, so a kill at any moment leaves whole numbers."""
 
     def __init__(self, folder: Path, fragments: int) -> None:
         """Makes the file, all zero, if there is none. Raises HomeUnusable for one that is not ours or damaged."""

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 Windows = NDArray[np.uint8]
 
 
-def draw(
-    train: Windows, *, context: int, batch: int, seed: int, peer_id: str, round_: int, step: int
-) -> Windows:
+def draw(train: Windows, *, context: int, batch: int, seed: int, peer_id: str, round_: int, step: int) -> Windows:
     """The windows of one inner step, [batch, context + 1] uint8, from starts drawn uniformly over the training bytes.
 
     The generator is seeded by a hash of (run seed, peer, round, step in the round)."""
@@ -29,4 +27,5 @@ def holdout_windows(holdout: Windows, *, context: int, count: int) -> Windows:
 
 
 def _windows(data: Windows, starts: NDArray[np.int64], context: int) -> Windows:
-    return data[starts[:, None] + np.arange(context + 1)]
+    windows: Windows = data[starts[:, None] + np.arange(context + 1)]
+    return windows

@@ -64,9 +64,10 @@ def _check(corpus: Corpus, section: DataSection, context: int) -> None:
     needed = MIN_WINDOWS * (context + 1)
     for part, name in ((corpus.train, "training"), (corpus.holdout, "hold-out")):
         if len(part) < needed:
+            wanted = 2 * (needed // BLOCK_BYTES + 1) * BLOCK_BYTES // 1024
             raise DataError(
                 f"too little data: the {name} part has {len(part)} bytes, {needed} are needed",
-                f"Give a --data folder with more text: at least {(needed // BLOCK_BYTES + 2) * BLOCK_BYTES // 1024} KiB.",
+                f"Give a --data folder with more text: at least {wanted} KiB.",
             )
     if section.digest and corpus.digest != section.digest:
         fix = "Use the Python version the run was made with, its standard library is the data."
@@ -112,7 +113,9 @@ def _split_text(folder: Path) -> tuple[list[bytes], list[bytes]]:
         for at in range(0, len(content), BLOCK_BYTES)
     ]
     if not blocks:
-        raise DataError(f"the data folder {folder} holds no text", "Put text files into it, or name another with --data.")
+        raise DataError(
+            f"the data folder {folder} holds no text", "Put text files into it, or name another with --data."
+        )
     least = min(rank for rank, _ in blocks)
     held = [rank % TEXT_HOLDOUT_ONE_IN == 0 for rank, _ in blocks]
     if not any(held):
@@ -163,7 +166,7 @@ def _read_regular(name: str, folder: int) -> bytes | None:
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         return None
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         if size > MAX_CORPUS_BYTES:
             raise OSError(None, f"larger than {MAX_CORPUS_BYTES >> 30} GiB")

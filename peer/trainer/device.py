@@ -14,7 +14,7 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    torch: torch.device
+    device: torch.device
     autocast: torch.dtype | None
     """None: fp32 throughout."""
     reason: str

@@ -1,5 +1,5 @@
-"""The trainer's end of the line to its daemon: JSON objects, one a line. Imports nothing heavy, so that it listens before
-torch is loaded and a daemon that dies meanwhile is noticed."""
+"""The trainer's end of the line to its daemon: JSON objects, one a line. Imports nothing heavy: it listens before
+torch is loaded, so that a daemon that dies meanwhile is noticed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Message = dict[str, Any]
 
 
 class Link:
-    """Reads on a thread of its own. At the end of the line the process ends at once, whatever it is doing: all that has to
-    survive lies in memory-mapped files."""
+    """Reads on a thread of its own. At the end of the line the process ends at once, whatever it is doing: all that
+    has to survive lies in memory-mapped files."""
 
     def __init__(self, line: socket.socket) -> None:
         self._socket = line

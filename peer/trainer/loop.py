@@ -51,7 +51,7 @@ class InnerLoop:
         self._layout = layout
         self._device = device
         self._corpus = corpus
-        self.params = params.to(device.torch, torch.float32, copy=True)
+        self.params = params.to(device.device, torch.float32, copy=True)
         self._grad = torch.zeros_like(self.params)
         self._model = self._bind()
         self.round = 0
@@ -118,7 +118,7 @@ class InnerLoop:
         self._grad.zero_()
         inputs, targets = self._tokens(windows)
         device = self._device
-        with torch.autocast(device.torch.type, device.autocast, enabled=device.autocast is not None):
+        with torch.autocast(device.device.type, device.autocast, enabled=device.autocast is not None):
             logits = self._model(inputs)
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
         (loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ class InnerLoop:
 
     def _tokens(self, windows: Windows) -> tuple[Tensor, Tensor]:
         """(inputs, targets), each [windows, context] int64 on the device."""
-        tokens = torch.from_numpy(windows.astype(np.int64)).to(self._device.torch)
+        tokens = torch.from_numpy(windows.astype(np.int64)).to(self._device.device)
         return tokens[:, :-1], tokens[:, 1:]
 
     @torch.inference_mode()
@@ -134,7 +134,7 @@ class InnerLoop:
         """Of these flat fp32 parameters, in fp32, on the hold-out; the live ones stay as they are."""
         train = self._config.train
         windows = holdout_windows(self._corpus.holdout, context=train.context, count=train.eval_windows)
-        weights = dict(views_of(outer_params.to(self._device.torch), self._layout))
+        weights = dict(views_of(outer_params.to(self._device.device), self._layout))
         together = max(1, EVAL_TOKENS // train.context)
         total = 0.0
         for at in range(0, len(windows), together):

@@ -48,7 +48,7 @@ class AdamW:
         self.age = 0
         """Updates made since it was fresh."""
         tile = TILE if params.device.type == "cpu" else params.numel()
-        self._tiles = [t.split(tile) for t in (params, self.exp_avg, self.exp_avg_sq)]
+        self._tiles = [torch.split(t, tile) for t in (params, self.exp_avg, self.exp_avg_sq)]
         self._tile = tile
 
     @property
@@ -65,7 +65,7 @@ class AdamW:
         correction2 = math.sqrt(1.0 - config.beta2**self.age)
         for matrix in self._decayed:
             matrix.mul_(1.0 - lr * config.weight_decay)
-        for param, mean, square, g in zip(*self._tiles, grad.split(self._tile), strict=True):
+        for param, mean, square, g in zip(*self._tiles, torch.split(grad, self._tile), strict=True):
             mean.lerp_(g, 1.0 - config.beta1)
             square.mul_(config.beta2).addcmul_(g, g, value=1.0 - config.beta2)
             root = square.sqrt().div_(correction2).add_(EPS)

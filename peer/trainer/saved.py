@@ -1,4 +1,5 @@
-"""What a trainer writes into a checkpoint's folder, and reads back: params and moments as safetensors, the place as JSON."""
+"""What a trainer writes into a checkpoint's folder, and reads back: params and moments as safetensors, its place as
+JSON."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
 
 
 def load(folder: Path, loop: InnerLoop, tokens: int) -> Place | None:
-    """Restore the inner optimizer; and, when the saved token count equals `tokens`, params and place too. None: the work
-    since the save is lost, so the place is not taken over.
+    """Restore the inner optimizer; and, when the saved token count equals `tokens`, params and place too. None: the
+    work since the save is lost, so the place is not taken over.
 
     Raises StateError when the folder is not what `save` wrote for this model."""
     try:

@@ -20,12 +20,19 @@ def noloco() -> Method:
     return resolve(SyncSection(preset="noloco", codec="fp32"))
 
 
-def simulate(count: int, total_rounds: int, seed: int = 1, rounds: RoundClock = SECONDS, **options: object) -> SimulatedSwarm:
+def simulate(
+    count: int, total_rounds: int, seed: int = 1, rounds: RoundClock = SECONDS, **options: object
+) -> SimulatedSwarm:
     print(f"seed {seed}")
 
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
-            count, method=noloco(), rounds=rounds, total_rounds=total_rounds, seed=seed, **options  # type: ignore[arg-type]
+            count,
+            method=noloco(),
+            rounds=rounds,
+            total_rounds=total_rounds,
+            seed=seed,
+            **options,  # type: ignore[arg-type]
         )
         await swarm.run()
         return swarm

@@ -1,0 +1,160 @@
+"""The `Trainer` interface over a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.errors import TrainerDied
+from peer.protocol.layout import Layout
+from peer.protocol.messages import RoundKey
+from peer.trainer.arena import Arena, CounterFile, read_counters
+from peer.trainer.child import Child
+from peer.trainer.config import TrainerConfig
+from peer.trainer.link import Message
+from peer.trainer.seam import Counters, Evaluation, TrainerInfo, Work, WorkRequest
+
+__all__ = ["Progress", "TrainerConfig", "TrainerProcess"]
+
+START_SILENCE_S = 120.0
+"""A starting trainer says what it is doing; so long without a word means that it hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last that was heard, for status lines; told at most four times a second."""
+
+    round: int = 0
+    step: int = 0
+    """In the round."""
+    loss: float = math.nan
+    """Of that step, nats a token."""
+    tokens_per_s: float = 0.0
+    """While it trains, rests of the owner's share included."""
+
+
+class TrainerProcess:
+    """Implements `Trainer` (see its docstrings in peer.daemon.interfaces for what every call promises). The process
+    ends by itself when this one does.
+
+    folder: holds arena, counters and the process's log; one trainer at a time."""
+
+    def __init__(self, folder: Path, layout: Layout, config: TrainerConfig) -> None:
+        self._folder = folder.absolute()
+        self._layout = layout
+        self._config = config
+        self._arena: Arena | None = None
+        self._child: Child | None = None
+        self._in_slots = asyncio.Lock()
+        self._handovers: set[asyncio.Task[Message]] = set()
+        self.progress = Progress()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process last started."""
+        return self._child.pid if self._child else None
+
+    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
+        """Ends a former process first. Raises also DataError, ManifestError, StateError, UsageError and HomeUnusable:
+        what a person can mend, with its fix."""
+        await self.stop()
+        CounterFile(self._folder, len(self._layout.fragments))
+        if self._arena is None:
+            self._arena = await asyncio.to_thread(Arena, self._folder, self._layout, create=True)
+        self.progress = Progress()
+        opening = {
+            "config": self._config.model_dump(mode="json"),
+            "fragments": self._layout.fragments,
+            "folder": str(self._folder),
+        }
+        self._child = await Child.spawn(self._folder, opening, self._config.threads, self._on_progress)
+        where = os.path.abspath(resume) if resume else None
+        try:
+            answer = await self._hand_over(
+                self._arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
+            )
+        except BaseException:
+            await self.stop()
+            raise
+        return TrainerInfo(**answer)
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Cancelled, it leaves the trainer held at its next step boundary, so that `save` finds it at rest."""
+        child, arena, key = self._alive(), self._arena, request.key
+        assert (request.steps is None) != (request.until is None), request
+        try:
+            answer = await child.call(
+                "work",
+                round=key.round,
+                fragment=key.fragment,
+                steps=request.steps,
+                until=request.until,
+                hold=request.hold,
+            )
+        except asyncio.CancelledError:
+            child.post("hold")
+            raise
+        assert arena is not None
+        return Work(key=key, params=arena.out_slot(key.fragment), **answer)
+
+    async def apply(self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int) -> None:
+        self._alive()
+        assert self._arena is not None
+        slot = self._arena.in_slot(key.fragment)
+        await self._hand_over(slot, outer_params, "apply", fragment=key.fragment, base=base, next_round=next_round)
+
+    async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
+        self._alive()
+        assert self._arena is not None
+        return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate"))
+
+    async def save(self, folder: Path) -> None:
+        """Raises also OSError when the folder cannot be written; the trainer goes on."""
+        await self._alive().call("save", folder=os.path.abspath(folder))
+
+    def counters(self) -> Counters:
+        """Raises HomeUnusable when the file is damaged."""
+        return read_counters(self._folder, len(self._layout.fragments))
+
+    async def stop(self) -> None:
+        if self._child is not None:
+            await self._child.end()
+        if self._handovers:
+            await asyncio.wait(self._handovers)
+
+    def _alive(self) -> Child:
+        if self._child is None:
+            raise TrainerDied("never started")
+        return self._child
+
+    async def _hand_over(self, slot: torch.Tensor, params: torch.Tensor, op: str, **fields: Any) -> Message:
+        """Copy `params` into a slot and call. A caller that is cancelled leaves this running: the slots are free again
+        only when the trainer has answered or is gone."""
+        assert params.dtype == torch.float32, params.dtype
+        assert params.shape == slot.shape, (params.shape, slot.shape)
+        child = self._alive()
+
+        async def copy_and_call() -> Message:
+            async with self._in_slots:
+                await asyncio.to_thread(slot.copy_, params)
+                return await child.call(op, **fields)
+
+        task = asyncio.create_task(copy_and_call(), name=f"trainer-{op}")
+        self._handovers.add(task)
+        task.add_done_callback(self._handed_over)
+        return await asyncio.shield(task)
+
+    def _handed_over(self, task: asyncio.Task[Message]) -> None:
+        self._handovers.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen here too: the caller may have been cancelled
+
+    def _on_progress(self, message: Message) -> None:
+        round_, step, loss, tokens_per_s = message["progress"]
+        self.progress = Progress(round_, step, loss, tokens_per_s)

@@ -1,0 +1,242 @@
+"""The trainer's side of the seam: takes the daemon's commands between inner steps, keeps the account of the work."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from peer.errors import ManifestError, PeerError
+from peer.protocol.layout import Layout
+from peer.trainer import saved
+from peer.trainer.arena import Arena, CounterFile
+from peer.trainer.config import TrainerConfig
+from peer.trainer.corpora import load_corpus
+from peer.trainer.device import choose_device
+from peer.trainer.link import Link, Message
+from peer.trainer.loop import InnerLoop
+from peer.trainer.model import layout_of
+from peer.trainer.tally import Tally
+
+PROGRESS_EVERY_S = 0.25
+BYTE_VALUES = 256
+
+
+def serve(link: Link, opening: Message) -> None:
+    """Work until the line ends. What goes wrong is told before the process ends: `refused` for what a person can mend,
+    `dying` for the rest."""
+    try:
+        config = TrainerConfig.model_validate(opening["config"])
+        torch.set_num_threads(config.threads)
+        fragments = tuple((first, end) for first, end in opening["fragments"])
+        Session(link, config, fragments, Path(opening["folder"])).run()
+    except PeerError as error:
+        link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix})
+        sys.exit(1)
+    except BaseException as error:
+        link.send({"dying": f"{type(error).__name__}: {error}"[:2000]})
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A work request under way."""
+
+    id: int
+    fragment: int
+    steps: int | None
+    until: float | None
+    hold: bool
+
+
+class Session:
+    """One process's life, from `start` on."""
+
+    def __init__(self, link: Link, config: TrainerConfig, fragments: tuple[tuple[int, int], ...], folder: Path) -> None:
+        self._link = link
+        self._config = config
+        self._folder = folder
+        self._layout = Layout(layout_of(config.model).tensors, fragments)
+        self._arena = Arena(folder, self._layout, create=False)
+        self._counters = CounterFile(folder, len(fragments))
+        self._loop: InnerLoop
+        self._running = False
+        self._goal: Goal | None = None
+        self._held_at: float | None = None
+        self._since_apply = 0
+        self._tallies = [Tally()] * len(fragments)
+        self._snapshots: dict[int, tuple[int, Tally]] = {}
+        self._step_s = 0.0
+        self._tokens_per_s = 0.0
+        self._told_at = 0.0
+        self._commands: dict[str, Callable[[Message], Message | None]] = {
+            "start": self._start,
+            "work": self._work,
+            "apply": self._apply,
+            "evaluate": self._evaluate,
+            "save": self._save,
+            "hold": self._hold,
+        }
+
+    def run(self) -> None:
+        """For ever; the link ends the process."""
+        while True:
+            self._drain()
+            if not self._running:
+                self._handle(self._link.inbox.get())
+            elif self._goal is not None and self._reached(self._goal):
+                self._snapshot(self._goal)
+            else:
+                self._rest(self._step())
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        while not self._link.inbox.empty():
+            self._handle(self._link.inbox.get())
+
+    def _handle(self, message: Message) -> None:
+        reply = self._commands[message["op"]](message)
+        if reply is not None:
+            self._link.send({"id": message["id"], **reply})
+
+    def _start(self, message: Message) -> Message:
+        config = self._config
+        if config.model.vocab_size < BYTE_VALUES:
+            fix = "The operator has to raise model.vocab_size."
+            raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
+        device = choose_device(config.device)
+        self._link.send({"note": "reading the data"})
+        corpus = load_corpus(config.data, config.data_dir, config.train.context)
+        self._link.send({"note": "building the model"})
+        self._loop = InnerLoop(config, self._layout, device, corpus, self._arena.inn)
+        self._loop.move_to(message["round"], 0)
+        resume = message["resume"]
+        place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
+        if place is not None:
+            self._since_apply, self._tallies = place.since_apply, place.tallies
+        else:
+            for fragment in range(len(self._tallies)):
+                self._counters.rebase(fragment, self._counters.tokens)
+        info = {"device": str(device.device), "device_reason": device.reason, "tokens_per_step": config.tokens_per_step}
+        return {"ok": info}
+
+    def _work(self, message: Message) -> None:
+        """Answered by the snapshot."""
+        self._end_waiting()
+        self._goal = Goal(message["id"], message["fragment"], message["steps"], message["until"], message["hold"])
+        self._running = True
+        if message["round"] > self._loop.round:
+            self._loop.move_to(message["round"], 0)
+
+    def _apply(self, message: Message) -> Message:
+        fragment, base = message["fragment"], message["base"]
+        self._end_waiting()
+        self._loop.replace(fragment, self._arena.in_slot(fragment))
+        self._counters.rebase(fragment, base)
+        tally = self._tallies[fragment]
+        tokens, before = self._snapshots.pop(fragment, (base, tally))
+        assert tokens == base, "what is applied came from the last snapshot"
+        self._tallies[fragment] = tally.without(before)
+        self._since_apply = 0
+        self._loop.move_to(message["next_round"], 0)
+        return {"ok": {}}
+
+    def _evaluate(self, message: Message) -> Message:
+        result = self._loop.evaluate(self._arena.inn)
+        return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
+
+    def _save(self, message: Message) -> Message:
+        """A full disk is no reason to die: told, and training goes on."""
+        try:
+            folder = Path(message["folder"])
+            saved.save(folder, self._loop, self._counters.tokens, self._since_apply, self._tallies)
+        except (OSError, SafetensorError) as error:
+            return {"failed": str(error)}
+        return {"ok": {}}
+
+    def _hold(self, message: Message) -> None:
+        """The daemon gave up the work it asked for."""
+        self._goal, self._running = None, False
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def _reached(self, goal: Goal) -> bool:
+        """Whether this boundary is the one: by count, or nearer to the moment than the next one would be."""
+        if goal.steps is not None:
+            return self._since_apply >= goal.steps
+        return self._time_left(goal) <= 0
+
+    def _time_left(self, goal: Goal) -> float:
+        assert goal.until is not None
+        return goal.until - self._step_s / 2 - time.time()
+
+    def _step(self) -> float:
+        """One inner step; its seconds."""
+        began = time.perf_counter_ns()
+        loss = self._loop.step()
+        took = time.perf_counter_ns() - began
+        tokens = self._config.tokens_per_step
+        self._counters.stepped(tokens, took)
+        self._tallies = [tally.stepped(loss, took) for tally in self._tallies]
+        self._since_apply += 1
+        seconds = took / 1e9
+        self._step_s = _smooth(self._step_s, seconds)
+        self._tokens_per_s = _smooth(self._tokens_per_s, tokens * self._config.speed / seconds)
+        self._tell(loss)
+        return seconds
+
+    def _tell(self, loss: float | None) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
+            self._told_at = now
+            place = [self._loop.round, self._loop.step_in_round]
+            self._link.send({"progress": [*place, loss, self._tokens_per_s]})
+
+    def _rest(self, worked_s: float) -> None:
+        """Leave the machine to its owner for their share of the time; commands are taken meanwhile, and a due snapshot
+        ends it."""
+        end = time.monotonic() + worked_s * (1.0 / self._config.speed - 1.0)
+        while self._running and (left := end - time.monotonic()) > 0:
+            if self._goal is not None and self._goal.until is not None:
+                left = min(left, self._time_left(self._goal))
+            if left <= 0 or (self._goal is not None and self._goal.until is None and self._reached(self._goal)):
+                return
+            try:
+                self._handle(self._link.inbox.get(timeout=left))
+            except queue.Empty:
+                return
+
+    def _snapshot(self, goal: Goal) -> None:
+        fragment, processed = goal.fragment, self._counters.tokens
+        start, end = self._layout.fragment_span(fragment)
+        self._arena.out_slot(fragment).copy_(self._loop.params[start:end])
+        tally = self._tallies[fragment]
+        self._snapshots[fragment] = processed, tally
+        self._goal, self._running = None, not goal.hold
+        self._held_at = time.monotonic() if goal.hold else None
+        work: dict[str, Any] = {
+            "steps": tally.steps,
+            "tokens": processed - self._counters.base(fragment),
+            "processed": processed,
+            "loss": tally.loss,
+            "seconds": tally.nanoseconds / 1e9,
+            "skipped": tally.skipped,
+        }
+        self._link.send({"id": goal.id, "ok": work})
+
+    def _end_waiting(self) -> None:
+        if self._held_at is not None:
+            self._counters.waited(int((time.monotonic() - self._held_at) * 1e9))
+            self._held_at = None
+
+
+def _smooth(average: float, value: float) -> float:
+    return value if average == 0.0 else 0.8 * average + 0.2 * value

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from peer.net.ratelimit import LARGEST_CHUNK, SMALLEST_CHUNK, Pacer, chunk_size
+from peer.testing.clock import run_virtual
+
+WINDOW_S = 2.0
+
+
+def run_paced(rate: float, total: int, senders: int, late: float, seed: int) -> list[tuple[float, int]]:
+    """(time, bytes) of every chunk, with wake-ups late by up to `late` seconds."""
+    rng, sent = random.Random(seed), []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def sleep(seconds: float) -> None:
+            await asyncio.sleep(seconds + rng.uniform(0, late))
+
+        pacer, size = Pacer(rate, loop.time, sleep), chunk_size(rate)
+
+        async def send() -> None:
+            for _ in range(total // senders // size):
+                await pacer.take(size)
+                sent.append((loop.time(), size))
+
+        await asyncio.gather(*(send() for _ in range(senders)))
+
+    run_virtual(main())
+    return sent
+
+
+@pytest.mark.parametrize("rate", [20e3, 125e3, 1.25e6, 12.5e6])
+@pytest.mark.parametrize(("senders", "late"), [(1, 0.0), (1, 0.015), (3, 0.015)])
+def test_exact_over_two_seconds(rate: float, senders: int, late: float) -> None:
+    sent = run_paced(rate, int(rate * 20), senders, late, seed=1)
+    times = [time for time, _ in sent]
+    for start in times:
+        inside = sum(size for time, size in sent if start <= time < start + WINDOW_S)
+        assert inside <= 1.05 * rate * WINDOW_S
+    used = sum(size for _, size in sent) / (times[-1] - times[0])
+    assert used >= 0.95 * rate
+
+
+def test_idling_saves_nothing_up() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        pacer = Pacer(1000.0, loop.time, asyncio.sleep)
+        await pacer.take(100)
+        await asyncio.sleep(50)
+        began = loop.time()
+        for _ in range(11):
+            await pacer.take(100)
+        return loop.time() - began
+
+    assert run_virtual(main()) == pytest.approx(1.0, abs=0.03)
+
+
+def test_without_a_cap_nothing_waits() -> None:
+    async def main() -> float:
+        pacer = Pacer(None)
+        for _ in range(1000):
+            await pacer.take(10**9)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 0.0
+
+
+def test_chunks_are_bounded_and_small_against_the_window() -> None:
+    assert chunk_size(None) == LARGEST_CHUNK
+    assert chunk_size(1.0) == SMALLEST_CHUNK
+    assert chunk_size(1e12) == LARGEST_CHUNK
+    assert chunk_size(1.25e6) == 62_500
