@@ -1,4 +1,4 @@
-"""From a ticket to a complete state: the manifest from any peer, then `outer_params` from an own checkpoint or a donor."""
+"""From a ticket to a complete state: the manifest from any peer, `outer_params` from an own checkpoint or a donor."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ async def obtain_state(
     clock: Clock,
     say: Say,
 ) -> FirstState:
-    """An own checkpoint if there is a valid one, else the state of a donor; waits for one, saying so. A newcomer prefers
-    peers that train, the furthest first: the bootstrap node holds only the very first state.
+    """An own checkpoint if there is a valid one, else the state of a donor; waits for one, saying so. A newcomer
+    prefers peers that train, the furthest first: the bootstrap node holds only the very first state.
 
     Raises StateError when there was no donor for ten minutes."""
     resumed = _from_checkpoint(run_id, layout, checkpoints, say)

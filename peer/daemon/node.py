@@ -77,7 +77,7 @@ def _host_of(maddr: str) -> str:
 
 @contextlib.asynccontextmanager
 async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncIterator[Node]:
-    """Open everything in order, close it in reverse, whatever happens in between. The home's lock is held by the caller.
+    """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
 
     Raises IdentityError, HomeUnusable, AddressError or DirectoryFailed."""
     home = Home(options.home)

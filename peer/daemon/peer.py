@@ -19,6 +19,7 @@ from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_line, status_report
 from peer.daemon.view import RECORD_TTL_S, View
 from peer.errors import ExchangeError, ManifestError, TrainerDied
+from peer.net.directory.record import seal
 from peer.observe import events
 from peer.observe.journal import Journal
 from peer.protocol.layout import Layout
@@ -125,7 +126,9 @@ class PeerDaemon:
         manifest = signed.manifest
         self._facts.manifest = manifest
         layout = layout_of(manifest.model)
-        node.transport.set_layout(layout.digest(), manifest.limits.max_fragment_bytes)
+        limits, codec = manifest.limits, resolve(manifest.sync).codec
+        node.transport.set_layout(layout.digest(), limits.max_fragment_bytes, codec, limits.max_clock_offset_s)
+        node.transport.show_record(lambda: seal(self._record(), node.identity))
         checkpoints = CheckpointStore(node.folder.checkpoints)
         self._facts.phase = "getting the state"
         state = await obtain_state(
@@ -146,7 +149,7 @@ class PeerDaemon:
             node.clock,
             random.Random(),
             self._record,
-            self._directory_changed,  # noqa: S311 - jitter
+            self._directory_changed,
         )
         node.donor.learn = view.learn
         rounds = await self._round_clock(manifest)

@@ -1,8 +1,9 @@
-"""A payload on the wire: raw frames, one gRPC message each. Checks come before trust: every length is compared with what
-was announced, and that with a bound, before anything is kept.
+"""A payload on the wire: raw frames, one gRPC message each. Checks come before trust: every length is compared with
+what was announced, and that with a bound, before anything is kept.
 
     frame  = header | body
-    header = magic "PEER" | version u8 | kind u8 | 0 u16 | offset u64 | length u32 | crc32c of the body u32   (24 bytes, little endian)
+    header = magic "PEER" | version u8 | kind u8 | 0 u16 | offset u64 | length u32 | crc32c of the body u32
+             (24 bytes, little endian)
 
     OPEN   what follows: a small message (SwapOpen), at most 4 KiB
     CHUNK  `length` bytes of the payload at `offset`; in order, without a gap
@@ -72,7 +73,7 @@ class PayloadReader:
         self.complete = False
 
     def take(self, raw: bytes) -> Frame:
-        """The next frame. A chunk may be used at once; the payload as a whole only when `complete`. Raises BadPayload."""
+        """The next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
         frame = unpack(raw)
         if self.complete or frame.kind is Kind.OPEN:
             raise BadPayload("order", f"{frame.kind.name} where nothing of the kind is due")

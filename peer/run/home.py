@@ -61,7 +61,7 @@ class Home:
 
     @property
     def control_socket(self) -> Path:
-        """In the home, or, when that path is too long for a socket, in a private folder of ours in the temp directory."""
+        """In the home; when that path is too long for a socket, in a private folder of ours in the temp directory."""
         plain = self.path / "control.sock"
         if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
             return plain

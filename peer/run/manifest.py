@@ -1,5 +1,5 @@
 """A run's manifest: a TOML file whose exact bytes are hashed (run id) and signed by the operator's key. It names only
-built-in kinds and holds no paths and no addresses: nothing in it can make a volunteer run foreign code or read a file."""
+built-in kinds and holds no paths and no addresses: nothing in it makes a volunteer run foreign code or read a file."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def _pair_findings(method: Method) -> list[str]:
     growth = spread_growth(method.outer_momentum, method.consensus)
     if growth >= 1:
         findings.append(
-            f"outer_momentum {method.outer_momentum:g} with consensus {method.consensus:g} diverges: the variance of the "
-            f"replicas would change by a factor of {growth:.3f} a round"
+            f"outer_momentum {method.outer_momentum:g} with consensus {method.consensus:g} diverges: the variance of "
+            f"the replicas would change by a factor of {growth:.3f} a round"
         )
     return findings
 

@@ -82,8 +82,7 @@ class Swarm:
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._progress())]
             await self._until_training()
-            for kill in self._plan.kills:
-                helpers.append(group.create_task(self._kill(kill.number, kill.at_s)))
+            helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.kills]
             joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.joins]
             if self._plan.minutes is not None:
                 helpers.append(group.create_task(self._leave_after(self._plan.minutes * 60)))

@@ -101,8 +101,18 @@ class SimulatedSwarm:
         def describe() -> PeerRecord:
             live, now = made[0].live, clock.now()
             return PeerRecord(
-                me, RUN, (f"memory:{number}",), True, WIRE_VERSION, WIRE_VERSION, live.round, 1.0, live.status,
-                now, now + RECORD_TTL_S, made[0].run_start,
+                me,
+                RUN,
+                (f"memory:{number}",),
+                True,
+                WIRE_VERSION,
+                WIRE_VERSION,
+                live.round,
+                1.0,
+                live.status,
+                now,
+                now + RECORD_TTL_S,
+                made[0].run_start,
             )
 
         view = View(directory, clock, random.Random(seed * 1000 + number), describe)

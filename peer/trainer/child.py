@@ -96,7 +96,8 @@ class Child:
         try:
             if silence_s is not None:
                 await self._while_heard(future, silence_s)
-            return await future
+            answer: Message = await future
+            return answer
         finally:
             self._calls.pop(call_id, None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ class TrainerProcess:
             "folder": str(self._folder),
         }
         self._child = await Child.spawn(self._folder, opening, self._config.threads, self._on_progress)
-        where = os.path.abspath(resume) if resume else None
+        where = str(resume) if resume else None
         try:
             answer = await self._hand_over(
                 self._arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
@@ -116,7 +115,7 @@ class TrainerProcess:
 
     async def save(self, folder: Path) -> None:
         """Raises also OSError when the folder cannot be written; the trainer goes on."""
-        await self._alive().call("save", folder=os.path.abspath(folder))
+        await self._alive().call("save", folder=str(folder))
 
     def counters(self) -> Counters:
         """Raises HomeUnusable when the file is damaged."""

@@ -1,4 +1,4 @@
-"""The production coordinator in virtual time: pairs form although views differ, everybody meets, the ledger balances."""
+"""The production coordinator in virtual time: pairs form although views differ, everybody meets, ledgers balance."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _peer(address: str) -> str:
 
 
 def _jitter() -> float:
-    return random.uniform(2 / 3, 4 / 3)  # noqa: S311  (spreads load, hides nothing)
+    return random.uniform(2 / 3, 4 / 3)
 
 
 def _code_in_words(code: int) -> str:

@@ -46,7 +46,7 @@ async def raw(path: Path, data: bytes, eof: bool = False) -> bytes:
 async def turn_until(condition) -> None:
     """Let the loop turn until it holds; fails after ten seconds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():
             await asyncio.sleep(0)
 
 

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from peer.errors import DataError
+from peer.run.sections import DataSection
+from peer.trainer.corpora import BLOCK_BYTES, load_corpus
+
+TEXT = DataSection(kind="text")
+
+
+def filled(folder: Path, blocks: int = 40) -> Path:
+    """Blocks that name themselves, so that each can be found in one part or the other."""
+    (folder / "b").mkdir()
+    for number in range(blocks):
+        block = f"block {number:05d} ".encode() * (BLOCK_BYTES // 12 + 1)
+        path = folder / ("a.txt" if number % 2 else "b/c.txt")
+        with path.open("ab") as file:
+            file.write(block[:BLOCK_BYTES])
+    return folder
+
+
+def test_text_parts_are_disjoint_and_together_everything(tmp_path: Path) -> None:
+    corpus = load_corpus(TEXT, str(filled(tmp_path)), 64)
+    total = b"".join((tmp_path / name).read_bytes() for name in ("a.txt", "b/c.txt"))
+    blocks = {total[at : at + BLOCK_BYTES] for at in range(0, len(total), BLOCK_BYTES)}
+    parts = []
+    for part in (corpus.train, corpus.holdout):
+        raw = part.tobytes()
+        parts.append({raw[at : at + BLOCK_BYTES] for at in range(0, len(raw), BLOCK_BYTES)})
+    assert not parts[0] & parts[1]
+    assert parts[0] | parts[1] == blocks
+    assert 1 <= len(parts[1]) <= 8, "about one in twenty of forty"
+
+
+def test_text_is_the_same_each_time_and_its_digest_covers_both_parts(tmp_path: Path) -> None:
+    one, again = (load_corpus(TEXT, str(tmp_path if n else filled(tmp_path)), 64) for n in range(2))
+    assert np.array_equal(one.train, again.train)
+    assert one.digest == blake3(one.train.tobytes() + one.holdout.tobytes()).hexdigest()
+    pinned = DataSection(kind="text", digest=one.digest)
+    assert load_corpus(pinned, str(tmp_path), 64).digest == one.digest
+    (tmp_path / "a.txt").write_bytes((tmp_path / "a.txt").read_bytes()[:-1] + b"!")
+    with pytest.raises(DataError, match="not what the manifest names") as caught:
+        load_corpus(pinned, str(tmp_path), 64)
+    assert caught.value.fix
+
+
+def test_text_holds_out_at_least_one_block(tmp_path: Path) -> None:
+    for number in range(50):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / f"{number}.txt").write_bytes(bytes([number]) * (2 * BLOCK_BYTES))
+        assert len(load_corpus(TEXT, str(folder), 64).holdout) >= BLOCK_BYTES
+
+
+def test_nothing_outside_the_folder_is_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_bytes(b"SECRET" * BLOCK_BYTES)
+    data = tmp_path / "data"
+    data.mkdir()
+    filled(data)
+    clean = load_corpus(TEXT, str(data), 64)
+    (data / "link").symlink_to(secret / "key")
+    (data / "folder").symlink_to(secret)
+    (data / "up").symlink_to("..")
+    os.mkfifo(data / "pipe")
+    assert load_corpus(TEXT, str(data), 64).digest == clean.digest
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    filled(data)
+    (tmp_path / "link").symlink_to(data)
+    assert load_corpus(TEXT, str(tmp_path / "link"), 64).digest == load_corpus(TEXT, str(data), 64).digest
+
+
+def test_every_trouble_with_the_folder_has_its_own_words_and_a_fix(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "a.txt").write_bytes(b"too little")
+    troubles = {
+        None: "no folder was given",
+        str(tmp_path / "missing"): "does not exist",
+        str(tmp_path / "empty"): "holds no text",
+        str(tmp_path / "small"): "too little data",
+    }
+    for folder, words in troubles.items():
+        with pytest.raises(DataError, match=words) as caught:
+            load_corpus(TEXT, folder, 64)
+        assert "--data" in caught.value.fix
+
+
+def test_too_little_is_fewer_than_four_windows_in_a_part(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a" * BLOCK_BYTES)
+    (tmp_path / "b").write_bytes(b"b" * BLOCK_BYTES)
+    load_corpus(TEXT, str(tmp_path), BLOCK_BYTES // 4 - 1)
+    with pytest.raises(DataError, match="too little data"):
+        load_corpus(TEXT, str(tmp_path), BLOCK_BYTES // 4)
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a" * BLOCK_BYTES)
+    real = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == "a.txt":  # root may read everything, so permissions do not show it
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(DataError, match=r"a\.txt cannot be read: Permission denied"):
+        load_corpus(TEXT, str(tmp_path), 64)
+
+
+def test_stdlib_splits_by_file_without_tests_tables_and_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for excluded in (
+        "test/a.py", "json/tests/a.py", "idlelib/idle_test/a.py", "site-packages/a.py", "encodings/a.py",
+        "pydoc_data/a.py", "json/__pycache__/a.py", "notes.txt",
+    ):  # fmt: skip
+        path = tmp_path / excluded
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"EXCLUDED")
+    content = {}
+    for number in range(300):
+        path = tmp_path / "json" / f"m{number:03d}.py"
+        content[path.name] = f"# {number:03d}\n".encode() * 20
+        path.write_bytes(content[path.name])
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: {"stdlib": str(tmp_path)}[name])
+    corpus = load_corpus(DataSection(), None, 16)
+    held = [body for _, body in sorted(content.items()) if int(blake3(body).hexdigest(), 16) % 50 == 0]
+    kept = [body for _, body in sorted(content.items()) if int(blake3(body).hexdigest(), 16) % 50]
+    assert held
+    assert corpus.holdout.tobytes() == b"".join(held)
+    assert corpus.train.tobytes() == b"".join(kept)
+
+
+def test_the_real_stdlib_is_large_enough() -> None:
+    corpus = load_corpus(DataSection(), None, 1024)
+    assert len(corpus.train) > 5e6
+    assert 0.005 < len(corpus.holdout) / len(corpus.train) < 0.08
