@@ -1,0 +1,81 @@
+"""The command line as a process: codes are really returned, errors come with their fix, help is quick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from peer.cli.main import COMMANDS, peer
+from peer.errors import PeerError
+
+
+def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "peer", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_errors_are_printed_with_their_fix_and_their_code_is_returned(tmp_path: Path) -> None:
+    for arguments, code, words in [
+        (("join", "peernonsense"), 21, "fix: Copy the whole ticket again"),
+        (("bootstrap", "absent.toml"), 20, "peer manifest new"),
+        (("status", "--home", str(tmp_path)), 50, "fix:"),
+        (("join",), 2, "Usage"),
+        (("swarm", "--kill", "x"), 2, "K@SECONDS"),
+        (("swarm", "--set", "sync_evry=2"), 2, "sync_every"),
+    ]:
+        result = call(*arguments, cwd=tmp_path)
+        assert result.returncode == code, (arguments, result)
+        assert words in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom peer.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'grpc', 'hivemind', 'pydantic') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = CliRunner().invoke(peer, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    text = result.output
+    if "Commands:" in text:
+        subcommands = peer.get_command(None, name).commands  # type: ignore[arg-type, union-attr]
+        text = "".join(CliRunner().invoke(peer, [name, sub, "--help"]).output for sub in subcommands)
+    assert "Example: peer" in text
+
+
+def test_manifest_from_new_to_show(tmp_path: Path) -> None:
+    runner, home, file = CliRunner(), str(tmp_path / "home"), str(tmp_path / "run.toml")
+    assert runner.invoke(peer, ["manifest", "new", file, "--home", home]).exit_code == 0
+    assert "ok" in runner.invoke(peer, ["manifest", "check", file]).output
+    shown = json.loads(runner.invoke(peer, ["manifest", "show", file, "--json"]).output)
+    assert shown["parameters"] == 217_664
+    made = runner.invoke(peer, ["id", "show", "--home", home, "--json"])
+    assert json.loads(made.output)["peer_id"] == shown["operator"]
+    address = f"/ip4/127.0.0.1/tcp/4810/p2p/{shown['operator']}"
+    ticket = runner.invoke(peer, ["ticket", file, "--initial-peers", address]).output.strip()
+    opened = json.loads(runner.invoke(peer, ["ticket", ticket, "--json"]).output)
+    assert opened == {"run_id": shown["run_id"], "addresses": [address]}
+
+
+def test_an_edited_manifest_is_refused_until_signed_again(tmp_path: Path) -> None:
+    runner, home, file = CliRunner(), str(tmp_path / "home"), tmp_path / "run.toml"
+    runner.invoke(peer, ["manifest", "new", str(file), "--home", home])
+    file.write_text(file.read_text().replace("seed = 0", "seed = 1"))
+    refused = runner.invoke(peer, ["manifest", "check", str(file)])
+    assert isinstance(refused.exception, PeerError)
+    assert "changed after it was signed" in refused.exception.found
+    assert runner.invoke(peer, ["manifest", "sign", str(file), "--home", home]).exit_code == 0
+    assert runner.invoke(peer, ["manifest", "check", str(file)]).exit_code == 0

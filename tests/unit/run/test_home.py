@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer.errors import HomeBusy, HomeUnusable
+from peer.run.home import LONGEST_SOCKET_PATH, Home, default_home
+
+TRY_LOCK = """
+import sys
+from pathlib import Path
+from peer.errors import HomeBusy
+from peer.run.home import Home
+try:
+    with Home(Path(sys.argv[1])).lock():
+        print("locked")
+except HomeBusy as error:
+    print(error.found)
+"""
+
+
+def try_lock(home: Path) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", TRY_LOCK, str(home)], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_a_second_process_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
+    with Home(tmp_path).lock():
+        assert f"process {os.getpid()}" in try_lock(tmp_path)
+    assert try_lock(tmp_path) == "locked\n"
+
+
+def test_a_second_lock_in_one_process_is_refused_too(tmp_path: Path) -> None:
+    with Home(tmp_path).lock(), pytest.raises(HomeBusy), Home(tmp_path).lock():
+        pass
+
+
+def test_a_lock_file_left_behind_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("99999\n")
+    with Home(tmp_path).lock():
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_home_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HomeUnusable, match="file"):
+        Home(tmp_path / "file" / "home")
+
+
+def test_the_control_socket_always_fits(tmp_path: Path) -> None:
+    short, long = Home(tmp_path / "a"), Home(tmp_path / ("b" * 120))
+    assert len(os.fsencode(long.control_socket)) <= LONGEST_SOCKET_PATH
+    assert long.control_socket == Home(tmp_path / ("b" * 120)).control_socket
+    assert short.control_socket != long.control_socket
+
+
+def test_where_home_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEER_HOME", "/x")
+    assert default_home() == Path("/x")
+    monkeypatch.delenv("PEER_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_home() == Path("/data/peer")

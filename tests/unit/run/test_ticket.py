@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.errors import TicketError
+from peer.identity import Identity
+from peer.run.ticket import MAX_ADDRESSES, Ticket
+
+PEER = Identity.generate().peer_id
+ALPHABET = string.ascii_lowercase + "234567"
+HOSTS = st.one_of(
+    st.ip_addresses(v=4).map(lambda ip: f"/ip4/{ip}"),
+    st.ip_addresses(v=6).map(lambda ip: f"/ip6/{ip}"),
+    st.sampled_from(["/dns4/peer.example", "/dns6/a-b.c", "/dns4/x"]),
+)
+ADDRESSES = st.builds(lambda host, port: f"{host}/tcp/{port}/p2p/{PEER}", HOSTS, st.integers(1, 65535))
+
+
+@given(st.binary(min_size=32, max_size=32), st.lists(ADDRESSES, min_size=1, max_size=MAX_ADDRESSES))
+def test_round_trip_through_shells_hosts_and_upper_case(run_id: bytes, addresses: list[str]) -> None:
+    ticket = Ticket(run_id, tuple(addresses))
+    word = ticket.encode()
+    assert set(word) <= set(ALPHABET)
+    assert word.startswith("peer")
+    assert Ticket.decode(word) == ticket
+    assert Ticket.decode(f" {word[:30]}\n  {word[30:].upper()} ") == ticket
+
+
+WORD = Ticket(b"r" * 32, (f"/ip4/127.0.0.1/tcp/4810/p2p/{PEER}",)).encode()
+
+
+@given(st.integers(0, len(WORD) - 1), st.sampled_from(ALPHABET))
+def test_every_changed_character_is_noticed(place: int, letter: str) -> None:
+    changed = WORD[:place] + letter + WORD[place + 1 :]
+    if changed != WORD:
+        with pytest.raises(TicketError):
+            Ticket.decode(changed)
+
+
+@given(st.integers(0, len(WORD) - 1))
+def test_every_truncation_is_noticed(length: int) -> None:
+    with pytest.raises(TicketError):
+        Ticket.decode(WORD[:length])
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_a_ticket_or_a_ticket_error(text: str) -> None:
+    try:
+        Ticket.decode(text)
+    except TicketError:
+        return
+    raise AssertionError("nobody guesses a checksum")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "/ip4/127.0.0.1/tcp/1",
+        f"/ip4/::1/tcp/1/p2p/{PEER}",
+        f"/ip4/127.0.0.1/udp/1/p2p/{PEER}",
+        f"/ip4/127.0.0.1/tcp/70000/p2p/{PEER}",
+        "/ip4/127.0.0.1/tcp/1/p2p/QmNobody",
+        f"/dns4/sp ace/tcp/1/p2p/{PEER}",
+    ],
+)
+def test_an_address_that_cannot_be_is_named(address: str) -> None:
+    with pytest.raises(TicketError):
+        Ticket(b"r" * 32, (address,)).encode()
+
+
+def test_a_ticket_has_addresses() -> None:
+    with pytest.raises(TicketError):
+        Ticket(b"r" * 32, ()).encode()

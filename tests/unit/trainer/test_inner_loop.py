@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from peer.errors import UsageError
+from peer.protocol.layout import Layout
+from peer.run.sections import ModelSection, OptimizerSection, TrainSection
+from peer.trainer.config import TrainerConfig
+from peer.trainer.corpora import Corpus
+from peer.trainer.device import choose_device
+from peer.trainer.loop import GROW_AFTER, InnerLoop, LossScale
+from peer.trainer.model import empty_model, first_params, layout_of, views_of
+
+MODEL = ModelSection(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+)
+LAYOUT = layout_of(MODEL)
+
+
+def corpus() -> Corpus:
+    data = np.frombuffer(b"the quick brown fox jumps over the lazy dog. " * 200, np.uint8)
+    return Corpus(data[:8000], data[8000:], "")
+
+
+def config(**changes: object) -> TrainerConfig:
+    given = {
+        "model": MODEL,
+        "train": TrainSection(context=16, batch=4, total_rounds=10, eval_windows=8),
+        "sync_every": 10,
+        "seed": 1,
+        "peer_id": "a",
+        "device": "cpu",
+    }
+    return TrainerConfig.model_validate(given | changes)
+
+
+def inner_loop(given: TrainerConfig | None = None, layout: Layout = LAYOUT) -> InnerLoop:
+    return InnerLoop(given or config(), layout, choose_device("cpu"), corpus(), first_params(MODEL, 1))
+
+
+def test_it_learns_and_does_so_the_same_each_time() -> None:
+    loop, twin = inner_loop(), inner_loop()
+    losses = [loop.step() for _ in range(60)]
+    assert losses == [twin.step() for _ in range(60)]
+    assert losses[-1] is not None
+    assert losses[-1] < 4.5 < 5.4 < (losses[0] or 0.0)
+
+
+def test_the_params_given_are_copied_and_the_ones_trained_are_the_flat_vector() -> None:
+    given = first_params(MODEL, 1)
+    loop = InnerLoop(config(), LAYOUT, choose_device("cpu"), corpus(), given)
+    loop.step()
+    loop.step()
+    assert torch.equal(given, first_params(MODEL, 1))
+    changed = [
+        not torch.equal(a, b)
+        for (_, a), (_, b) in zip(views_of(loop.params, LAYOUT), views_of(given, LAYOUT), strict=True)
+    ]
+    assert all(changed), "every tensor takes part"
+
+
+def test_a_step_follows_the_clipped_gradient() -> None:
+    """The first AdamW update has the size of the learning rate in every coordinate, whatever the clipping; so look at
+    the first moment, which is the clipped gradient times 1 - beta1."""
+    clip = 0.01
+    loop = inner_loop(config(optimizer=OptimizerSection(clip=clip)))
+    loop.step()
+    assert float(loop.optimizer.exp_avg.norm()) == pytest.approx((1 - 0.9) * clip, rel=1e-3)
+    loose = inner_loop(config(optimizer=OptimizerSection(clip=1e9)))
+    loose.step()
+    assert float(loose.optimizer.exp_avg.norm()) > 0.02
+
+
+def test_learning_rate_follows_the_place_and_the_optimizer_s_age() -> None:
+    loop = inner_loop()
+    peak = config().optimizer.lr
+    loop.move_to(5, 5)
+    middle = peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (0.55 - 0.05) / 0.95)))
+    assert loop.learning_rate == pytest.approx(middle / 10), "fresh"
+    loop.optimizer.age = 100
+    assert loop.learning_rate == pytest.approx(middle)
+    loop.move_to(0, 0)
+    assert loop.learning_rate == 0.0
+    seconds = inner_loop(config(clock="seconds", sync_every=300))
+    seconds.optimizer.age = 100
+    seconds.move_to(5, 7)
+    assert seconds.learning_rate == pytest.approx(middle)
+
+
+def test_batches_follow_the_place() -> None:
+    loop, twin = inner_loop(), inner_loop()
+    for _ in range(3):
+        loop.step()
+    assert (loop.round, loop.step_in_round) == (0, 3)
+    twin.move_to(0, 3)
+    twin.params.copy_(loop.params)
+    assert loop.step() == twin.step()
+
+
+def test_a_loss_that_is_not_finite_changes_nothing_but_the_place() -> None:
+    loop = inner_loop()
+    loop.step()
+    with torch.no_grad():
+        loop.params[0] = math.inf
+    before, moments, age = loop.params.clone(), loop.optimizer.exp_avg.clone(), loop.optimizer.age
+    losses = [loop.step() for _ in range(5)]
+    assert None in losses, "a window holds the byte, or the tied output does"
+    assert all(loss is None for loss in losses)
+    assert torch.equal(loop.params, before)
+    assert torch.equal(loop.optimizer.exp_avg, moments)
+    assert (loop.optimizer.age, loop.step_in_round) == (age, 6)
+
+
+def test_evaluation_is_the_mean_over_the_holdout_and_leaves_the_rest_alone() -> None:
+    loop = inner_loop()
+    loop.step()
+    live, other = loop.params.clone(), first_params(MODEL, 9)
+    result = loop.evaluate(other)
+    model = empty_model(MODEL)
+    model.load_state_dict(dict(views_of(other, LAYOUT)), assign=True)
+    holdout = corpus().holdout
+    starts = np.linspace(0, len(holdout) - 17, 8).astype(int)
+    windows = torch.tensor(np.stack([holdout[at : at + 17] for at in starts])).long()
+    expected = F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).detach()
+    assert result.loss == pytest.approx(float(expected), rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(result.loss / math.log(2))
+    assert result.tokens == 8 * 16
+    assert torch.equal(loop.params, live)
+    assert loop.evaluate(live).loss < result.loss
+    assert loop.step() is not None, "training goes on after an evaluation"
+
+
+def test_replace_touches_one_fragment() -> None:
+    cut = Layout(LAYOUT.tensors, ((0, 2), (2, len(LAYOUT.tensors))))
+    loop = inner_loop(layout=cut)
+    start, end = cut.fragment_span(1)
+    before = loop.params.clone()
+    loop.replace(1, torch.full((end - start,), 0.5))
+    assert torch.equal(loop.params[:start], before[:start])
+    assert bool((loop.params[start:] == 0.5).all())
+
+
+def test_loss_scale_falls_at_an_overflow_and_rises_after_long_quiet() -> None:
+    scale = LossScale(1024.0)
+    scale.update(finite=False)
+    assert scale.value == 512.0
+    for _ in range(GROW_AFTER):
+        assert scale.value == 512.0
+        scale.update(finite=True)
+    assert scale.value == 1024.0
+    low = LossScale(1.0)
+    low.update(finite=False)
+    assert low.value == 1.0
+
+
+def test_device_choice_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no CUDA device" in choose_device("auto").reason
+    assert choose_device("cpu").autocast is None
+    with pytest.raises(UsageError, match="no CUDA device"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    for bf16, precision in ((True, torch.bfloat16), (False, torch.float16)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, answer=bf16: answer)
+        assert choose_device("auto").autocast is precision

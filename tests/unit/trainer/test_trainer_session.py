@@ -1,0 +1,360 @@
+"""The trainer's side of the seam, in this process: the line is played by the test."""
+
+from __future__ import annotations
+
+import math
+import queue
+import shutil
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from peer.errors import StateError
+from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.trainer import saved
+from peer.trainer.arena import Arena, read_counters
+from peer.trainer.config import TrainerConfig
+from peer.trainer.corpora import BLOCK_BYTES
+from peer.trainer.model import first_params, layout_of
+from peer.trainer.session import Session
+
+MODEL = ModelSection(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+)
+LAYOUT = layout_of(MODEL)
+HALVES = ((0, 4), (4, len(LAYOUT.tensors)))
+TOKENS = 4 * 16
+"""Of a step."""
+
+
+class Idle(Exception):
+    """The session waits for a command."""
+
+
+class ScriptedLine:
+    """Hands out commands; ends the session's run when it would block, or at an answer named beforehand."""
+
+    def __init__(self) -> None:
+        self.inbox = self
+        self.waiting: deque[dict[str, Any]] = deque()
+        self.answers: dict[int, dict[str, Any]] = {}
+        self.stop_at = 0
+
+    def empty(self) -> bool:
+        return not self.waiting
+
+    def get(self, timeout: float | None = None) -> dict[str, Any]:
+        if not self.waiting:
+            raise Idle if timeout is None else queue.Empty
+        return self.waiting.popleft()
+
+    def send(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            self.answers[message["id"]] = message
+            if message["id"] == self.stop_at:
+                raise Idle
+
+
+class Played:
+    """A session and the calls of its daemon."""
+
+    def __init__(
+        self, folder: Path, data: Path, fragments: tuple[tuple[int, int], ...] = LAYOUT.fragments, **changes: Any
+    ):
+        given = {
+            "model": MODEL,
+            "data": DataSection(kind="text"),
+            "data_dir": str(data),
+            "train": TrainSection(context=16, batch=4, total_rounds=10, eval_windows=8),
+            "sync_every": 10,
+            "seed": 1,
+            "peer_id": "a",
+            "device": "cpu",
+        }
+        self.folder = folder
+        self.arena = Arena(folder, LAYOUT, create=True)
+        self.line = ScriptedLine()
+        self.session = Session(self.line, TrainerConfig.model_validate(given | changes), fragments, folder)  # type: ignore[arg-type]
+        self.fragments = fragments
+        self._id = 0
+
+    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        self._id += 1
+        self.line.waiting.append({"id": self._id, "op": op, **fields})
+        self.line.stop_at = self._id
+        with pytest.raises(Idle):
+            self.session.run()
+        answer = self.line.answers[self._id]
+        return answer.get("ok", answer)
+
+    def start(self, params: torch.Tensor | None = None, round_: int = 0, resume: Path | None = None) -> None:
+        self.arena.inn.copy_(first_params(MODEL, 1) if params is None else params)
+        self.call("start", round=round_, resume=str(resume) if resume else None)
+
+    def work(
+        self,
+        steps: int | None = None,
+        until: float | None = None,
+        round_: int = 0,
+        fragment: int = 0,
+        hold: bool = True,
+    ) -> dict[str, Any]:
+        return self.call("work", steps=steps, until=until, round=round_, fragment=fragment, hold=hold)
+
+    def apply(self, params: torch.Tensor, base: int, next_round: int, fragment: int = 0) -> None:
+        start, end = self.session._layout.fragment_span(fragment)
+        self.arena.inn[start:end].copy_(params)
+        self.call("apply", fragment=fragment, base=base, next_round=next_round)
+
+    def counters(self) -> Any:
+        return read_counters(self.folder, len(self.fragments))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes((b"the quick brown fox jumps over the lazy dog. " * BLOCK_BYTES)[: 3 * BLOCK_BYTES])
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def test_work_is_counted_from_the_last_apply(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    work = played.work(steps=3)
+    assert (work["steps"], work["tokens"], work["processed"], work["skipped"]) == (3, 3 * TOKENS, 3 * TOKENS, 0)
+    assert 5.0 < work["loss"] < 6.0
+    assert played.counters().base == (0,)
+    played.apply(played.arena.out.clone(), work["processed"], 1)
+    assert played.counters().base == (3 * TOKENS,)
+    work = played.work(steps=2, round_=1)
+    assert (work["steps"], work["tokens"], work["processed"]) == (2, 2 * TOKENS, 5 * TOKENS)
+    assert played.counters().steps == 5
+    assert played.counters().seconds_training > 0
+    assert played.counters().seconds_waiting > 0
+
+
+def test_what_is_applied_is_what_trains_on(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    work = played.work(steps=2)
+    other = first_params(MODEL, 77)
+    played.apply(other, work["processed"], 1)
+    assert torch.equal(played.session._loop.params, other)
+    assert (played.session._loop.round, played.session._loop.step_in_round) == (1, 0)
+
+
+def test_a_round_that_was_skipped_moves_the_place_but_not_the_count(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    work = played.work(steps=2)
+    work = played.work(steps=4, round_=6)
+    assert (work["steps"], work["tokens"]) == (4, 4 * TOKENS)
+    assert (played.session._loop.round, played.session._loop.step_in_round) == (6, 2)
+
+
+def test_a_moment_that_has_passed_gives_a_snapshot_at_once(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    work = played.work(until=time.time() - 1.0)
+    assert (work["steps"], work["tokens"]) == (0, 0)
+    assert math.isnan(work["loss"])
+    assert torch.equal(played.arena.out, first_params(MODEL, 1))
+
+
+class Watch:
+    """A clock that inner steps move: each takes `step` seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, played: Played, step: float) -> None:
+        self.now = 1000.0
+        real = played.session._loop.step
+
+        def slow() -> float | None:
+            self.now += step
+            return real()
+
+        monkeypatch.setattr(played.session._loop, "step", slow)
+        monkeypatch.setattr(time, "time", lambda: self.now)
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: int(self.now * 1e9))
+
+
+@pytest.mark.parametrize(("until", "steps"), [(1000.4, 1), (1004.4, 4), (1004.6, 5), (1005.0, 5)])
+def test_it_stops_at_the_boundary_nearest_to_the_moment(
+    until: float, steps: int, home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of one second; before the first one nothing is known of their length, so one is made."""
+    played = Played(home, data)
+    played.start()
+    Watch(monkeypatch, played, 1.0)
+    work = played.work(until=until)
+    assert (work["steps"], work["seconds"]) == (steps, steps)
+
+
+def test_streaming_goes_on_after_the_snapshot(home: Path, data: Path) -> None:
+    played = Played(home, data, HALVES)
+    played.start()
+    first = played.work(steps=3, fragment=0, hold=False)
+    assert played.session._running
+    snapshot = played.arena.out[: played.session._layout.fragment_elements(0)].clone()
+    played.call("evaluate")
+    with pytest.raises(Idle):
+        _run_steps(played, 2)
+    played.apply(snapshot, first["processed"], 1, fragment=0)
+    assert played.counters().base == (3 * TOKENS, 0)
+    done = played.counters().tokens
+    work = played.work(steps=1, fragment=0, round_=2)
+    assert work["tokens"] == played.counters().tokens - 3 * TOKENS
+    assert work["steps"] * TOKENS == work["tokens"] >= done - 3 * TOKENS + TOKENS
+    assert work["loss"] < 6.0
+    other = played.work(steps=0, fragment=1, round_=3)
+    assert other["tokens"] == played.counters().tokens, "the other fragment's base has not moved"
+
+
+def _run_steps(played: Played, steps: int) -> None:
+    left = [steps]
+    real = played.session._rest
+
+    def rest(worked_s: float) -> None:
+        real(worked_s)
+        left[0] -= 1
+        if not left[0]:
+            raise Idle
+
+    played.session._rest = rest  # type: ignore[method-assign]
+    try:
+        played.session.run()
+    finally:
+        played.session._rest = real  # type: ignore[method-assign]
+
+
+def test_hold_ends_work_under_way(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    played.line.waiting += [
+        {"id": 90, "op": "work", "steps": 10**6, "until": None, "round": 0, "fragment": 0, "hold": True},
+        {"op": "hold"},
+    ]
+    with pytest.raises(Idle):
+        played.session.run()
+    assert 90 not in played.line.answers
+    assert played.work(steps=1)["steps"] == 1
+
+
+def test_skipped_steps_are_counted_and_their_loss_is_not(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    real, calls = played.session._loop.step, [0]
+
+    def sometimes() -> float | None:
+        calls[0] += 1
+        loss = real()
+        return loss if calls[0] % 2 else None
+
+    played.session._loop.step = sometimes  # type: ignore[method-assign]
+    work = played.work(steps=4)
+    assert (work["steps"], work["skipped"], work["tokens"]) == (4, 2, 4 * TOKENS)
+    assert 5.0 < work["loss"] < 6.0
+
+
+def test_throttled_it_rests_in_proportion_and_takes_commands_meanwhile(home: Path, data: Path) -> None:
+    played = Played(home, data, speed=0.25)
+    played.start()
+    waits: list[float] = []
+
+    def get(timeout: float | None = None) -> dict[str, Any]:
+        if timeout is None:
+            raise Idle
+        waits.append(timeout)
+        raise queue.Empty
+
+    played.work(steps=1)
+    played.session._running = True
+    played.line.get = get  # type: ignore[method-assign]
+    played.session._rest(2.0)
+    assert waits == [pytest.approx(6.0, abs=0.1)]
+
+
+def test_resumed_training_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path, home: Path, data: Path) -> None:
+    one = Played(home, data)
+    one.start()
+    work = one.work(steps=4)
+    one.apply(one.arena.out.clone(), work["processed"], 1)
+    one.work(steps=5, round_=1)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    one.call("save", folder=str(folder))
+    copy = tmp_path / "copy"
+    shutil.copytree(home, copy)
+    expected = one.work(steps=12, round_=1)
+
+    two = Played(copy, data)
+    two.start(first_params(MODEL, 55), resume=folder)
+    assert two.counters().base == (4 * TOKENS,), "left as it was"
+    resumed = two.work(steps=12, round_=1)
+    assert {k: v for k, v in resumed.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
+    assert torch.equal(two.arena.out, one.arena.out)
+
+
+def test_a_save_older_than_the_counter_gives_the_inner_optimizer_only(tmp_path: Path, home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    played.work(steps=3)
+    played.call("save", folder=str(tmp_path))
+    moments = played.session._loop.optimizer.exp_avg.clone()
+    played.work(steps=5)
+    again = Played(home, data)
+    given = first_params(MODEL, 5)
+    again.start(given, round_=2, resume=tmp_path)
+    loop = again.session._loop
+    assert torch.equal(loop.params, given)
+    assert torch.equal(loop.optimizer.exp_avg, moments)
+    assert (loop.optimizer.age, loop.round, loop.step_in_round) == (3, 2, 0)
+    assert again.counters().base == (5 * TOKENS,)
+
+
+def test_a_start_without_resume_drops_what_was_outstanding(home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    played.work(steps=3)
+    again = Played(home, data)
+    again.start()
+    assert (again.counters().tokens, again.counters().base) == (3 * TOKENS, (3 * TOKENS,))
+    assert again.session._loop.optimizer.age == 0
+
+
+def test_a_folder_that_is_not_a_save_is_refused(tmp_path: Path, home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    good = tmp_path / "good"
+    good.mkdir()
+    played.call("save", folder=str(good))
+    tensors, place = good / saved.TENSORS, good / saved.PLACE
+    for path, content in (
+        (tensors, b"torn"),
+        (place, b"{}"),
+        (place, place.read_bytes().replace(b'"format": 1', b'"format": 2')),
+    ):
+        before = path.read_bytes()
+        path.write_bytes(content)
+        with pytest.raises(StateError, match="good"):
+            Played(home, data).start(resume=good)
+        path.write_bytes(before)
+    Played(home, data).start(resume=good)
+
+
+def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path: Path, home: Path, data: Path) -> None:
+    played = Played(home, data)
+    played.start()
+    assert "failed" in played.call("save", folder=str(tmp_path / "missing"))
+    assert played.work(steps=1)["steps"] == 1
