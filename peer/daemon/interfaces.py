@@ -130,7 +130,8 @@ class Trainer(Protocol):
         """Loss of these parameters (whole model) on the fixed hold-out; the trainer's own params stay as they are."""
 
     async def save(self, folder: Path) -> None:
-        """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary."""
+        """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary. Raises
+        OSError when that fails (a full disk); the trainer goes on."""
 
     def counters(self) -> Counters:
         """Read now, from the file: works without a running trainer."""

@@ -308,7 +308,7 @@ class PeerDaemon:
             saved = await self._bulk(
                 lambda: checkpoints.commit(folder, outer.params, outer.momentum, self._options.run_id, digest, facts)
             )
-        except (CheckpointError, TrainerDied, TimeoutError) as error:
+        except (CheckpointError, TrainerDied, OSError) as error:  # a TimeoutError is an OSError
             self._journal.append(events.CheckpointFailed(reason=str(error) or "the trainer did not answer in time"))
             return
         seconds = time.monotonic() - began

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from peer.protocol.layout import Layout, TensorSpec
 from peer.run.sections import ModelSection
 
-LAST_NORM = 0.2
+LAST_NORM = 0.35
 
 
 @lru_cache(maxsize=4)
@@ -151,8 +151,8 @@ def first_params(config: ModelSection, seed: int) -> Tensor:
     """The run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
 
     Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding 1/sqrt(hidden_size), norms 1, but the last
-    norm 0.2, so that the first guess is uniform although the embedding is the head as well. (Measured on the tiny model
-    after 500 steps: 1.92 nats a byte; with an embedding of 0.02 instead 2.00.)"""
+    norm 0.35, so that the first guess is nearly uniform although the embedding is the head as well. (Tiny model, four peers,
+    600 steps: 1.88 nats a byte; last norm 1: 1.83, but from 5.98; 0.2: 1.94; an embedding of 0.02 is worse still.)"""
     layout = layout_of(config)
     noise = torch.Generator().manual_seed(seed % 2**63)
     flat = torch.ones(layout.elements)
