@@ -2,7 +2,7 @@
 
     python benchmarks/joining.py [--seeds 3] [--out joining.json]
 
-Prints a table: mean validation loss of the peers and spread of the replicas, with and without exchange, and the ratios."""
+Prints a table: mean validation loss of the peers and spread of the replicas, with and without exchange, and ratios."""
 
 from __future__ import annotations
 

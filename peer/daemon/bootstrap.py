@@ -32,7 +32,7 @@ async def run_bootstrap(
     Raises PeerError for everything a person can mend."""
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
-    with Home(options.home).lock():
+    with Home(options.home).lock(options.identity_path):
         async with open_node(options, run_id, say) as node:
             node.donor.manifest = signed
             layout = layout_of(signed.manifest.model)

@@ -206,17 +206,19 @@ class Coordinator:
         opens, closes = self._window(started, due)
         self.matchmaker.open(key, opens, closes)
         self.live.due_at, self.live.phase = due, "training"
-        async with asyncio.TaskGroup() as group:
-            seeking = group.create_task(self._seek())
-            try:
-                work = await self._work(key, due)
-                if work is None:
-                    return round_
-                self._emit(events.RoundDue(round=round_, fragment=key.fragment, deadline=self._closes(work, due)))
-                await self._conclude(key, work, due)
-            finally:
-                self.matchmaker.close()
-                seeking.cancel()
+        seeking = asyncio.create_task(self._seek())
+        try:
+            work = await self._work(key, due)
+            if work is None:
+                return round_
+            self._emit(events.RoundDue(round=round_, fragment=key.fragment, deadline=self._closes(work, due)))
+            await self._conclude(key, work, due)
+        finally:
+            self.matchmaker.close()
+            seeking.cancel()
+            await asyncio.wait({seeking})
+        if not seeking.cancelled():
+            seeking.result()
         if self._rounds.kind == "steps":
             took = self._clock.now() - started
             self._round_seconds = took if not self._round_seconds else 0.5 * (self._round_seconds + took)
@@ -231,8 +233,7 @@ class Coordinator:
             return
         cut = self._cut(work)
         got = await self._exchange_round(key, work, self._closes(work, due))
-        await self._outer_step(key, work, cut, got)
-        self._journal(key, work, cut, got)
+        await _whole(self._step_and_journal(key, work, cut, got))
         outer = self._outer.fragment(key.fragment)
         self.live.phase = "applying"
         await self._trainer.apply(key, outer, work.processed, key.round + 1)
@@ -279,6 +280,11 @@ class Coordinator:
         record = self._view.peers.get(partner) or self._unknown(partner)
         wait_s = max(0.0, closes - self._clock.now())
         return await self._exchange.swap(record, key, own, wait_s, lambda: self.matchmaker.alive(partner, key))
+
+    async def _step_and_journal(self, key: RoundKey, work: Work, cut: Cut, got: Exchanged) -> None:
+        """Belong together: a step that is not in the journal would be counted as lost work."""
+        await self._outer_step(key, work, cut, got)
+        self._journal(key, work, cut, got)
 
     async def _outer_step(self, key: RoundKey, work: Work, cut: Cut, got: Exchanged) -> None:
         method = self._plan.method
@@ -449,3 +455,13 @@ class Coordinator:
             for task in (running, leaving):
                 task.cancel()
             await asyncio.wait({running, leaving})
+
+
+async def _whole(call: Awaitable[None]) -> None:
+    """Run to the end even when cancelled meanwhile; the cancellation comes after."""
+    running = asyncio.ensure_future(call)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise

@@ -18,7 +18,7 @@ from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_line, status_report
 from peer.daemon.view import RECORD_TTL_S, View
-from peer.errors import ExchangeError, ManifestError, TrainerDied
+from peer.errors import ExchangeError, ManifestError, PeerError, TrainerDied
 from peer.net.directory.record import seal
 from peer.observe import events
 from peer.observe.journal import Journal
@@ -57,7 +57,7 @@ class JoinOptions(NodeOptions):
 async def run_peer(options: JoinOptions, say: Say) -> int:
     """Take part until the run is over, a signal, or `peer leave`; the exit code. Raises PeerError for everything a
     person can mend."""
-    with Home(options.home).lock():
+    with Home(options.home).lock(options.identity_path):
         async with open_node(options, options.run_id, say) as node:
             daemon = PeerDaemon(options, node)
             return await daemon.run()
@@ -77,19 +77,24 @@ class PeerDaemon:
         self._view: View | None = None
         self._main: asyncio.Task[int] | None = None
         self._checkpointed_at = 0.0
+        self._exit_code = 1
 
     async def run(self) -> int:
         await serve_control(self._node, self._control)
         with on_stop_signals(self._leave):
             self._main = asyncio.create_task(self._take_part())
             try:
-                return await self._main
+                self._exit_code = await self._main
             except asyncio.CancelledError:
                 if not self._facts.leaving:
                     raise
-                return 0  # told to leave before there was anything to drain
+                self._exit_code = 0  # told to leave before there was anything to drain
+            except PeerError as error:
+                self._exit_code = error.exit_code
+                raise
             finally:
                 await self._close()
+        return self._exit_code
 
     # -- leaving -----------------------------------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class PeerDaemon:
         if node.control is not None:
             await node.control.close()
         self._bulk.close()
-        self._journal.append(events.Left(exit_code=0))
+        self._journal.append(events.Left(exit_code=self._exit_code))
         self._journal.close()
         node.say("left")
 

@@ -78,29 +78,18 @@ class Home:
         return RunFolder(folder)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold this home for one process. The lock is the kernel's, so a crash leaves none behind.
+    def lock(self, identity_path: Path | None = None) -> Iterator[None]:
+        """Hold this home (and a key that lies elsewhere) for one process. The locks are the kernel's, so a crash leaves
+        none behind.
 
-        Raises HomeBusy naming the process that holds it."""
-        path = self.path / "lock"
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise HomeUnusable(f"cannot write to {self.path}: {error.strerror}", "Choose another --home.") from error
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
-                raise HomeBusy(
-                    f"{self.path} is in use by process {holder}",
-                    "Give this one another --home, or end the other with `peer leave`.",
-                ) from None
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        Raises HomeBusy naming the process that holds one of them."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_locked(self.path / "lock", self.path))
+            if identity_path is not None:
+                key = identity_path.expanduser().absolute()
+                self._make(key.parent)
+                stack.enter_context(_locked(key.with_name(key.name + ".lock"), key))
             yield
-        finally:
-            os.close(fd)
 
     @staticmethod
     def _make(folder: Path) -> None:
@@ -110,3 +99,25 @@ class Home:
             raise HomeUnusable(
                 f"cannot make the folder {folder}: {error.strerror}", "Choose another --home, or free the path."
             ) from error
+
+
+@contextlib.contextmanager
+def _locked(lock: Path, what: Path) -> Iterator[None]:
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise HomeUnusable(f"cannot write to {lock.parent}: {error.strerror}", "Choose another --home.") from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
+            raise HomeBusy(
+                f"{what} is in use by process {holder}",
+                "Give this one another --home (and key), or end the other with `peer leave`.",
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)

@@ -79,9 +79,9 @@ class Swarm:
 
     async def _play(self) -> None:
         """Wait until training begins, then do what the plan says, until all peers have ended."""
+        await self._until_training()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._progress())]
-            await self._until_training()
             helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.kills]
             joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.joins]
             if self._plan.minutes is not None:

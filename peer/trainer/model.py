@@ -151,8 +151,8 @@ def first_params(config: ModelSection, seed: int) -> Tensor:
     """The run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
 
     Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding 1/sqrt(hidden_size), norms 1, but the last
-    norm 0.35, so that the first guess is nearly uniform although the embedding is the head as well. (Tiny model, four peers,
-    600 steps: 1.88 nats a byte; last norm 1: 1.83, but from 5.98; 0.2: 1.94; an embedding of 0.02 is worse still.)"""
+    norm 0.35, so that the first guess is nearly uniform although the embedding is the head as well. (Tiny model, four
+    peers, 600 steps: 1.88 nats a byte; last norm 1: 1.83, but from 5.98; 0.2: 1.94; a smaller embedding is worse.)"""
     layout = layout_of(config)
     noise = torch.Generator().manual_seed(seed % 2**63)
     flat = torch.ones(layout.elements)

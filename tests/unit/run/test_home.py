@@ -40,6 +40,16 @@ def test_a_second_lock_in_one_process_is_refused_too(tmp_path: Path) -> None:
         pass
 
 
+def test_one_key_is_for_one_process_whatever_the_homes(tmp_path: Path) -> None:
+    key = tmp_path / "keys" / "identity.key"
+    with (
+        Home(tmp_path / "a").lock(key),
+        pytest.raises(HomeBusy, match=r"identity\.key"),
+        Home(tmp_path / "b").lock(key),
+    ):
+        pass
+
+
 def test_a_lock_file_left_behind_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("99999\n")
     with Home(tmp_path).lock():

@@ -104,4 +104,4 @@ def test_the_first_loss_is_near_that_of_guessing() -> None:
     tokens = torch.randint(0, 256, (16, 65), generator=torch.Generator().manual_seed(0))
     logits = bound(config, first_params(config, 0))(tokens[:, :-1]).detach()
     loss = float(F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()))
-    assert loss == pytest.approx(math.log(256), abs=0.05)
+    assert loss == pytest.approx(math.log(256), abs=0.1)
