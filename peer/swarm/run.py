@@ -65,6 +65,7 @@ class Swarm:
         self._ticket = await start_bootstrap(self._bootstrap, plan.home / "run.toml", plan.peers)
         for number in range(1, plan.peers + 1):
             await self._start_peer(number, plan.peers)
+        self._say("the processes start; that takes a quarter of a minute")
 
     async def _start_peer(self, number: int, min_peers: int) -> None:
         daemon = self._peers.setdefault(number, Daemon(f"peer {number}", self._plan.home / f"peer-{number}"))
