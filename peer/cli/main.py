@@ -51,18 +51,22 @@ def peer() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code."""
+    """Run a command and exit with its code. A defect of ours shows as a traceback, and exits with 1."""
     try:
-        peer.main(args=arguments, prog_name="peer", standalone_mode=False)
-    except click.exceptions.Abort:
+        code = peer.main(args=arguments, prog_name="peer", standalone_mode=False)
+    except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     except PeerError as error:
-        click.echo(f"error: {error.found}", err=True)
+        click.echo(f"error: {_harmless(error.found)}", err=True)
         if error.fix:
-            click.echo(f"  fix: {error.fix}", err=True)
+            click.echo(f"  fix: {_harmless(error.fix)}", err=True)
         sys.exit(error.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _harmless(text: str) -> str:
+    """Other peers' sentences are in errors: what a terminal would obey is shown instead."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import click
 
 from peer import identity as identities
-from peer.cli.options import as_json, home, identity_path
+from peer.cli.options import as_json, home, identity_path, settings
+from peer.errors import ManifestError
 from peer.identity import Identity
 from peer.run.home import Home
 from peer.run.manifest import (
-    Manifest,
     SignedManifest,
     load_signed,
     parse_manifest,
-    read_text,
+    read_raw,
     sign_file,
     signature_path,
     write_new,
 )
-from peer.run.presets import describe, resolve
+from peer.run.presets import bytes_per_round, describe, resolve
 
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
 
@@ -31,24 +32,32 @@ def command() -> None:
     """Make, check, sign and show manifests. A manifest is the run: its exact bytes are hashed into the run's id."""
 
 
-@command.command("new", epilog="Example: peer manifest new run.toml")
+@command.command("new", epilog="Example: peer manifest new run.toml --set sync_every=300 --set name=my-run")
 @FILE
+@settings
 @home
 @identity_path
-def new(file: Path, home: Path, identity_path: Path | None) -> None:
-    """Write a commented manifest of the tiny built-in run, with your key as operator, and sign it."""
-    signed = write_new(file, _key(home, identity_path))
-    click.echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}")
+def new(file: Path, preset: str | None, settings: tuple[str, ...], home: Path, identity_path: Path | None) -> None:
+    """Write a manifest of the tiny built-in run, with your key as operator, and sign it. Without --set and --preset it
+    is commented. A file that is there is never overwritten."""
+    if preset is not None:
+        settings = (*settings, f"sync.preset={preset}")
+    operator = _key(home, identity_path)
+    signed = write_new(file, operator, settings)
+    click.echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
     click.echo(f"next: peer bootstrap {file}    (after an edit first: peer manifest sign {file})")
 
 
-@command.command("check", epilog="Example: peer manifest check run.toml")
+@command.command("check", epilog="Example: peer manifest check run.toml --json")
 @FILE
-def check(file: Path) -> None:
-    """Say whether a manifest can be run: every finding at once, and whether it is signed."""
-    parse_manifest(read_text(file).encode())
-    load_signed(file)
-    click.echo(f"{file}: ok, signed by its operator")
+@as_json
+def check(file: Path, as_json: bool) -> None:
+    """Say whether a manifest can be run: every finding at once, and whether its operator signed it."""
+    signed = load_signed(file)
+    if as_json:
+        click.echo(json.dumps({"run_id": signed.run_id.hex(), "operator": signed.manifest.operator}, indent=2))
+    else:
+        click.echo(f"{file}: ok, signed by its operator")
 
 
 @command.command("sign", epilog="Example: peer manifest sign run.toml")
@@ -66,25 +75,29 @@ def sign(file: Path, home: Path, identity_path: Path | None) -> None:
 @as_json
 def show(file: Path, as_json: bool) -> None:
     """Tell what a manifest means: run id, method, size of the model, bytes on the wire."""
-    raw = read_text(file).encode()
+    raw = read_raw(file)
     manifest = parse_manifest(raw)
-    report = {"run_id": SignedManifest(raw, b"").run_id.hex(), "name": manifest.name, "operator": manifest.operator}
-    parameters = count_parameters(manifest)
-    rows = describe(resolve(manifest.sync), parameters)
+    method, parameters = resolve(manifest.sync), manifest.model.parameters
+    report = {
+        "run_id": SignedManifest(raw, b"").run_id.hex(),
+        "name": manifest.name,
+        "operator": manifest.operator,
+        "signature": _signature(file),
+    }
     if as_json:
-        click.echo(json.dumps({**report, "parameters": parameters, "method": dict(rows)}, indent=2))
+        cost = {"parameters": parameters, "bytes_per_round": bytes_per_round(method, parameters)}
+        click.echo(json.dumps({**report, **cost, "method": dataclasses.asdict(method)}, indent=2))
         return
-    for name, value in [*report.items(), ("parameters", f"{parameters:,}"), *rows]:
+    for name, value in [*report.items(), ("parameters", f"{parameters:,}"), *describe(method, parameters)]:
         click.echo(f"{name.replace('_', ' '):>18}  {value}")
 
 
-def count_parameters(manifest: Manifest) -> int:
-    """Of the llama kind, from its configuration alone."""
-    m = manifest.model
-    head = m.hidden_size // m.num_attention_heads
-    attention = m.hidden_size * m.hidden_size * 2 + 2 * m.hidden_size * head * m.num_key_value_heads
-    layer = attention + 3 * m.hidden_size * m.intermediate_size + 2 * m.hidden_size
-    return m.vocab_size * m.hidden_size + m.num_hidden_layers * layer + m.hidden_size
+def _signature(file: Path) -> str:
+    try:
+        load_signed(file)
+    except ManifestError as error:
+        return f"none that holds: {error.found}"
+    return "good"
 
 
 def _key(home: Path, identity_path: Path | None) -> Identity:

@@ -64,3 +64,11 @@ def announce_maddrs(function: F) -> F:
 
 def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
+
+
+def settings(function: F) -> F:
+    """`--preset` and `--set`, as what a manifest is derived with: `key=value` each."""
+    function = click.option("--preset", help="Synchronization preset: noloco, none.")(function)
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")(
+        function
+    )

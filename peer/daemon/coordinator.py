@@ -37,6 +37,8 @@ LINGER_S = 30.0
 """A peer that did all its rounds answers others no longer than this."""
 GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
+TOGETHER_S = 1.0
+"""Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
 NAMED_MISSES = 1000
 """Rounds missed in one gap that are journaled one by one."""
 
@@ -159,7 +161,9 @@ class Coordinator:
     def _first_round(self, first: int) -> int:
         if self._rounds.kind == "steps":
             return max(first, self._view.swarm_round(first))
-        return max(0, self._rounds.first_round_for(self._clock.now()))
+        now = self._clock.now()
+        began_with_the_run = now - self._rounds.start < TOGETHER_S
+        return max(0, self._rounds.first_round_for(self._rounds.start if began_with_the_run else now))
 
     def _finished(self, round_: int) -> bool:
         return round_ >= self._plan.total_rounds

@@ -14,6 +14,7 @@ from peer.daemon.interfaces import Clock, Transport
 from peer.errors import BadPayload, ExchangeError, PartnerLost
 from peer.outer.rules import all_finite
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
+from peer.protocol.payload import BufferSink, BytesSource
 
 T = TypeVar("T")
 
@@ -29,35 +30,6 @@ class Offload(Protocol):
     """Runs heavy work off the event loop, at low priority."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
-
-
-class BytesSource:
-    """A payload that lies in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._data)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return bytes(self._data[offset : offset + size])
-
-
-class BufferSink:
-    """Collects a payload of a length known beforehand."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.data = bytearray(nbytes)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.data)
-
-    def write(self, offset: int, data: bytes) -> None:
-        assert offset + len(data) <= len(self.data), "the frame reader checks lengths"
-        self.data[offset : offset + len(data)] = data
 
 
 class Exchange:

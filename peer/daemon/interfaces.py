@@ -10,10 +10,10 @@ from typing import Protocol
 
 import torch
 
+from peer.net.handler import Handler
 from peer.protocol.messages import (
     Answer,
     Offer,
-    PeerId,
     PeerRecord,
     RoundKey,
     Sink,
@@ -64,27 +64,6 @@ class Directory(Protocol):
 
     async def peers(self) -> list[PeerRecord]:
         """The live records of this run but our own: signature, run id and expiry checked, latest per peer."""
-
-
-class Handler(Protocol):
-    """What a transport asks of its owner when others call. Synchronous: answers come from state at hand."""
-
-    def on_hello(self, record: PeerRecord) -> None:
-        """A caller proved its key and showed its record: it can be dialled back before the directory shows it."""
-
-    def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
-
-    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
-        """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
-
-    def on_manifest(self) -> tuple[bytes, bytes] | None:
-        """(exact manifest bytes, signature), None if we have none yet."""
-
-    def on_state(self) -> StateIndex | None:
-        """Describe an immutable snapshot to donate; None without a complete state (promise 4)."""
-
-    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        """Bytes of a piece of a snapshot described before; None when it is gone."""
 
 
 class Transport(Protocol):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from peer.daemon.interfaces import Clock, Directory, Transport
-from peer.errors import ExchangeError, ManifestError, StateError, SwarmUnreachable
+from peer.errors import ExchangeError, JoinRefused, ManifestError, PartnerRefused, StateError, SwarmUnreachable
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
 from peer.protocol.messages import PeerRecord, RunId, Status
@@ -23,6 +23,12 @@ RETRY_S = 1.0
 FIRST_CONTACT_S = 120.0
 STATE_WAIT_S = 600.0
 CALL_TIMEOUT_S = 10.0
+
+FINAL_REFUSALS = {
+    "wire_version": "Update this program: pip install -U peer-swarm",
+    "clock": "Set this machine's clock, e.g. with: timedatectl set-ntp true",
+}
+"""Refusals that asking again does not change, and what does."""
 
 Say = Callable[[str], None]
 
@@ -49,12 +55,12 @@ async def obtain_manifest(
 ) -> SignedManifest:
     """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
 
-    Raises SwarmUnreachable when nobody answered for two minutes."""
+    Raises SwarmUnreachable when nobody answered for two minutes, JoinRefused when everybody refuses for good."""
     deadline = asyncio.get_running_loop().time() + FIRST_CONTACT_S
     said = ""
     while asyncio.get_running_loop().time() < deadline:
         records = await directory.peers()
-        problem = "nobody of this run is in the directory yet"
+        problem, refusals = "nobody of this run is in the directory yet", dict[str, PartnerRefused]()
         for record in records:
             try:
                 raw, signature = await transport.fetch_manifest(record, CALL_TIMEOUT_S)
@@ -64,9 +70,14 @@ async def obtain_manifest(
                     continue
                 signed.verify()
             except (ExchangeError, ManifestError) as error:
+                if isinstance(error, PartnerRefused) and error.code in FINAL_REFUSALS:
+                    refusals[record.peer_id] = error
                 problem = f"{record.peer_id}: {error}"
                 continue
             return signed
+        if refusals and len(refusals) == len(records):
+            refusal = next(iter(refusals.values()))
+            raise JoinRefused(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
         if problem != said:
             say(f"waiting for the manifest: {problem}")
             said = problem

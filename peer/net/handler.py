@@ -1,5 +1,4 @@
-"""What the exchange asks of its owner when others call (the same shape as `peer.daemon.interfaces.Handler`, which the
-layers below the daemon do not import)."""
+"""What the exchange asks of its owner when others call."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from peer.net.stream import Caps, Terms, read_open, send_payload, swap_payloads
 from peer.net.tokens import LIFETIME_S, TokenTable
 from peer.protocol.frames import Kind, pack
 from peer.protocol.messages import Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
+from peer.protocol.payload import BytesSource
 from peer.v1 import exchange_pb2 as pb
 
 HELLO_DOMAIN = b"peer hello v1"
@@ -177,7 +178,7 @@ class ExchangeService:
         self._pieces += 1
         try:
             await context.write(pack(Kind.OPEN, 0, pb.SwapOpen(nbytes=len(data)).SerializeToString()))
-            await send_payload(context.write, MemorySource(data), self._caps, max(request.max_rate, 0.0))
+            await send_payload(context.write, BytesSource(data), self._caps, max(request.max_rate, 0.0))
         finally:
             self._pieces -= 1
 
@@ -248,20 +249,6 @@ class ExchangeService:
                 done.cancel()
                 if slot.serving is not None:
                     slot.serving.cancel()
-
-
-class MemorySource:
-    """A piece of state as a payload."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._data)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return bytes(self._data[offset : offset + size])
 
 
 def _reader(context: Context) -> Callable[[], Any]:

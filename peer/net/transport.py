@@ -37,6 +37,7 @@ from peer.protocol.messages import (
     Welcome,
 )
 from peer.protocol.pairing import initiates
+from peer.protocol.payload import BufferSink
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -171,7 +172,7 @@ class GrpcTransport:
                 opening = await read_open(_reader(stream))
                 if opening.nbytes != wanted.nbytes:
                     raise BadPayload("length", f"{opening.nbytes} bytes announced, {wanted.nbytes} are due")
-                sink = _Collector(wanted.nbytes)
+                sink = BufferSink(wanted.nbytes)
                 await receive_payload(_reader(stream), sink, self._caps)
                 return bytes(sink.data)
 
@@ -292,20 +293,6 @@ class _Ended:
     def __exit__(self, *_: object) -> None:
         if not self._call.done():
             self._call.cancel()
-
-
-class _Collector:
-    """A piece on its way in."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.data = bytearray(nbytes)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.data)
-
-    def write(self, offset: int, data: bytes) -> None:
-        self.data[offset : offset + len(data)] = data
 
 
 def _metadata(connection: Connection) -> tuple[tuple[str, bytes], ...]:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,15 +62,21 @@ class Home:
 
     @property
     def control_socket(self) -> Path:
-        """In the home; when that path is too long for a socket, in a private folder of ours in the temp directory."""
+        """In the home; when that path is too long for a socket, in a private folder of ours in the temp directory.
+
+        Raises HomeUnusable when that folder is somebody else's or open to others, or lies too deep as well."""
         plain = self.path / "control.sock"
         if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
             return plain
         folder = Path(tempfile.gettempdir()) / f"peer-{os.getuid()}"
         self._make(folder)
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            raise HomeUnusable(f"{folder} belongs to somebody else", "Use a --home with a shorter path.")
-        return folder / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
+        facts = folder.lstat()
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o077:
+            raise HomeUnusable(f"{folder} is not a private folder of yours", "Use a --home with a shorter path.")
+        path = folder / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+            raise HomeUnusable(f"{path} is too long for a socket", "Use a --home or a TMPDIR with a shorter path.")
+        return path
 
     def run(self, run_id: bytes) -> RunFolder:
         """The folder of one run, made if need be."""
@@ -95,6 +102,8 @@ class Home:
     def _make(folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except FileExistsError as error:
+            raise HomeUnusable(f"{folder} is not a folder", "Choose another --home, or free the path.") from error
         except OSError as error:
             raise HomeUnusable(
                 f"cannot make the folder {folder}: {error.strerror}", "Choose another --home, or free the path."
@@ -108,16 +117,22 @@ def _locked(lock: Path, what: Path) -> Iterator[None]:
     except OSError as error:
         raise HomeUnusable(f"cannot write to {lock.parent}: {error.strerror}", "Choose another --home.") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
-            raise HomeBusy(
-                f"{what} is in use by process {holder}",
-                "Give this one another --home (and key), or end the other with `peer leave`.",
-            ) from None
+        _take(fd, what)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(fd)
+
+
+def _take(fd: int, what: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
+        raise HomeBusy(
+            f"{what} is in use by process {holder}",
+            "Give this one another --home (and key), or end the other with `peer leave`.",
+        ) from None
+    except OSError as error:  # some network file systems know no locks
+        raise HomeUnusable(f"cannot lock {what}: {error.strerror}", "Choose a --home on a local disk.") from error

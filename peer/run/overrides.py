@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +23,9 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "limits": sections.LimitsSection,
     "admission": sections.AdmissionSection,
 }
-TOP = ("format", "name", "seed", "operator", "start")
+TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start": "float"}
+"""The fields above the first section, with their types."""
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def apply_overrides(text: str, settings: Iterable[str]) -> str:
@@ -30,20 +33,23 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
     Raises UsageError for an unknown key, ManifestError when the text is not TOML. Values are not checked here."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is not TOML: {error}") from error
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise UsageError(f"--set {setting!r} has no '='", "Write --set key=value, e.g. --set sync_every=20.")
         section, name = _find(key.strip())
-        (table.setdefault(section, {}) if section else table)[name] = _value(value.strip())
+        fields = table.setdefault(section, {}) if section else table
+        if not isinstance(fields, dict):
+            raise ManifestError(f"{section} is not a section of the manifest", f"Write [{section}] above its keys.")
+        fields[name] = _value(value.strip(), section, name)
     return dump(table)
 
 
 def _find(key: str) -> tuple[str, str]:
     """(section, field); section "" is the top of the file."""
-    known = {**{name: ("", name) for name in TOP}}
+    known = {name: ("", name) for name in TOP}
     for section, model in SECTIONS.items():
         for field in model.model_fields:
             known[f"{section}.{field}"] = (section, field)
@@ -53,26 +59,42 @@ def _find(key: str) -> tuple[str, str]:
     if len(bare) == 1:
         return known[bare[0]]
     near = bare or difflib.get_close_matches(key, [*known, *(name.split(".")[-1] for name in known)], 3, 0.5)
-    raise UsageError(
-        f"--set: the manifest has no single key {key!r}", f"Did you mean {' or '.join(near)}?" if near else ""
-    )
+    what = f"several keys {key!r}" if bare else f"no key {key!r}"
+    fix = f"Did you mean {' or '.join(dict.fromkeys(near))}?" if near else "`peer manifest new` shows the keys."
+    raise UsageError(f"--set: the manifest has {what}", fix)
 
 
-def _value(text: str) -> Any:
-    """A TOML value; anything else is a string."""
+def _value(text: str, section: str, name: str) -> Any:
+    """A TOML value; anything else is a string, and so is all that is for a field of text (a name may be `5`)."""
+    if not text.isprintable():
+        raise UsageError(f"--set {name}: {text!r} holds characters that cannot be printed", "Leave them out.")
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    value = table["value"]
+    return text if _is_text(section, name) and not isinstance(value, str) else value
+
+
+def _is_text(section: str, name: str) -> bool:
+    return (SECTIONS[section].model_fields[name].annotation is str) if section else TOP[name] == "str"
 
 
 def dump(table: dict[str, Any]) -> str:
     """TOML of a table of scalars and of tables of scalars, in order."""
-    lines = [f"{name} = {_literal(value)}" for name, value in table.items() if not isinstance(value, dict)]
+    lines = _lines({name: value for name, value in table.items() if not isinstance(value, dict)})
     for section, fields in table.items():
         if isinstance(fields, dict):
-            lines += ["", f"[{section}]", *(f"{name} = {_literal(value)}" for name, value in fields.items())]
+            lines += ["", f"[{_key(section)}]", *_lines(fields)]
     return "\n".join(lines) + "\n"
+
+
+def _lines(fields: dict[str, Any]) -> list[str]:
+    return [f"{_key(name)} = {_literal(value)}" for name, value in fields.items()]
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _literal(name)
 
 
 def _literal(value: Any) -> str:
@@ -80,4 +102,5 @@ def _literal(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    # JSON's escapes are TOML's too; DEL is the one character that JSON lets stand and TOML does not.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -6,14 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+"""Of a moving average; at 1 Adam's bias correction divides by zero."""
 
 
 class Section(BaseModel):
-    """Frozen, and closed: an unknown key is an error, so that a typo is not a silent default."""
+    """Frozen, and closed: an unknown key is an error, so that a typo is not a silent default. Strict: `"8"` is no
+    number and `true` is no 1 (a whole number where a fraction may stand is fine)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ModelSection(Section):
@@ -32,11 +35,22 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _heads(self) -> ModelSection:
+        wrong = []
         if self.hidden_size % self.num_attention_heads or (self.hidden_size // self.num_attention_heads) % 2:
-            raise ValueError("hidden_size must be num_attention_heads times an even number")
+            wrong.append("hidden_size must be num_attention_heads times an even number")
         if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+            wrong.append("num_attention_heads must be a multiple of num_key_value_heads")
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
+
+    @property
+    def parameters(self) -> int:
+        """How many the model has. The head shares the embedding's."""
+        kv = self.num_key_value_heads * (self.hidden_size // self.num_attention_heads)
+        attention = 2 * self.hidden_size * (self.hidden_size + kv)
+        layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        return self.vocab_size * self.hidden_size + self.num_hidden_layers * layer + self.hidden_size
 
 
 class DataSection(Section):
@@ -54,8 +68,8 @@ class TokenizerSection(Section):
 class OptimizerSection(Section):
     kind: Literal["adamw"] = "adamw"
     lr: Positive = 4e-3
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
     weight_decay: float = Field(0.1, ge=0, le=1)
     clip: Positive = 1.0
     """Largest norm of the whole gradient."""
@@ -83,7 +97,7 @@ class SyncSection(Section):
 
     preset: Literal["noloco", "none"] = "noloco"
     clock: Literal["steps", "seconds"] = "seconds"
-    sync_every: Positive = 300.0
+    sync_every: Annotated[float, Field(ge=1, le=1e7)] = 300.0
     """Inner steps or seconds (as `clock` says) between two exchanges of the same fragment."""
     outer_lr: Annotated[float, Field(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -92,7 +106,7 @@ class SyncSection(Section):
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:
-        if self.clock == "steps" and (self.sync_every != int(self.sync_every) or self.sync_every < 1):
+        if self.clock == "steps" and self.sync_every != int(self.sync_every):
             raise ValueError('sync_every must be a whole number of steps when clock = "steps"')
         return self
 
@@ -105,7 +119,7 @@ class WireSection(Section):
 class LimitsSection(Section):
     max_fragment_bytes: int = Field(2**32, ge=1024, le=2**40)
     """The largest payload or state piece a peer takes from the wire."""
-    max_clock_offset_s: Positive = 60.0
+    max_clock_offset_s: Annotated[float, Field(gt=0, le=86400)] = 60.0
     """Peers whose clocks differ by more are refused."""
 
 

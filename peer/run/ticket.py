@@ -1,8 +1,9 @@
 """A ticket: run id and addresses in one word that survives shells, URL hosts and upper case. It holds nothing secret.
 
-    base32( version 1 | run id, 32 bytes | number of addresses | addresses | checksum, 4 bytes ), lower case, unpadded
+    base32( magic, 4 bytes | version, 1 | run id, 32 | number of addresses, 1 | addresses | checksum, 4 )
+    address: kind, 1 | length of host, 1 | host | port, 2 | public key, 32
 
-It begins with the letters `peer`: the version's first bytes are chosen so."""
+in lower case, without padding. The magic makes every ticket begin with `peersw`; the checksum is of a SHA-256."""
 
 from __future__ import annotations
 
@@ -15,11 +16,17 @@ from peer.errors import TicketError
 from peer.identity import peer_id_of, public_key_of
 
 MAX_ADDRESSES = 16
-MAX_CHARACTERS = 4096
-_MAGIC = base64.b32decode("PEERSWRM")[:4] + b"\x01"
+MAX_CHARACTERS = 8192
+"""Sixteen addresses with the longest host names need 7466."""
+_MAGIC = base64.b32decode("PEERSWRM")[:4]
+_VERSION = 1
+_HEAD = len(_MAGIC) + 1 + 32 + 1
+_CHECKSUM = 4
 _KINDS = {"ip4": 1, "ip6": 2, "dns4": 3, "dns6": 4}
 _NAMES = {number: name for name, number in _KINDS.items()}
+_ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz234567")
 _FIX = "Copy the whole ticket again; it is one word without spaces."
+_FORM = "expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,66 +37,92 @@ class Ticket:
     addresses: tuple[str, ...]
 
     def encode(self) -> str:
+        """Raises TicketError for an address that cannot be packed, and for none or too many."""
         assert len(self.run_id) == 32
         if not 1 <= len(self.addresses) <= MAX_ADDRESSES:
-            raise TicketError(f"a ticket holds 1 to {MAX_ADDRESSES} addresses, not {len(self.addresses)}")
-        body = _MAGIC + self.run_id + bytes([len(self.addresses)])
+            raise TicketError(
+                f"a ticket holds 1 to {MAX_ADDRESSES} addresses, not {len(self.addresses)}",
+                "Name each with --initial-peers /ip4/…/tcp/…/p2p/….",
+            )
+        body = _MAGIC + bytes([_VERSION]) + self.run_id + bytes([len(self.addresses)])
         body += b"".join(_pack(address) for address in self.addresses)
-        return base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
+        return _to_base32(body + _checksum(body))
 
     @classmethod
     def decode(cls, text: str) -> Ticket:
         """Case and white space do not matter. Raises TicketError saying what is wrong with it."""
-        raw = _from_base32("".join(text[: 2 * MAX_CHARACTERS].split()))
-        if raw[:4] != _MAGIC[:4]:
-            raise TicketError("this is not a ticket", _FIX)
-        if len(raw) >= 5 and raw[4] > _MAGIC[4]:
+        word = "".join(text[: 2 * MAX_CHARACTERS].split()).lower()
+        raw = _from_base32(word)
+        if raw[: len(_MAGIC)] != _MAGIC[: len(raw)] or len(raw) < len(_MAGIC):
+            raise TicketError("this is not a ticket: tickets begin with peersw", _FIX)
+        version = raw[len(_MAGIC)] if len(raw) > len(_MAGIC) else _VERSION
+        if version > _VERSION:
             raise TicketError("the ticket was made by a newer peer", "Update this program: pip install -U peer-swarm")
-        body, checksum = raw[:-4], raw[-4:]
-        if len(body) < len(_MAGIC) + 33:
-            raise TicketError("the ticket is truncated", _FIX)
-        if _checksum(body) != checksum:
-            raise TicketError("the ticket is truncated or mistyped: its checksum does not match", _FIX)
-        return cls(body[5:37], _unpack_all(body[38:], body[37]))
+        if len(raw) < _length(raw):
+            raise TicketError(
+                f"the ticket is truncated (or mistyped): more must come after its {len(word)} characters", _FIX
+            )
+        body, checksum = raw[:-_CHECKSUM], raw[-_CHECKSUM:]
+        if version != _VERSION or _checksum(body) != checksum or _to_base32(raw) != word:
+            raise TicketError("the ticket is mistyped: its checksum does not match", _FIX)
+        return cls(body[5:37], _unpack_all(body[_HEAD:], body[_HEAD - 1]))
 
 
 def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(b"peer ticket\0" + body).digest()[:4]
+    return hashlib.sha256(b"peer ticket\0" + body).digest()[:_CHECKSUM]
+
+
+def _to_base32(raw: bytes) -> str:
+    return base64.b32encode(raw).decode().rstrip("=").lower()
 
 
 def _from_base32(word: str) -> bytes:
+    """The whole bytes in a word of any length; what is left over of the last character is looked at by the caller."""
     if not word or len(word) > MAX_CHARACTERS:
         raise TicketError(f"a ticket has 1 to {MAX_CHARACTERS} characters, this has {len(word)}", _FIX)
-    try:
-        raw = base64.b32decode(word.upper() + "=" * (-len(word) % 8))
-    except ValueError:
-        raise TicketError("the ticket is truncated or mistyped: it is not base32 (a-z, 2-7)", _FIX) from None
-    if base64.b32encode(raw).decode().rstrip("=") != word.upper():
-        raise TicketError("the ticket is truncated or mistyped at its end", _FIX)
-    return raw
+    if strange := sorted(set(word) - _ALPHABET):
+        raise TicketError(
+            f"this is not a ticket, or it is mistyped: {strange[0]!r} is in none (only a-z, 2-7 are)", _FIX
+        )
+    return base64.b32decode(word.upper() + "A" * (-len(word) % 8))[: len(word) * 5 // 8]
+
+
+def _length(raw: bytes) -> int:
+    """How many bytes a ticket that begins like this has, at least: as far as its own lengths can be read."""
+    if len(raw) < _HEAD:
+        return _HEAD + _CHECKSUM
+    at = _HEAD
+    for _ in range(min(raw[_HEAD - 1], MAX_ADDRESSES)):
+        if len(raw) < at + 2:
+            return at + 2
+        at += 2 + raw[at + 1] + 2 + 32
+    return at + _CHECKSUM
 
 
 def _pack(address: str) -> bytes:
-    parts = address.split("/")
     try:
-        empty, kind, host, transport, port, p2p, peer_id = parts
-        if (empty, transport, p2p) != ("", "tcp", "p2p") or not 0 < int(port) < 65536:
-            raise ValueError("expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER")
+        parts = address.split("/")
+        if len(parts) != 7 or (parts[0], parts[3], parts[5]) != ("", "tcp", "p2p") or parts[1] not in _KINDS:
+            raise ValueError(_FORM)
+        _, kind, host, _, port, _, peer_id = parts
+        if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
+            raise ValueError(f"{port!r} is no port")
         where = _pack_host(kind, host)
         return bytes([_KINDS[kind], len(where)]) + where + int(port).to_bytes(2, "big") + public_key_of(peer_id)
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise TicketError(
-            f"cannot put the address {address!r} into a ticket: {error}",
+            f"cannot put the address {address[:300]!r} into a ticket: {error}",
             "An address looks like /ip4/203.0.113.7/tcp/4810/p2p/12D3Koo….",
         ) from None
 
 
 def _pack_host(kind: str, host: str) -> bytes:
-    if kind in ("ip4", "ip6"):
-        packed = ipaddress.ip_address(host).packed
-        if len(packed) != (4 if kind == "ip4" else 16):
-            raise ValueError(f"{host} is not of kind {kind}")
-        return packed
+    if kind == "ip4":
+        return ipaddress.IPv4Address(host).packed
+    if kind == "ip6":
+        if "%" in host:
+            raise ValueError("an address with a zone means something on one machine only")
+        return ipaddress.IPv6Address(host).packed
     if not host.isascii() or not 1 <= len(host) <= 253 or not host.replace("-", "a").replace(".", "a").isalnum():
         raise ValueError(f"{host!r} is no host name")
     return host.encode()
@@ -104,6 +137,8 @@ def _unpack_all(raw: bytes, count: int) -> tuple[str, ...]:
             raise TicketError("the ticket's addresses cannot be read", _FIX)
         host, rest = raw[2 : 2 + raw[1]], raw[2 + raw[1] :]
         port, key = int.from_bytes(rest[:2], "big"), rest[2:34]
+        if port == 0:
+            raise TicketError("the ticket's addresses cannot be read", _FIX)
         addresses.append(f"/{_NAMES[raw[0]]}/{_unpack_host(raw[0], host)}/tcp/{port}/p2p/{peer_id_of(key)}")
         raw = rest[34:]
     if raw:
@@ -114,7 +149,7 @@ def _unpack_all(raw: bytes, count: int) -> tuple[str, ...]:
 def _unpack_host(kind: int, host: bytes) -> str:
     try:
         if kind in (1, 2):
-            return str(ipaddress.ip_address(host))
+            return str(ipaddress.IPv4Address(host) if kind == 1 else ipaddress.IPv6Address(host))
         name = host.decode("ascii")
         _pack_host(_NAMES[kind], name)
     except ValueError:

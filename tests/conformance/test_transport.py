@@ -12,7 +12,6 @@ import pytest
 from blake3 import blake3
 
 from peer.daemon.clock import WallClock
-from peer.daemon.exchange import BufferSink, BytesSource
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.net.transport import GrpcTransport
@@ -28,6 +27,7 @@ from peer.protocol.messages import (
     Status,
     Verdict,
 )
+from peer.protocol.payload import BufferSink, BytesSource
 from peer.testing.network import MemoryTransport, Network
 
 RUN = RunId(b"R" * 32)

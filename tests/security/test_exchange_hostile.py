@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 from peer.daemon.clock import WallClock
-from peer.daemon.exchange import BufferSink, BytesSource
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.net.refusal import REFUSAL_KEY, TOKEN_KEY
@@ -19,6 +18,7 @@ from peer.net.tls import channel_credentials
 from peer.net.transport import GrpcTransport
 from peer.protocol.frames import HEADER, Kind, pack
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.payload import BufferSink, BytesSource
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"R" * 32)

@@ -1,0 +1,32 @@
+"""Payloads that lie in memory: the plain `Source` and `Sink`."""
+
+from __future__ import annotations
+
+
+class BytesSource:
+    """A payload to send."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return bytes(self._data[offset : offset + size])
+
+
+class BufferSink:
+    """Collects a payload of a length known, and bounded, beforehand."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = bytearray(nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        assert offset + len(data) <= len(self.data), "the frame reader checks lengths"
+        self.data[offset : offset + len(data)] = data

@@ -1,0 +1,64 @@
+"""What is wrong with a manifest, said so that a person finds the place: key path and, where it is known, the line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LISTED = 40
+"""Findings shown at once; a stranger's file may have any number."""
+_LONGEST_KEY = 80
+_HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`where` is the key path, outermost first; empty: the file as a whole."""
+
+    where: tuple[str, ...]
+    message: str
+
+
+def listed(findings: Iterable[Finding], text: str = "") -> str:
+    """One indented line a finding, in the order of `text` (the TOML they are about); those without a line come last."""
+    lines = _lines_of_keys(text)
+    placed = sorted(((_line(lines, finding.where), finding) for finding in findings), key=lambda item: item[0] or 1e9)
+    shown = [_sentence(line, finding) for line, finding in placed[:LISTED]]
+    if len(placed) > LISTED:
+        shown.append(f"  and {len(placed) - LISTED} more")
+    return "\n".join(shown)
+
+
+def _sentence(line: int | None, finding: Finding) -> str:
+    place = ".".join(finding.where)[:_LONGEST_KEY]
+    if not place.isprintable():
+        place = place.encode("unicode_escape").decode()
+    return f"  {f'line {line}, ' if line else ''}{place or 'the file'}: {finding.message}"
+
+
+def _line(lines: dict[tuple[str, ...], int], where: tuple[str, ...]) -> int | None:
+    """Of the key, else of the table it is missing from."""
+    for end in range(len(where), 0, -1):
+        if found := lines.get(where[:end]):
+            return found
+    return None
+
+
+def _lines_of_keys(text: str) -> dict[tuple[str, ...], int]:
+    """Key path to line number, from 1. A look at the text, not a parser: what looks like a key in a multi-line value
+    is taken for one, which costs no more than a wrong line number."""
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = _path(header[1])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, *_path(key[1])), number)
+    return lines
+
+
+def _path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \"'") for part in dotted.split("."))

@@ -1,0 +1,138 @@
+"""What a manifest may say, and how its bytes are checked. It names only built-in kinds and holds no paths and no
+addresses: nothing in it makes a volunteer run foreign code or read a file."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from peer.errors import ManifestError
+from peer.identity import public_key_of
+from peer.protocol.messages import WIRE_VERSION
+from peer.run.findings import Finding, listed
+from peer.run.overrides import SECTIONS
+from peer.run.presets import bytes_per_round, method_findings, resolve
+from peer.run.sections import (
+    AdmissionSection,
+    DataSection,
+    LimitsSection,
+    ModelSection,
+    OptimizerSection,
+    Section,
+    SyncSection,
+    TokenizerSection,
+    TrainSection,
+    WireSection,
+)
+
+FORMAT = 1
+MAX_BYTES = 256 * 1024
+LONGEST_LINE = 256
+"""Bytes."""
+
+
+class Manifest(Section):
+    """A checked manifest. Every field is bounded; unknown keys are errors."""
+
+    format: int = Field(ge=1, le=FORMAT)
+    name: str = Field("unnamed", min_length=1, max_length=64, pattern=r"^[\w .:-]+$")
+    seed: int = Field(0, ge=0, le=2**53)
+    operator: str = ""
+    """Peer id of the operator's key."""
+    start: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """When round 0 begins, seconds since the epoch; 0: when the bootstrap node says."""
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    tokenizer: TokenizerSection = TokenizerSection()
+    train: TrainSection = TrainSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    sync: SyncSection = SyncSection()
+    wire: WireSection = WireSection()
+    limits: LimitsSection = LimitsSection()
+    admission: AdmissionSection = AdmissionSection()
+
+    @field_validator("operator")
+    @classmethod
+    def _is_a_key(cls, value: str) -> str:
+        if value:
+            public_key_of(value)
+        return value
+
+
+def parse_manifest(raw: bytes) -> Manifest:
+    """Check the bytes of a manifest. Raises ManifestError with every finding at once, each with its line if it has one.
+    A newer format is refused before anything else is looked at."""
+    text, table = _toml(raw)
+    version = table.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise ManifestError(
+            f"the manifest was made by a newer peer: it has format {version}, this program knows up to {FORMAT}",
+            "Update this program: pip install -U peer-swarm",
+        )
+    manifest, findings = _validate(table)
+    findings += _across(_valid_sections(table))
+    if manifest is None or findings:
+        raise ManifestError(f"the manifest does not check:\n{listed(findings, text)}", "Mend the lines named.")
+    return manifest
+
+
+def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
+    """Text and table. Size and lines are bounded first: in the length of a dotted key the parser's time and memory are
+    quadratic."""
+    if len(raw) > MAX_BYTES:
+        raise ManifestError(f"the manifest has more than {MAX_BYTES} bytes", "A manifest is a short text file.")
+    for number, line in enumerate(raw.split(b"\n"), 1):
+        if len(line) > LONGEST_LINE:
+            raise ManifestError(f"line {number} of the manifest has more than {LONGEST_LINE} bytes", "Break it.")
+    try:
+        text = raw.decode()
+        return text, tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"the manifest is not TOML: {error}", "See `peer manifest new` for an example.") from error
+
+
+def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[Finding]]:
+    try:
+        return Manifest.model_validate(table), []
+    except ValidationError as error:
+        return None, [_finding(item) for item in error.errors(include_url=False, include_input=False)]
+
+
+def _finding(item: Any) -> Finding:
+    message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+    return Finding(tuple(str(part) for part in item["loc"]), message)
+
+
+def _valid_sections(table: dict[str, Any]) -> dict[str, Any]:
+    """The sections that check by themselves: what is wrong in one must not hide what is wrong between others."""
+    valid = {}
+    for name, kind in SECTIONS.items():
+        with contextlib.suppress(ValidationError):
+            valid[name] = kind.model_validate(table.get(name, {}))
+    return valid
+
+
+def _across(sections: dict[str, Any]) -> list[Finding]:
+    """What single sections cannot see."""
+    get = sections.get
+    model, train, sync, wire, limits = get("model"), get("train"), get("sync"), get("wire"), get("limits")
+    found = []
+    if model and train and train.context > model.max_position_embeddings:
+        found.append(
+            Finding(("train", "context"), f"more than model.max_position_embeddings ({model.max_position_embeddings})")
+        )
+    if model and get("tokenizer") and model.vocab_size < 256:
+        found.append(Finding(("model", "vocab_size"), "byte tokens need at least 256"))
+    if wire and wire.min > wire.max:
+        found.append(Finding(("wire", "min"), f"more than wire.max ({wire.max})"))
+    elif wire and not wire.min <= WIRE_VERSION <= wire.max:
+        found.append(Finding(("wire", "min"), f"this program speaks wire version {WIRE_VERSION}, the run another one"))
+    wrong = method_findings(sync) if sync else []
+    if sync and model and limits and not wrong:
+        payload = bytes_per_round(resolve(sync), model.parameters)
+        if payload > limits.max_fragment_bytes:
+            found.append(Finding(("limits", "max_fragment_bytes"), f"a payload of this model has {payload} bytes"))
+    return found + wrong
