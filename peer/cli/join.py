@@ -29,7 +29,9 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer; all but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
-@click.option("--checkpoint-every", type=click.FloatRange(min=1), default=180.0, help="Seconds.", show_default=True)
+@click.option(
+    "--checkpoint-every", type=click.FloatRange(min=1), default=60.0, help="Seconds, at least.", show_default=True
+)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
 def command(
     ticket_or_manifest: str,

@@ -26,7 +26,7 @@ from peer.protocol.layout import Layout
 from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
 from peer.protocol.roundclock import RoundClock
 from peer.run.home import Home
-from peer.run.manifest import Manifest, SignedManifest
+from peer.run.manifest import Manifest, SignedManifest, keep, load_signed
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointError, CheckpointStore
 from peer.trainer.model import layout_of
@@ -36,6 +36,8 @@ DRAIN_S = 8.0
 """After the signal to leave, an exchange under way and the last checkpoint get this long."""
 HELLO_S = 5.0
 STATUS_LINE_EVERY_S = 10.0
+CHECKPOINT_SHARE = 0.02
+"""Of the time, at most, goes into writing checkpoints: large models write them less often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,8 @@ class JoinOptions(NodeOptions):
     device: str = "auto"
     speed: float = 1.0
     """Part of the time the trainer may work, in (0, 1]."""
-    checkpoint_every_s: float = 180.0
+    checkpoint_every_s: float = 60.0
+    """At least; see CHECKPOINT_SHARE."""
     min_peers: int = 1
 
 
@@ -76,7 +79,7 @@ class PeerDaemon:
         self._trainer: TrainerProcess | None = None
         self._view: View | None = None
         self._main: asyncio.Task[int] | None = None
-        self._checkpointed_at = 0.0
+        self._checkpoint_due = 0.0  # the first one at the first boundary: a crash soon after still resumes
         self._exit_code = 1
 
     async def run(self) -> int:
@@ -200,7 +203,6 @@ class PeerDaemon:
         self._coordinator = coordinator
         node.donor.matchmaker = coordinator.matchmaker
         node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
-        self._checkpointed_at = time.monotonic()
         background = [asyncio.create_task(self._view.run()), asyncio.create_task(self._status_lines())]
         playing = asyncio.create_task(coordinator.run(state.round))
         try:
@@ -231,22 +233,17 @@ class PeerDaemon:
 
     def _kept_manifest(self) -> SignedManifest | None:
         """The one fetched at an earlier start, if it is still whole."""
-        folder = self._node.folder
         try:
-            kept = SignedManifest(folder.manifest.read_bytes(), folder.signature.read_bytes())
-            if kept.run_id == self._options.run_id:
-                kept.verify()
-                return kept
-        except (OSError, ManifestError):
+            kept = load_signed(self._node.folder.manifest)
+        except ManifestError:
             return None
-        return None
+        return kept if kept.run_id == self._options.run_id else None
 
     async def _fetch_manifest(self) -> SignedManifest:
         node = self._node
         self._facts.phase = "getting the manifest"
         signed = await obtain_manifest(self._options.run_id, node.directory, node.transport, node.clock, node.say)
-        node.folder.manifest.write_bytes(signed.raw)
-        node.folder.signature.write_bytes(signed.signature)
+        keep(node.folder.manifest, signed)
         node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
         return signed
 
@@ -291,7 +288,7 @@ class PeerDaemon:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     async def _maybe_checkpoint(self, round_: int, state: FirstState, checkpoints: CheckpointStore) -> None:
-        if time.monotonic() - self._checkpointed_at >= self._options.checkpoint_every_s:
+        if time.monotonic() >= self._checkpoint_due:
             await self._checkpoint(round_, state, checkpoints, self._trainer)
 
     async def _checkpoint(
@@ -299,7 +296,7 @@ class PeerDaemon:
     ) -> None:
         """Write one; on failure the former stays and training goes on."""
         began = time.monotonic()
-        self._checkpointed_at = began
+        self._checkpoint_due = began + self._options.checkpoint_every_s
         trainer = trainer or self._trainer
         assert trainer is not None
         try:
@@ -317,6 +314,7 @@ class PeerDaemon:
             self._journal.append(events.CheckpointFailed(reason=str(error) or "the trainer did not answer in time"))
             return
         seconds = time.monotonic() - began
+        self._checkpoint_due = began + max(self._options.checkpoint_every_s, seconds / CHECKPOINT_SHARE)
         self._journal.append(
             events.Checkpointed(round=round_, folder=saved.folder.name, seconds=seconds, bytes=saved.nbytes)
         )

@@ -102,6 +102,12 @@ def load_signed(path: Path) -> SignedManifest:
     return signed
 
 
+def keep(path: Path, signed: SignedManifest) -> None:
+    """Write a manifest got from elsewhere and its signature, each whole or not at all. Raises ManifestError."""
+    _write(path, signed.raw)
+    _write(signature_path(path), base64.b64encode(signed.signature) + b"\n")
+
+
 def sign_file(path: Path, operator: Identity) -> SignedManifest:
     """Sign the bytes of a file as they are; writes the signature beside it. Raises ManifestError when the manifest does
     not check, or names another operator."""

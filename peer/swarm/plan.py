@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import UsageError
-from peer.run.manifest import parse_manifest
-from peer.run.overrides import apply_overrides
+from peer.run.manifest import derive, parse_manifest
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
@@ -68,9 +67,9 @@ def derive_manifest(
         changes.append(f"sync.preset={preset}")
     if seed is not None:
         changes.append(f"seed={seed}")
-    text = apply_overrides(base, changes)
+    text = derive(base, changes)
     length = _length(text, rounds, steps, minutes)
-    return text if length is None else apply_overrides(text, [f"train.total_rounds={length}"])
+    return text if length is None else derive(text, [f"train.total_rounds={length}"])
 
 
 def _length(text: str, rounds: int | None, steps: int | None, minutes: float | None) -> int | None:
