@@ -43,8 +43,10 @@ def command(
 ) -> None:
     """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
 
-    Times count from the moment all peers are ready. The processes' homes and logs stay in --home."""
+    Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
+    after a failure)."""
     import asyncio
+    import shutil
 
     from peer.cli.run import loop_factory, say
     from peer.run.manifest import default_text, parse_manifest, read_text
@@ -80,3 +82,5 @@ def command(
         write_report(result, report)
     click.echo(table(result))
     check(result, plan.home)
+    if home is None:
+        shutil.rmtree(plan.home)

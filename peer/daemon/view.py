@@ -13,6 +13,8 @@ from peer.protocol.roundclock import lower_median
 
 LOOK_EVERY_S = 3.0
 RECORD_TTL_S = 45.0
+TOLD_S = 10.0
+"""What a caller said of itself counts so long: until the directory shows it."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
 
@@ -34,7 +36,7 @@ class View:
         self._describe = describe
         self._changed = changed
         self._looked: dict[PeerId, PeerRecord] = {}
-        self._told: dict[PeerId, PeerRecord] = {}
+        self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
         self._dirty = asyncio.Event()
         self.acquaintance = Acquaintance()
@@ -44,8 +46,9 @@ class View:
         """The live records, from the directory and from what callers said of themselves; the later issued wins."""
         now = self._clock.now()
         merged = dict(self._looked)
-        for peer, record in self._told.items():
-            if peer not in merged or merged[peer].issued_at < record.issued_at:
+        for peer, (told_at, record) in self._told.items():
+            fresh = told_at + TOLD_S > now
+            if fresh and (peer not in merged or merged[peer].issued_at < record.issued_at):
                 merged[peer] = record
         return {peer: record for peer, record in merged.items() if record.expires_at > now}
 
@@ -53,7 +56,7 @@ class View:
         """A caller showed its record, already verified."""
         if len(self._told) >= 1024:
             self._told.clear()
-        self._told[record.peer_id] = record
+        self._told[record.peer_id] = (self._clock.now(), record)
 
     def candidates(self, round_: int) -> list[PeerId]:
         """Live peers that train and were not met too often lately."""

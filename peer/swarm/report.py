@@ -3,6 +3,7 @@ trusts a peer's own account of another, and killed peers count like the others."
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
     row = {
         "peer_id": peer_id,
         "exit_code": code,
-        "killed": daemon.killed,
+        "killed": killed_at is not None,
         "joined_at_s": None if joined is None else round(joined - began, 3),
         "steps": counters.steps,
         "tokens": counters.tokens,
@@ -147,6 +148,11 @@ def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: lis
     }
 
 
+def was_killed(row: dict[str, Any]) -> bool:
+    """Whether a peer's last process ended by our SIGKILL. (One that was started again has an exit code of its own.)"""
+    return bool(row["killed"]) and row["exit_code"] == -signal.SIGKILL
+
+
 def table(report: dict[str, Any]) -> str:
     """The report for a person."""
     head = (
@@ -155,7 +161,7 @@ def table(report: dict[str, Any]) -> str:
     lines = [head]
     for number, peer in enumerate(report["peers"], 1):
         rounds = peer["rounds"]
-        end = "killed" if peer["killed"] else peer["exit_code"]
+        end = "killed" if was_killed(peer) else peer["exit_code"]
         lines.append(
             f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>8}{rounds['solo']:>6}"
             f"{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"

@@ -16,7 +16,7 @@ from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
 from peer.swarm.plan import SwarmPlan
 from peer.swarm.processes import STARTUP_S, Daemon, start_bootstrap, start_peer
-from peer.swarm.report import account, swarm_report
+from peer.swarm.report import account, swarm_report, was_killed
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
@@ -139,8 +139,10 @@ class Swarm:
     async def _progress(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_S)
-            reports = await asyncio.gather(*(peer.status() for peer in self._peers.values()))
-            words = [f"{number}: {_brief(report)}" for number, report in zip(self._peers, reports, strict=True)]
+            peers = list(self._peers.items())
+            reports = await asyncio.gather(*(daemon.status() for _, daemon in peers))
+            pairs = zip(peers, reports, strict=True)
+            words = [f"{number}: {_brief(daemon, report)}" for (number, daemon), report in pairs]
             self._say("   ".join(words))
 
     # -- after -------------------------------------------------------------------------------------------------------
@@ -168,15 +170,15 @@ def check(report: dict[str, Any], home: Path) -> None:
     bad = [
         f"peer {number} (exit code {peer['exit_code']})"
         for number, peer in enumerate(report["peers"], 1)
-        if peer["exit_code"] != 0 and not peer["killed"]
+        if peer["exit_code"] != 0 and not was_killed(peer)
     ]
     if bad:
         raise SwarmFailed(f"ended with an error: {', '.join(bad)}", f"See daemon.log below {home}.")
 
 
-def _brief(report: dict[str, Any] | None) -> str:
+def _brief(daemon: Daemon, report: dict[str, Any] | None) -> str:
     if report is None:
-        return "gone"
+        return "killed" if daemon.killed else "no answer" if daemon.running else "done"
     if "steps" not in report:
         return str(report["phase"])
     return f"round {report['round']} loss {report['loss']:.2f}"
