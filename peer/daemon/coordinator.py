@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -18,14 +18,14 @@ from peer.codec.plain import CODECS
 from peer.daemon.exchange import Exchange, Offload
 from peer.daemon.interfaces import Clock, Trainer, Transport, Work, WorkRequest
 from peer.daemon.matchmaker import Matchmaker
+from peer.daemon.plan import Exchanged, Live, Plan
 from peer.daemon.view import View
 from peer.errors import BadPayload, ExchangeError, PartnerRefused, TrainerDied, TrainerFailed
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut, cut_work
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status, SwapReport
 from peer.protocol.roundclock import RoundClock, pairing_window
-from peer.run.presets import Method
 
 T = TypeVar("T")
 
@@ -41,46 +41,6 @@ TOGETHER_S = 1.0
 """Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
 NAMED_MISSES = 1000
 """Rounds missed in one gap that are journaled one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is settled before the first round."""
-
-    run_id: RunId
-    me: PeerId
-    method: Method
-    total_rounds: int
-    """The run ends after round total_rounds - 1."""
-    eval_every: int
-    """Rounds between two evaluations."""
-    max_upload: float | None = None
-    """Bytes per second."""
-    min_peers: int = 1
-    """Wait with the first round until so many peers train (ourselves included), two minutes at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """What a round's exchange gave: the partner's params, or why there are none."""
-
-    outcome: Literal["exchanged", "solo", "refused"]
-    reason: str
-    partner: PeerId | None = None
-    params: Tensor | None = None
-    report: SwapReport | None = None
-
-
-@dataclass(slots=True)
-class Live:
-    """What `peer status` shows of the rounds."""
-
-    status: Status = Status.JOINING
-    phase: str = "starting"
-    round: int = 0
-    due_at: float | None = None
-    last_partner: str = ""
-    last_outcome: str = ""
 
 
 class Coordinator:
@@ -175,16 +135,16 @@ class Coordinator:
             if await self._left_within(0.2):
                 return
             await self._view.look()
-        while self._rounds.kind == "seconds" and self._clock.now() < (self._begin() or self._clock.now() + 1):
-            if await self._left_within(min(0.2, max(0.0, self.run_start - self._clock.now()) or 0.2)):
+        while self._rounds.kind == "seconds" and (wait := self._until_start()) > 0:
+            if await self._left_within(min(0.2, wait)):
                 return
             await self._view.look()
 
-    def _begin(self) -> float:
-        """When round 0 begins, if anybody knows; from then on we know and announce it too."""
+    def _until_start(self) -> float:
+        """Seconds until round 0 begins; while nobody knows, a second. Once somebody says, we announce it too."""
         if not self._rounds.start and (start := self._view.run_start()):
             self._rounds = replace(self._rounds, start=start)
-        return self._rounds.start
+        return self._rounds.start - self._clock.now() if self._rounds.start else 1.0
 
     @property
     def run_start(self) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 
 from peer import __version__
 from peer.daemon.clock import BulkThread
-from peer.daemon.coordinator import Coordinator, Plan
+from peer.daemon.coordinator import Coordinator
 from peer.daemon.joining import FirstState, obtain_manifest, obtain_state
 from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
+from peer.daemon.plan import Plan
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_line, status_report
 from peer.daemon.view import RECORD_TTL_S, View

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,7 @@ def _of_the_trainer(trainer: TrainerProcess, coordinator: Coordinator, totals: T
     return {
         "steps": counters.steps,
         "tokens": counters.tokens,
-        "loss": progress.loss,
+        "loss": progress.loss if math.isfinite(progress.loss) else None,
         "tokens_per_s": progress.tokens_per_s,
         "trainer_pid": trainer.pid,
         "seconds_training": counters.seconds_training,
@@ -99,7 +100,8 @@ def status_line(report: dict[str, Any]) -> str:
         due = report["next_due_in_s"]
         parts.append(f"round {report['round']}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
     if "steps" in report:
-        parts.append(f"step {report['steps']}, loss {report['loss']:.3f}, {report['tokens_per_s']:.0f} tokens/s")
+        loss = "-" if report["loss"] is None else f"{report['loss']:.3f}"
+        parts.append(f"step {report['steps']}, loss {loss}, {report['tokens_per_s']:.0f} tokens/s")
     if report.get("val_loss"):
         parts.append(f"validation {report['val_loss'][1]:.3f}")
     if "peers" in report:

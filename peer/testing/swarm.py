@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from peer.daemon.coordinator import Coordinator, Plan
+from peer.daemon.coordinator import Coordinator
 from peer.daemon.donor import Donor
+from peer.daemon.plan import Plan
 from peer.daemon.view import RECORD_TTL_S, View
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from peer.daemon.clock import BulkThread, WallClock
-from peer.daemon.coordinator import Coordinator, Plan
+from peer.daemon.coordinator import Coordinator
 from peer.daemon.donor import Donor
 from peer.daemon.interfaces import Work, WorkRequest
+from peer.daemon.plan import Plan
 from peer.daemon.view import RECORD_TTL_S, View
 from peer.identity import Identity
 from peer.net.transport import GrpcTransport
