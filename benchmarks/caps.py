@@ -76,8 +76,8 @@ async def measure(cap: float, seconds: float, swaps: int, sender: dict[str, Any]
     async def swap(number: int) -> None:
         key, empty = RoundKey(number, 0), b"\0" * 16
         await asyncio.gather(
-            one.swap(other_record, key, BytesSource(payload), BufferSink(16), 120),
-            other.swap(one_record, key, BytesSource(empty), TimedSink(nbytes, arrivals), 120),
+            one.swap(other_record, key, BytesSource(payload), BufferSink(16), 120, dial=True),
+            other.swap(one_record, key, BytesSource(empty), TimedSink(nbytes, arrivals), 120, dial=False),
         )
 
     await asyncio.gather(*(swap(number) for number in range(swaps)))

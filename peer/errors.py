@@ -5,6 +5,8 @@ PeerError                      what a person did or met; ends the command with `
 ├── IdentityError        10    the key file is unreadable, malformed or too open
 ├── HomeBusy             11    a second process on one identity
 ├── HomeUnusable         12    the home directory cannot be made, read or written
+├── MachineTooSmall      13    the model does not fit into this machine's free memory
+├── TorchWrong           14    torch is missing, broken, or not the version this program is made for
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
@@ -12,13 +14,15 @@ PeerError                      what a person did or met; ends the command with `
 ├── AddressError         31    a port is occupied or an address cannot be parsed
 ├── JoinRefused          32    a peer of the run refused us, with its reason
 ├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
+├── ClockWrong           34    this machine's clock differs too much from the others'
 ├── TrainerFailed        40    the trainer kept dying; the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
 └── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
 
 ExchangeError                  between two daemons; never ends one: the round goes on without it
-├── PartnerLost                cannot be reached, went silent, or the connection broke
+├── PartnerLost                cannot be reached, or the connection broke
+│   └── PartnerSilent          is connected and says nothing
 ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
 └── BadPayload                 sent bytes that are not what they claim to be (`code`)
 
@@ -27,61 +31,104 @@ TrainerDied                    the trainer process ended; the coordinator restar
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import ClassVar
 
 
 class PeerError(Exception):
-    """What was found, and what to do about it. `fix` stands on its own line below the message."""
+    """What was found, why it matters, and what to do about it: three sentences or a few, for a person.
+
+    Every leaf has a `why` and a `fix` of its own; who raises it may say more exactly, with the values at hand."""
 
     exit_code: ClassVar[int] = 1
     retry: ClassVar[bool] = False
+    """Whether starting again without a change may help: what a supervisor goes by."""
+    why: str = "The daemon could not do what it was asked to do."
+    fix: str = "Try again; the daemon's own output may say more."
 
-    def __init__(self, found: str, fix: str = "") -> None:
+    def __init__(self, found: str, fix: str = "", why: str = "") -> None:
         super().__init__(found)
         self.found = found
-        self.fix = fix
+        self.fix = fix or type(self).fix
+        self.why = why or type(self).why
+
+    @property
+    def page(self) -> str:
+        """Where the documentation tells more."""
+        return f"docs/exit-codes.md#{self.exit_code}"
 
 
 class UsageError(PeerError):
     """A flag or value that cannot be."""
 
     exit_code = 2
+    why = "Nothing was started and nothing was changed."
+    fix = "See the command's --help."
 
 
 class IdentityError(PeerError):
-    """The key file is unreadable, malformed, or open to others."""
+    """The key file cannot be read or made, is malformed, or is open to others."""
 
     exit_code = 10
+    why = "The key is who this peer is: without it, it cannot sign, and who else can read it can pose as this peer."
+    fix = "Give your user (and nobody else) access to the key file, or choose another --home."
 
 
 class HomeBusy(PeerError):
-    """Another process holds the lock of this home; its pid is named."""
+    """Another process holds the lock of this home or key; its pid is named."""
 
     exit_code = 11
+    why = "Two processes under one identity would answer for each other and overwrite each other's state."
+    fix = "End the other one with `peer leave`, or give this one a --home of its own."
 
 
 class HomeUnusable(PeerError):
     """The home directory cannot be made, read or written."""
 
     exit_code = 12
+    why = "Key, journal and checkpoints live there; without them nothing this peer does would survive a restart."
+    fix = "Free the path or some space on its disk, or choose another --home."
+
+
+class MachineTooSmall(PeerError):
+    """The model does not fit into this machine's free memory."""
+
+    exit_code = 13
+    why = "The system would kill the trainer or the daemon in the middle of the work, or swap until nothing moves."
+    fix = "Close other programs, raise the container's memory limit, or join a run with a smaller model."
+
+
+class TorchWrong(PeerError):
+    """torch is missing, cannot be loaded, or is not the version this program is made for."""
+
+    exit_code = 14
+    why = "Training is tested with exactly one version of torch; with another it would fail later and less clearly."
+    fix = "Install this program anew in a virtual environment of its own: pip install peer-swarm"
 
 
 class ManifestError(PeerError):
-    """The manifest does not parse, does not check, or its signature does not verify."""
+    """The manifest cannot be read, does not check, or its signature does not verify."""
 
     exit_code = 20
+    why = "The manifest is the run: everybody in it works by the same signed bytes, so none that is in doubt is used."
+    fix = "The operator mends the lines named and signs again; everybody else gets the file anew from the operator."
 
 
 class TicketError(PeerError):
     """The ticket is truncated, mistyped, or of a newer format."""
 
     exit_code = 21
+    why = "The ticket says which run to join and where to find it; with one wrong character it is another run, or none."
+    fix = "Copy the whole ticket again; it is one word without spaces."
 
 
 class DataError(PeerError):
-    """The training data is missing, too little, or not what the manifest names."""
+    """The training data is missing, unreadable, too little, or not what the manifest names."""
 
     exit_code = 22
+    why = "Without its data this peer has nothing to learn from, and nothing to contribute."
+    fix = "Give --data a folder with readable text files."
 
 
 class SwarmUnreachable(PeerError):
@@ -89,18 +136,24 @@ class SwarmUnreachable(PeerError):
 
     exit_code = 30
     retry = True
+    why = "Manifest and state come from the others; there is nothing to begin with until one of them answers."
+    fix = "Check this machine's connection, then ask the operator for the state of the bootstrap node or a new ticket."
 
 
 class AddressError(PeerError):
     """A port is occupied or an address cannot be parsed."""
 
     exit_code = 31
+    why = "The others find this peer by its address; it cannot listen there."
+    fix = "Choose another port or address; port 0 takes any free one."
 
 
 class JoinRefused(PeerError):
-    """A peer of the run refused us; its sentence is the message."""
+    """Every peer of the run refused this one; their sentence is the message."""
 
     exit_code = 32
+    why = "Asking again gives the same answer until what they name has changed."
+    fix = "Do what the sentence says; if it is not clear, ask the operator of the run."
 
 
 class DirectoryFailed(PeerError):
@@ -108,12 +161,24 @@ class DirectoryFailed(PeerError):
 
     exit_code = 33
     retry = True
+    why = "Peers find each other through it; without it this peer is alone."
+    fix = "Reinstall hivemind, which brings p2pd: pip install --force-reinstall --no-deps hivemind"
+
+
+class ClockWrong(PeerError):
+    """This machine's clock differs too much from the clocks of the others."""
+
+    exit_code = 34
+    why = "Rounds and records go by the clock: with a wrong one this peer misses every exchange and is taken for gone."
+    fix = "Set the clock, e.g. with: timedatectl set-ntp true"
 
 
 class TrainerFailed(PeerError):
     """The trainer kept dying; the cause is named."""
 
     exit_code = 40
+    why = "A trainer that dies at once, again and again, would go on doing so; what was applied before is kept."
+    fix = "See trainer.log in the run's folder below the home; too little memory is the usual cause."
 
 
 class StateError(PeerError):
@@ -121,18 +186,39 @@ class StateError(PeerError):
 
     exit_code = 41
     retry = True
+    why = "A peer never starts from nothing: it would pull the model of everybody it meets back to the beginning."
+    fix = "Try again later: one peer with the state, or the bootstrap node, has to be up."
 
 
 class NotRunning(PeerError):
     """No daemon answers under this home."""
 
     exit_code = 50
+    why = "This command only asks a running daemon; it does nothing by itself."
+    fix = "Start one with `peer join TICKET`, or name its folder with --home."
 
 
 class SwarmFailed(PeerError):
     """A peer of a local swarm ended with an error although nobody killed it."""
 
     exit_code = 60
+    why = "The report of such a swarm would not tell what the settings are worth."
+    fix = "Read the log named; the last lines say why."
+
+
+def file_advice(error: OSError, path: Path) -> str:
+    """What to do about a file of ours that could not be made, read or written."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"Free some space on the disk of {path.parent}, or choose another --home."
+        case errno.EROFS:
+            return f"The disk of {path.parent} can only be read; choose a --home on another one."
+        case errno.EACCES | errno.EPERM:
+            return f"Give your user the right to read and write {path.parent}, or choose another --home."
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"A file is where {path} needs a folder: move it away, or choose another --home."
+        case _:
+            return "Choose another --home, or free the path."
 
 
 class ExchangeError(Exception):
@@ -141,6 +227,10 @@ class ExchangeError(Exception):
 
 class PartnerLost(ExchangeError):
     """The partner cannot be reached, went silent past the deadline, or the connection broke."""
+
+
+class PartnerSilent(PartnerLost):
+    """The partner is connected, or said that it would call, and nothing came of it for too long."""
 
 
 class PartnerRefused(ExchangeError):

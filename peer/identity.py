@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from peer.errors import IdentityError
+from peer.errors import IdentityError, file_advice
 
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
 _PUBLIC_HEAD = b"\x08\x01\x12\x20"
@@ -29,7 +29,8 @@ def peer_id_of(public_key: bytes) -> str:
 
 def public_key_of(peer_id: str) -> bytes:
     """The 32-byte Ed25519 public key inside a peer id. Raises ValueError when it is no Ed25519 peer id."""
-    if not 50 <= len(peer_id) <= 56:
+    # Letters and digits alone: base58 would skip white space at the end, and an id has one spelling.
+    if not 50 <= len(peer_id) <= 56 or not peer_id.isalnum():
         raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
     raw = base58.b58decode(peer_id)
     if len(raw) != len(_ID_HEAD) + 32 or not raw.startswith(_ID_HEAD):
@@ -91,23 +92,27 @@ def load_or_create(path: Path) -> Identity:
     identity = Identity.generate()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Written whole under another name, then linked: a crash leaves no torn key, a racing second process loses.
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(identity.to_bytes())
+        _write_new(path, identity.to_bytes())
+    except FileExistsError:  # a racing process was first
+        return _load(path)
+    except OSError as error:
+        raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error
+    return identity
+
+
+def _write_new(path: Path, raw: bytes) -> None:
+    """Written whole under another name, then linked: a crash or a full disk leaves no torn key, and a file that is
+    there already stays. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return _load(path)
-        finally:
-            draft.unlink()
-    except OSError as error:
-        raise IdentityError(
-            f"cannot make the key file {path}: {error.strerror}", "Choose another --home, or free the path."
-        ) from error
-    return identity
+        os.link(draft, path)
+    finally:
+        draft.unlink()
 
 
 def _load(path: Path) -> Identity:
@@ -117,10 +122,7 @@ def _load(path: Path) -> Identity:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise IdentityError(
-            f"cannot read the key file {path}: {error.strerror}",
-            "Give your user read access, or choose another --home.",
-        ) from error
+        raise IdentityError(f"cannot read the key file {path}: {error.strerror}", file_advice(error, path)) from error
     if os.name == "posix" and mode & 0o077:
         raise IdentityError(f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {path}")
     try:

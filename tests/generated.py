@@ -10,13 +10,21 @@ from pathlib import Path
 import grpc_tools
 from grpc_tools import protoc
 
+from tests import metrics_page
+from tests.exit_page import page
+
 ROOT = Path(__file__).parent.parent
 PROTO = "peer/v1/exchange.proto"
-OUTPUTS = ("peer/v1/exchange_pb2.py", "peer/v1/exchange_pb2.pyi")
+PAGE = "docs/exit-codes.md"
+METRICS_PAGE = "docs/metrics.md"
+OUTPUTS = ("peer/v1/exchange_pb2.py", "peer/v1/exchange_pb2.pyi", PAGE, METRICS_PAGE)
 
 
 def generate(target: Path) -> None:
-    """Run the protobuf compiler of the pinned grpcio-tools."""
+    """Run the protobuf compiler of the pinned grpcio-tools, and write the pages made from code."""
+    (target / PAGE).parent.mkdir(exist_ok=True)
+    (target / PAGE).write_text(page())
+    (target / METRICS_PAGE).write_text(metrics_page.page())
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # finds protoc-gen-mypy
     include = Path(grpc_tools.__file__).parent / "_proto"
     arguments = ["protoc", f"-I{ROOT / 'protos'}", f"-I{include}", f"--python_out={target}", f"--mypy_out={target}"]
@@ -32,7 +40,7 @@ def main() -> None:
         generate(Path(folder))
         stale = [name for name in OUTPUTS if (Path(folder) / name).read_text() != (ROOT / name).read_text()]
     if stale:
-        raise SystemExit(f"not current: {', '.join(stale)}; run `make protos`")
+        raise SystemExit(f"not current: {', '.join(stale)}; run: python -m tests.generated --write")
 
 
 if __name__ == "__main__":

@@ -33,9 +33,12 @@ def command(
     min_peers: int,
 ) -> None:
     """Be the entry to a run: serve its signed manifest and first state, and print the ticket others join with."""
+    from peer.cli.installed import loading_torch
     from peer.cli.run import run_daemon, say
-    from peer.daemon.bootstrap import run_bootstrap
-    from peer.daemon.node import ANY_HOST, NodeOptions
+
+    with loading_torch():
+        from peer.daemon.bootstrap import run_bootstrap
+        from peer.daemon.node import ANY_HOST, NodeOptions
 
     options = NodeOptions(
         home=home,

@@ -8,6 +8,8 @@ import click
 
 from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers
 
+WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
+
 
 def _speed(context: click.Context, parameter: click.Parameter, value: float) -> float:
     if not 0 < value <= 1:
@@ -32,6 +34,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 @click.option(
     "--checkpoint-every", type=click.FloatRange(min=1), default=60.0, help="Seconds, at least.", show_default=True
 )
+@click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
 def command(
     ticket_or_manifest: str,
@@ -48,17 +51,17 @@ def command(
     device: str,
     speed: float,
     checkpoint_every: float,
+    wait_s: float,
     min_peers: int,
 ) -> None:
-    """Take part in the run of a TICKET (or of a manifest file, with --initial-peers).
+    """Take part in the run of a TICKET (@FILE: the one in that file; or of a manifest file, with --initial-peers).
 
     Finds the others, fetches the model's state, trains, and exchanges with one random partner a round. Runs until the
     run is over or you press Ctrl+C, which finishes what is under way and saves; the next start goes on from there."""
     import os
 
+    from peer.cli.installed import loading_torch
     from peer.cli.run import run_daemon, say
-    from peer.daemon.node import ANY_HOST
-    from peer.daemon.peer import JoinOptions, run_peer
     from peer.protocol.messages import RunId
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
@@ -68,7 +71,10 @@ def command(
         known = Ticket(signed.run_id, ())
     else:
         signed = None
-        known = Ticket.decode(ticket_or_manifest)
+        known = Ticket.named(ticket_or_manifest)
+    with loading_torch():
+        from peer.daemon.node import ANY_HOST
+        from peer.daemon.peer import JoinOptions, run_peer
     options = JoinOptions(
         home=home,
         identity_path=identity_path,
@@ -85,6 +91,7 @@ def command(
         device=device,
         speed=speed,
         checkpoint_every_s=checkpoint_every,
+        wait_s=wait_s,
         min_peers=min_peers,
     )
     run_daemon(run_peer(options, say))

@@ -1,5 +1,5 @@
 """The command line's entry: commands are loaded when they are called, so that `--help` is quick; errors a person can
-mend are printed with their fix, and the process returns their exit code."""
+mend are printed with why they matter and what to do, and the process returns their exit code."""
 
 from __future__ import annotations
 
@@ -60,11 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except PeerError as error:
-        click.echo(f"error: {_harmless(error.found)}", err=True)
-        if error.fix:
-            click.echo(f"  fix: {_harmless(error.fix)}", err=True)
+        click.echo(told(error), err=True)
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def told(error: PeerError) -> str:
+    """What a person reads of an error, on stderr: a command's --json stays alone on stdout."""
+    lines = [f"error: {error.found}", f"  why: {error.why}", f"  fix: {error.fix}", f"  see: {error.page}"]
+    return _harmless("\n".join(lines))
 
 
 def _harmless(text: str) -> str:

@@ -13,6 +13,21 @@ from peer.run.home import default_home
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _checked(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse bad addresses at once, not after the seconds that the daemon takes to load. Raises AddressError."""
+    if values:
+        from peer.net.directory import address
+
+        check = {
+            "initial_peers": address.check_peers,
+            "host_maddrs": address.check_listen,
+            "announce_maddrs": address.check_announced,
+        }
+        assert parameter.name is not None
+        check[parameter.name](values)
+    return values
+
+
 def home(function: F) -> F:
     return click.option(
         "--home",
@@ -38,7 +53,8 @@ def initial_peers(function: F) -> F:
         multiple=True,
         envvar="PEER_INITIAL_PEERS",
         metavar="MADDR",
-        help="Address of a peer of the run, /ip4/…/tcp/…/p2p/…; repeatable.",
+        callback=_checked,
+        help="Address of a peer of the run, /ip4/…/tcp/…/p2p/…; repeatable (PEER_INITIAL_PEERS: spaces between).",
     )(function)
 
 
@@ -48,7 +64,8 @@ def host_maddrs(function: F) -> F:
         multiple=True,
         envvar="PEER_HOST_MADDRS",
         metavar="MADDR",
-        help="Where to listen, e.g. /ip4/0.0.0.0/tcp/4810 (the default is any free port); repeatable.",
+        callback=_checked,
+        help="Where to listen, e.g. /ip4/0.0.0.0/tcp/4810 or /ip6/::/tcp/4810 (default: any free port); repeatable.",
     )(function)
 
 
@@ -58,6 +75,7 @@ def announce_maddrs(function: F) -> F:
         multiple=True,
         envvar="PEER_ANNOUNCE_MADDRS",
         metavar="MADDR",
+        callback=_checked,
         help="The address others can reach, where it cannot be known from here; repeatable.",
     )(function)
 

@@ -8,21 +8,37 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json, initial_peers
+from peer.errors import UsageError
+from peer.identity import load_or_create
+
+KEY = "Key file of a node that need not run yet: goes into the ticket with each --address."
+ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.example/tcp/4810; repeatable."
 
 
 @click.command("ticket", epilog="Example: peer ticket peersw…   or: peer ticket run.toml --initial-peers /ip4/…")
 @click.argument("ticket_or_manifest", metavar="TICKET|run.toml")
 @initial_peers
+@click.option("--identity-path", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=KEY)
+@click.option("--address", "addresses", multiple=True, metavar="MADDR", help=ADDRESS)
 @as_json
-def command(ticket_or_manifest: str, initial_peers: tuple[str, ...], as_json: bool) -> None:
-    """Show the run and the addresses in a TICKET; or make a ticket for a manifest file and --initial-peers."""
+def command(
+    ticket_or_manifest: str,
+    initial_peers: tuple[str, ...],
+    identity_path: Path | None,
+    addresses: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show the run and the addresses in a TICKET (@FILE: the one in that file); or make a ticket for a manifest file
+    and addresses, which are not dialled."""
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
 
     if making := Path(ticket_or_manifest).suffix == ".toml":
-        ticket = Ticket(load_signed(Path(ticket_or_manifest)).run_id, initial_peers)
+        ticket = Ticket(
+            load_signed(Path(ticket_or_manifest)).run_id, (*initial_peers, *_of_node(identity_path, addresses))
+        )
     else:
-        ticket = Ticket.decode(ticket_or_manifest)
+        ticket = Ticket.named(ticket_or_manifest)
     if as_json:
         report = {"run_id": ticket.run_id.hex(), "addresses": list(ticket.addresses)}
         click.echo(json.dumps({"ticket": ticket.encode(), **report} if making else report, indent=2))
@@ -30,3 +46,12 @@ def command(ticket_or_manifest: str, initial_peers: tuple[str, ...], as_json: bo
         click.echo(ticket.encode())
     else:
         click.echo("\n".join([f"run      {ticket.run_id.hex()}", *(f"address  {it}" for it in ticket.addresses)]))
+
+
+def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    if (key is None) != (not addresses):
+        raise UsageError("--identity-path and --address go together", "Name the node's key file and where it answers.")
+    if key is None:
+        return ()
+    peer_id = load_or_create(key).peer_id
+    return tuple(f"{address}/p2p/{peer_id}" for address in addresses)

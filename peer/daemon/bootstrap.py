@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from peer.daemon.helper_watch import HelperWatch
+from peer.daemon.memory import check_memory, free_bytes, need_of
 from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.view import RECORD_TTL_S
@@ -15,9 +17,9 @@ from peer.errors import UsageError
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
 from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
-from peer.run.home import Home
+from peer.run.home import Home, write_whole
 from peer.run.manifest import load_signed
-from peer.run.ticket import Ticket
+from peer.run.ticket import MAX_ADDRESSES, Ticket
 from peer.trainer.model import first_params, layout_of
 
 START_DELAY_S = 4.0
@@ -32,6 +34,7 @@ async def run_bootstrap(
     Raises PeerError for everything a person can mend."""
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
+    check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         async with open_node(options, run_id, say) as node:
             node.donor.manifest = signed
@@ -54,17 +57,20 @@ async def _serve(node: Node, run_start: RunStart, layout: Layout) -> None:
         return _status(node, layout)
 
     await serve_control(node, control)
+    node.directory.watch(HelperWatch(lambda event: None, node.say))  # a bootstrap node keeps no journal
     with on_stop_signals(stop.set):
         announcing = asyncio.create_task(_announce(node, run_start))
         stopping = asyncio.create_task(stop.wait())
+        reaching = asyncio.create_task(_ask_who_reaches(node))
         try:
-            await asyncio.wait({announcing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if announcing.done():
-                announcing.result()
+            await asyncio.wait({announcing, stopping, reaching}, return_when=asyncio.FIRST_COMPLETED)
+            for serving in (announcing, reaching):
+                if serving.done():
+                    serving.result()
         finally:
-            for task in (announcing, stopping):
+            for task in (announcing, stopping, reaching):
                 task.cancel()
-            await asyncio.wait({announcing, stopping})
+            await asyncio.wait({announcing, stopping, reaching})
             await node.directory.withdraw()
     node.say("left")
 
@@ -77,7 +83,9 @@ def _status(node: Node, layout: Layout) -> dict[str, Any]:
         "status": Status.SERVING.value,
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
+        "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
         "neighbours": node.directory.neighbours(),
+        "directory": node.directory.report(),
         "parameters": layout.elements,
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
@@ -90,7 +98,7 @@ def _record(node: Node, run_start: float) -> PeerRecord:
         peer_id=node.me,
         run_id=node.run_id,
         endpoints=node.endpoints(),
-        reachable=True,
+        reachable=node.reach.reachable,
         wire_min=WIRE_VERSION,
         wire_max=WIRE_VERSION,
         round=0,
@@ -123,7 +131,7 @@ class RunStart:
             records = await self._node.directory.peers()
             if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
                 self.value = self._node.clock.now() + START_DELAY_S
-                self._kept.write_text(repr(self.value))
+                write_whole(self._kept, repr(self.value).encode())
         return bool(self.value)
 
 
@@ -140,17 +148,24 @@ async def _announce(node: Node, run_start: RunStart) -> None:
         await asyncio.sleep(1.0 if run_start.value else 0.5)
 
 
+async def _ask_who_reaches(node: Node) -> None:
+    """A node nobody can reach is no bootstrap: say so."""
+    node.reach.changed = lambda reachable, why: node.say(
+        f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
+    )
+    await node.reach.run(node.directory.peers)
+
+
 def _print_ticket(node: Node, ticket_file: Path | None) -> None:
     addresses = list(node.options.announce_maddrs) or node.directory.addresses()
     ours = [a if "/p2p/" in a else f"{a}/p2p/{node.me}" for a in addresses]
     if not ours:
         raise UsageError("no address to put into the ticket", "Give one with --announce-maddrs.")
-    ticket = Ticket(node.run_id, tuple(ours)).encode()
+    others = [a for a in node.options.initial_peers if a not in ours]  # with more than one, any of them may be dead
+    ticket = Ticket(node.run_id, (*ours, *others)[:MAX_ADDRESSES]).encode()
     if all("/ip4/127." in a or "/ip6/::1/" in a for a in ours):
         node.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
     if ticket_file is not None:
-        draft = ticket_file.with_name(f".{ticket_file.name}.draft")
-        draft.write_text(ticket + "\n")
-        draft.replace(ticket_file)
+        write_whole(ticket_file, f"{ticket}\n".encode())
     node.say(f"run {node.run_id.hex()[:16]} is served by {node.me}")
     node.say(f"others join with:\n\n    peer join {ticket}\n")

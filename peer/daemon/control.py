@@ -130,16 +130,13 @@ async def ask(
     Raises NotRunning when none answers within `timeout_s` seconds, PeerError when it answers with an error."""
     try:
         async with asyncio.timeout(timeout_s):
-            raw = await _converse(path, _line({**(arguments or {}), "command": command}))
-        reply = json.loads(raw)
-    except (OSError, TimeoutError, ValueError, RecursionError, asyncio.IncompleteReadError) as error:
+            reply = _parse_reply(await _converse(path, _line({**(arguments or {}), "command": command})))
+    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
         raise NotRunning(
             _why_not(path, error), "Start one with: peer join TICKET. Or name its folder with --home."
         ) from error
-    if not isinstance(reply, dict):
+    if reply is None:
         raise NotRunning(f"what answers at {path} is no daemon of ours", "Name its folder with --home.")
-    if "error" in reply:
-        raise PeerError(f"the daemon answered: {reply.get('reason', reply['error'])}", str(reply.get("fix", "")))
     return reply
 
 
@@ -186,6 +183,19 @@ def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
     if command not in COMMANDS:
         raise _Refused("unknown_command", f"no command {command[:50]!r}; there are: {', '.join(sorted(COMMANDS))}")
     return command, request
+
+
+def _parse_reply(line: bytes) -> dict[str, Any] | None:
+    """None: no object. Raises ValueError when it is not JSON, PeerError when it tells an error."""
+    try:
+        reply = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("its reply is nested too deeply") from error
+    if not isinstance(reply, dict):
+        return None
+    if "error" in reply:
+        raise PeerError(f"the daemon answered: {reply.get('reason', reply['error'])}", str(reply.get("fix", "")))
+    return reply
 
 
 def _line(body: Mapping[str, Any]) -> bytes:

@@ -15,12 +15,21 @@ from typing import TypeVar
 from torch import Tensor
 
 from peer.codec.plain import CODECS
+from peer.daemon.conduct import Conduct
 from peer.daemon.exchange import Exchange, Offload
 from peer.daemon.interfaces import Clock, Trainer, Transport, Work, WorkRequest
 from peer.daemon.matchmaker import Matchmaker
 from peer.daemon.plan import Exchanged, Live, Plan
 from peer.daemon.view import View
-from peer.errors import BadPayload, ExchangeError, PartnerRefused, TrainerDied, TrainerFailed
+from peer.errors import (
+    BadPayload,
+    ExchangeError,
+    PartnerLost,
+    PartnerRefused,
+    PartnerSilent,
+    TrainerDied,
+    TrainerFailed,
+)
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut, cut_work
@@ -39,6 +48,8 @@ GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
 TOGETHER_S = 1.0
 """Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
+HELD_S = 3.0
+"""A partner that crashed is noticed within this: by its connection, or by the heartbeat of a second and its timeout."""
 NAMED_MISSES = 1000
 """Rounds missed in one gap that are journaled one by one."""
 
@@ -59,6 +70,7 @@ class Coordinator:
         rounds: RoundClock,
         on_boundary: Callable[[int], Awaitable[None]] | None = None,
         upto: dict[int, int] | None = None,
+        conduct: Conduct | None = None,
     ) -> None:
         """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
         `on_boundary` is called between rounds, with the number of the next one."""
@@ -73,7 +85,8 @@ class Coordinator:
         self._on_boundary = on_boundary
         codec = CODECS[plan.method.codec]
         self._exchange = Exchange(transport, clock, codec, offload, plan.max_upload)
-        self.matchmaker = Matchmaker(plan.run_id, plan.me, transport, clock, view)
+        self.conduct = conduct or Conduct(clock.now, emit)
+        self.matchmaker = Matchmaker(plan.run_id, plan.me, transport, clock, view, self.conduct)
         self.live = Live()
         self._leaving = asyncio.Event()
         self._round_seconds = 0.0
@@ -221,14 +234,17 @@ class Coordinator:
         refusal = ""
         while (partner := await self._partner(closes)) is not None:
             self.live.phase = f"exchanging with {partner}"
+            began = self._clock.now()
             try:
                 params, report = await self._swap(partner, key, work.params, closes)
             except ExchangeError as error:
-                code = error.code if isinstance(error, PartnerRefused | BadPayload) else "lost"
-                if code != "lost":
+                code = _code_of(error, self._clock.now() - began)
+                if not isinstance(error, PartnerLost):
                     refusal = f"{partner}: {error}"
+                if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
+                    self.conduct.offence(partner, code, str(error))
                 self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
-                self.matchmaker.lost(partner, "lost" if code == "lost" else "refused")
+                self.matchmaker.lost(partner, "lost" if isinstance(error, PartnerLost) else "refused")
                 continue
             self._view.acquaintance.met(partner, key.round)
             return Exchanged("exchanged", "", partner, params, report)
@@ -243,7 +259,9 @@ class Coordinator:
     async def _swap(self, partner: PeerId, key: RoundKey, own: Tensor, closes: float) -> tuple[Tensor, SwapReport]:
         record = self._view.peers.get(partner) or self._unknown(partner)
         wait_s = max(0.0, closes - self._clock.now())
-        return await self._exchange.swap(record, key, own, wait_s, lambda: self.matchmaker.alive(partner, key))
+        return await self._exchange.swap(
+            record, key, own, wait_s, self.matchmaker.we_dial, lambda: self.matchmaker.alive(partner, key)
+        )
 
     async def _step_and_journal(self, key: RoundKey, work: Work, cut: Cut, got: Exchanged) -> None:
         """Belong together: a step that is not in the journal would be counted as lost work."""
@@ -419,6 +437,14 @@ class Coordinator:
             for task in (running, leaving):
                 task.cancel()
             await asyncio.wait({running, leaving})
+
+
+def _code_of(error: ExchangeError, held_s: float) -> str:
+    """Stable name of a failure. `held_s`: how long the partner kept us; one that leaves late enough not to be called
+    silent has cost the same."""
+    if isinstance(error, PartnerRefused | BadPayload):
+        return error.code
+    return "silent" if isinstance(error, PartnerSilent) or held_s > HELD_S else "lost"
 
 
 async def _whole(call: Awaitable[None]) -> None:

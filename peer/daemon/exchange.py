@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from peer.codec.plain import Codec
 from peer.daemon.interfaces import Clock, Transport
-from peer.errors import BadPayload, ExchangeError, PartnerLost
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.outer.rules import all_finite
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
 from peer.protocol.payload import BufferSink, BytesSource
@@ -22,8 +24,19 @@ HEARTBEAT_S = 1.0
 TRANSFER_SLACK_S = 5.0
 TRANSFER_FACTOR = 4.0
 """A transfer may take this many times what the measured rate predicts, and the slack."""
+START_S = 5.0
+"""A locked partner sends its first byte within this, or by the end of the round's window if that is later: it may have
+to end a step, and to encode."""
 ASSUMED_RATE = 250_000.0
 """Bytes per second assumed of a partner nothing was measured of."""
+
+
+FAR = 10.0
+FAR_FROM_ZERO = 0.25
+"""A partner's params may differ from ours, in root mean square over the fragment, by FAR times ours and this much more
+(a fragment may be near zero yet). Replicas of one run stay within about once their norm, so no honest partner comes
+near; one that exploded, or lies, is not mixed in. What is below can still do harm, but bounded harm."""
+BLOCK = 2**20
 
 
 class Offload(Protocol):
@@ -56,6 +69,7 @@ class Exchange:
         key: RoundKey,
         own: Tensor,
         wait_s: float,
+        dial: bool,
         alive: Callable[[], Awaitable[bool]],
     ) -> tuple[Tensor, SwapReport]:
         """The partner's params, decoded, fp32, of own's shape. `wait_s`: how long it may take until the partner is
@@ -64,21 +78,27 @@ class Exchange:
         Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used."""
         elements = own.numel()
         payload = await self._offload(lambda: self._encode(own))
-        sink = BufferSink(self._codec.nbytes(elements))
-        timeout_s = wait_s + self.budget_s(partner.peer_id, elements)
-        swap = self._transport.swap(partner, key, BytesSource(payload), sink, timeout_s)
-        report = await self._unless_dead(swap, alive)
+        sink = _Watched(self._codec.nbytes(elements), self._clock)
+        budget_s = self.budget_s(partner.peer_id, elements)
+        timeout_s = max(wait_s, START_S) + budget_s
+        swap = self._transport.swap(partner, key, BytesSource(payload), sink, timeout_s, dial)
+        begin_by = self._clock.now() + max(wait_s, START_S)
+        report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s))
         self._remember(partner.peer_id, report)
-        return await self._offload(lambda: self._decode(sink, elements)), report
+        return await self._offload(lambda: self._decode(sink, own)), report
 
     def _encode(self, own: Tensor) -> bytes:
         assert all_finite(own), "the trainer never leaves params that are not finite"
         return self._codec.encode(own)
 
-    def _decode(self, sink: BufferSink, elements: int) -> Tensor:
-        values = self._codec.decode(sink.data, elements)
+    def _decode(self, sink: BufferSink, own: Tensor) -> Tensor:
+        values = self._codec.decode(sink.data, own.numel())
         if not all_finite(values):
             raise BadPayload("not_finite", "the partner's params hold NaN or infinity")
+        apart, limit = rms(values, own), FAR * rms(own) + FAR_FROM_ZERO
+        if apart > limit:
+            reason = f"the partner's params are {apart:.3g} from ours (rms); at most {limit:.3g} is taken"
+            raise BadPayload("norm", reason)
         return values
 
     def _remember(self, partner: PeerId, report: SwapReport) -> None:
@@ -87,14 +107,19 @@ class Exchange:
         while len(self._rates) > 256:
             self._rates.popitem(last=False)
 
-    async def _unless_dead(self, swap: Awaitable[SwapReport], alive: Callable[[], Awaitable[bool]]) -> SwapReport:
-        """The side that waits to be dialled would not see the other die: ask it every second."""
+    async def _unless_dead(
+        self, swap: Awaitable[SwapReport], alive: Callable[[], Awaitable[bool]], behind: Callable[[], str]
+    ) -> SwapReport:
+        """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
+        only says that it is there."""
         running = asyncio.ensure_future(swap)
         try:
             while True:
                 done, _ = await asyncio.wait({running}, timeout=HEARTBEAT_S)
                 if done:
                     return running.result()
+                if why := behind():
+                    raise PartnerSilent(why)
                 await self._check(alive, running)
         finally:
             running.cancel()
@@ -109,3 +134,39 @@ class Exchange:
             raise PartnerLost(f"the partner stopped answering: {error}") from error
         if not holds_us and not running.done():
             raise PartnerLost("the partner let go of this round")
+
+
+class _Watched(BufferSink):
+    """Knows whether the payload comes as fast as it has to: a silent or trickling partner holds up the trainer."""
+
+    def __init__(self, nbytes: int, clock: Clock) -> None:
+        super().__init__(nbytes)
+        self._clock = clock
+        self._began = 0.0
+        self._received = 0
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._began = self._began or self._clock.now()
+        self._received += len(data)
+        super().write(offset, data)
+
+    def behind(self, begin_by: float, budget_s: float) -> str:
+        """Why to give up, for a person; empty: go on. `budget_s`: for the whole transfer, from its first byte."""
+        now = self._clock.now()
+        if not self._began:
+            return "the partner was locked with us and sent nothing in time" if now > begin_by else ""
+        due = self.nbytes * (now - self._began - TRANSFER_SLACK_S) / max(budget_s - TRANSFER_SLACK_S, 1e-9)
+        too_slow = f"the partner sent {self._received} of {self.nbytes} bytes and is too slow"
+        return too_slow if self._received < due else ""
+
+
+def rms(one: Tensor, other: Tensor | None = None) -> float:
+    """Root mean square of a flat fp32 tensor, or of the difference of two; in blocks, so that no large temporary is
+    made. Infinite when a square overflows."""
+    total = 0.0
+    for start in range(0, one.numel(), BLOCK):
+        block = one[start : start + BLOCK]
+        if other is not None:
+            block = block - other[start : start + BLOCK]
+        total += float(torch.dot(block, block))
+    return math.sqrt(total / max(one.numel(), 1))

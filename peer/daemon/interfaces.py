@@ -10,11 +10,13 @@ from typing import Protocol
 
 import torch
 
+from peer.net.directory.contact import Contact
 from peer.net.handler import Handler
 from peer.protocol.messages import (
     Answer,
     Offer,
     PeerRecord,
+    Probed,
     RoundKey,
     Sink,
     Source,
@@ -65,6 +67,9 @@ class Directory(Protocol):
     async def peers(self) -> list[PeerRecord]:
         """The live records of this run but our own: signature, run id and expiry checked, latest per peer."""
 
+    def contact(self) -> Contact:
+        """How the addresses given at the start are answered, and how far our clock is from the others'."""
+
 
 class Transport(Protocol):
     """Calls to other peers. Every call says Hello first when it has to, is bounded by its timeout, and raises only
@@ -75,11 +80,14 @@ class Transport(Protocol):
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer: ...
 
     async def swap(
-        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float
+        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
     ) -> SwapReport:
-        """Exchange payloads with a locked partner; both sides call this, `peer.protocol.pairing.initiates` says which
-        dials. Returns when `sink` holds the partner's complete verified payload, whatever became of ours.
-        Raises when it does not: `sink` is then to be thrown away."""
+        """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
+        `peer.protocol.pairing.initiates`. Returns when `sink` holds the partner's complete verified payload, whatever
+        became of ours. Raises when it does not: `sink` is then to be thrown away."""
+
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        """Ask a peer to dial us, at these endpoints and where it sees us calling from."""
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]: ...
 

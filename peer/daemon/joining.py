@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from peer.daemon.interfaces import Clock, Directory, Transport
-from peer.errors import ExchangeError, JoinRefused, ManifestError, PartnerRefused, StateError, SwarmUnreachable
+from peer.daemon.waiting import check_clock, unreachable, waiting_for
+from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, PartnerRefused, PeerError, StateError
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
 from peer.protocol.messages import PeerRecord, RunId, Status
@@ -20,13 +21,12 @@ from peer.state.checkpoint import CheckpointStore
 from peer.state.snapshot import fetch_state
 
 RETRY_S = 1.0
-FIRST_CONTACT_S = 120.0
 STATE_WAIT_S = 600.0
 CALL_TIMEOUT_S = 10.0
 
 FINAL_REFUSALS = {
     "wire_version": "Update this program: pip install -U peer-swarm",
-    "clock": "Set this machine's clock, e.g. with: timedatectl set-ntp true",
+    "clock": ClockWrong.fix,
 }
 """Refusals that asking again does not change, and what does."""
 
@@ -51,13 +51,14 @@ class FirstState:
 
 
 async def obtain_manifest(
-    run_id: RunId, directory: Directory, transport: Transport, clock: Clock, say: Say
+    run_id: RunId, directory: Directory, transport: Transport, clock: Clock, say: Say, wait_s: float
 ) -> SignedManifest:
     """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
 
-    Raises SwarmUnreachable when nobody answered for two minutes, JoinRefused when everybody refuses for good."""
-    deadline = asyncio.get_running_loop().time() + FIRST_CONTACT_S
-    said = ""
+    Raises SwarmUnreachable when nobody answered for `wait_s` seconds, JoinRefused (ClockWrong, if it is the clock) when
+    everybody refuses for good."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    said = problem = ""
     while asyncio.get_running_loop().time() < deadline:
         records = await directory.peers()
         problem, refusals = "nobody of this run is in the directory yet", dict[str, PartnerRefused]()
@@ -77,15 +78,19 @@ async def obtain_manifest(
             return signed
         if refusals and len(refusals) == len(records):
             refusal = next(iter(refusals.values()))
-            raise JoinRefused(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
-        if problem != said:
-            say(f"waiting for the manifest: {problem}")
-            said = problem
+            raise _refused(refusal)
+        check_clock(directory.contact())
+        waiting = waiting_for(directory.contact(), problem)
+        if waiting != said:
+            say(f"waiting for the manifest, at most {wait_s:.0f} s: {waiting}")
+            said = waiting
         await clock.sleep(RETRY_S)
-    raise SwarmUnreachable(
-        f"no peer of this run answered within {FIRST_CONTACT_S:.0f} s ({said})",
-        "Check that the bootstrap node runs and that its address in the ticket can be reached from here.",
-    )
+    raise unreachable(directory.contact(), run_id, problem, wait_s)
+
+
+def _refused(refusal: PartnerRefused) -> PeerError:
+    kind = ClockWrong if refusal.code == "clock" else JoinRefused
+    return kind(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
 
 
 async def obtain_state(
@@ -118,12 +123,14 @@ async def obtain_state(
             why = f"fetched from {donor.peer_id} ({donor.status}, round {round_})"
             outer = OuterState.fresh(layout, params)
             return FirstState(outer, round_, why, donor.peer_id, params.nbytes, clock.now() - began)
-        if problem != said:
-            say(f"waiting for a donor: {problem}")
-            said = problem
+        check_clock(directory.contact())
+        waiting = waiting_for(directory.contact(), problem)
+        if waiting != said:
+            say(f"waiting for a donor, at most {STATE_WAIT_S / 60:.0f} minutes: {waiting}")
+            said = waiting
         await clock.sleep(RETRY_S)
     raise StateError(
-        f"no donor gave a state within {STATE_WAIT_S / 60:.0f} minutes ({said})",
+        f"no donor gave a state within {STATE_WAIT_S / 60:.0f} minutes: {said}",
         "At least the bootstrap node has to be up until the first peer has the state. Try again later.",
     )
 
@@ -132,7 +139,7 @@ def _donors(records: list[PeerRecord]) -> list[PeerRecord]:
     shuffled = random.sample(records, len(records))
     complete = (Status.TRAINING, Status.FINISHED, Status.SERVING)
     able = [record for record in shuffled if record.status in complete]
-    return sorted(able, key=lambda r: (r.status is Status.SERVING, -r.round))
+    return sorted(able, key=lambda r: (not r.reachable, r.status is Status.SERVING, -r.round))
 
 
 def _from_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say) -> FirstState | None:

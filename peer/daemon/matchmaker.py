@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import replace
 
+from peer.daemon.conduct import Conduct
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.view import View
-from peer.errors import PartnerLost, PartnerRefused
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
 from peer.protocol.pairing import Pairing, Send
 
@@ -18,12 +20,15 @@ REMEMBER_ROUNDS = 8
 class Matchmaker:
     """Finds a partner for one (round, fragment) at a time. `run` is started with the round and cancelled at its end."""
 
-    def __init__(self, run_id: RunId, me: PeerId, transport: Transport, clock: Clock, view: View) -> None:
+    def __init__(
+        self, run_id: RunId, me: PeerId, transport: Transport, clock: Clock, view: View, conduct: Conduct
+    ) -> None:
         self._run_id = run_id
         self._me = me
         self._transport = transport
         self._clock = clock
         self._view = view
+        self._conduct = conduct
         self._pairing: Pairing | None = None
         self._opens_at = 0.0
         self._changed = asyncio.Event()
@@ -34,9 +39,15 @@ class Matchmaker:
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         """Answer from the state at hand; never blocks."""
+        answer = self._answer(sender, offer)
+        return answer if self._pairing is None else replace(answer, dialable=self._pairing.dialable)
+
+    def _answer(self, sender: PeerId, offer: Offer) -> Answer:
         if self._past.get(offer.key) == sender:
             return Answer(Verdict.LOCKED)
         pairing, now = self._pairing, self._clock.now()
+        if not offer.withdraw and (why := self._conduct.why_out(sender)):
+            return Answer(Verdict.REFUSED, reason=f"standing: {why}")
         if pairing is None or offer.key > pairing.key:
             return Answer(Verdict.LATER, eta_s=1.0, reason="not in that round yet")
         if offer.key < pairing.key:
@@ -49,10 +60,12 @@ class Matchmaker:
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
         if self._cannot_pair(sender, offer.key):
             return Answer(Verdict.TAKEN, reason="met too often lately")
-        return pairing.on_offer(sender, now)
+        return pairing.on_offer(sender, now, offer.dialable)
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         """Only the locked partner may swap."""
+        if why := self._conduct.why_out(sender):
+            return Answer(Verdict.REFUSED, reason=f"standing: {why}")
         pairing = self._pairing
         if pairing is None or key > pairing.key:
             return Answer(Verdict.LATER, eta_s=1.0)
@@ -61,6 +74,10 @@ class Matchmaker:
         if key == pairing.key and pairing.locked is None and not pairing.closed:
             return Answer(Verdict.LATER, eta_s=OFFER_TIMEOUT_S, reason="our lock is not confirmed yet")
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
+
+    def _candidates(self, round_: int) -> list[PeerId]:
+        """Without those out of favour."""
+        return [peer for peer in self._view.candidates(round_) if not self._conduct.out_for_s(peer)]
 
     def _cannot_pair(self, sender: PeerId, key: RoundKey) -> bool:
         if self._pairing is not None and self._pairing.locked == sender:
@@ -72,7 +89,7 @@ class Matchmaker:
     def open(self, key: RoundKey, opens_at: float, closes_at: float) -> None:
         """A new round; the former one is over."""
         self._finish()
-        self._pairing = Pairing(self._run_id, key, self._me, patience_until=closes_at)
+        self._pairing = Pairing(self._run_id, key, self._me, closes_at, dialable=self._view.dialable())
         self._opens_at = opens_at
         self._poke()
 
@@ -83,7 +100,7 @@ class Matchmaker:
         await self._clock.sleep(self._opens_at - self._clock.now())
         async with asyncio.TaskGroup() as sends:
             while not pairing.closed:
-                pairing.add(self._view.candidates(pairing.key.round))
+                pairing.add(self._candidates(pairing.key.round), self._view.undialable())
                 for send in pairing.actions(self._clock.now()):
                     sends.create_task(self._send(pairing, send))
                 await self._wait(pairing)
@@ -95,7 +112,7 @@ class Matchmaker:
         pairing.patience_until = closes_at
         while pairing.locked is None:
             now = self._clock.now()
-            pairing.add(self._view.candidates(pairing.key.round))
+            pairing.add(self._candidates(pairing.key.round), self._view.undialable())
             if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
                 pairing.close()
                 self._poke()
@@ -119,12 +136,17 @@ class Matchmaker:
     def why_alone(self) -> str:
         return self._pairing.why_alone() if self._pairing is not None else "no round is open"
 
+    @property
+    def we_dial(self) -> bool:
+        """Whether the swap with the locked partner is ours to dial."""
+        return self._pairing is not None and self._pairing.we_dial
+
     async def alive(self, partner: PeerId, key: RoundKey) -> bool:
         """Whether a locked partner still answers and still holds us."""
         record = self._view.peers.get(partner)
-        if record is None or not record.endpoints:
+        if record is None or not record.endpoints or not record.reachable:
             return True  # we cannot dial it; the deadline decides
-        answer = await self._transport.offer(record, Offer(key), OFFER_TIMEOUT_S)
+        answer = await self._transport.offer(record, Offer(key, dialable=self._view.dialable()), OFFER_TIMEOUT_S)
         return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
 
     def _finish(self) -> None:
@@ -156,6 +178,9 @@ class Matchmaker:
         except PartnerRefused as refusal:
             if not send.offer.withdraw:
                 pairing.on_failed(send.to, f"refusing ({refusal.code})")
+        except BadPayload as error:
+            self._conduct.offence(send.to, error.code, str(error))
+            pairing.on_failed(send.to, f"talking nonsense ({error.code})")
         else:
             if not send.offer.withdraw:
                 pairing.on_answer(send.to, answer, self._clock.now())

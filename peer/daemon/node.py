@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,14 @@ from peer import identity as identities
 from peer.daemon.clock import WallClock
 from peer.daemon.control import ControlServer
 from peer.daemon.donor import Donor
+from peer.daemon.reach import Reach
 from peer.errors import AddressError
 from peer.identity import Identity
+from peer.net.directory.address import check_announced, check_listen, check_peers
 from peer.net.directory.dht import DhtDirectory
 from peer.net.transport import GrpcTransport
-from peer.protocol.messages import PeerId, RunId
-from peer.run.home import Home, RunFolder
+from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
+from peer.run.home import Home, RunFolder, write_whole
 
 Say = Callable[[str], None]
 ANY_HOST = "/ip4/0.0.0.0/tcp/0"
@@ -55,6 +58,7 @@ class Node:
     directory: DhtDirectory
     port: int
     say: Say
+    reach: Reach
     control: ControlServer | None = field(default=None)
 
     @property
@@ -62,9 +66,14 @@ class Node:
         return PeerId(self.identity.peer_id)
 
     def endpoints(self) -> tuple[str, ...]:
-        """Where others dial the exchange service: the hosts of our announced (else visible) addresses."""
-        addresses = self.options.announce_maddrs or tuple(self.directory.addresses())
-        return tuple(dict.fromkeys(f"{_host_of(address)}:{self.port}" for address in addresses))[:8]
+        """Where others dial the exchange service: where they were seen to get through, then where we think they may."""
+        return tuple(dict.fromkeys([*self.reach.state.endpoints(), *supposed(self)]))[:MAX_ENDPOINTS]
+
+
+def supposed(node: Node) -> tuple[str, ...]:
+    """Our own idea of our endpoints: the hosts of the announced, else of the visible addresses."""
+    addresses = node.options.announce_maddrs or tuple(node.directory.addresses())
+    return tuple(dict.fromkeys(f"{_host_of(address)}:{node.port}" for address in addresses))[:MAX_ENDPOINTS]
 
 
 def _host_of(maddr: str) -> str:
@@ -80,6 +89,9 @@ async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncItera
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
 
     Raises IdentityError, HomeUnusable, AddressError or DirectoryFailed."""
+    check_listen(options.host_maddrs)
+    check_announced(options.announce_maddrs)
+    check_peers(options.initial_peers)
     home = Home(options.home)
     folder = home.run(run_id)
     key_path = options.identity_path or home.identity
@@ -95,8 +107,8 @@ async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncItera
     )
     ports = _Ports(folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
-        host = _host_of(options.host_maddrs[0])
-        port = await _listen(transport, host.strip("[]"), options.port, ports)
+        hosts = [_host_of(address).strip("[]") for address in options.host_maddrs]
+        port = await _listen(transport, hosts, options.port, ports)
         stack.push_async_callback(transport.close)
         directory = await DhtDirectory.start(
             identity=identity,
@@ -110,22 +122,23 @@ async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncItera
         )
         stack.push_async_callback(directory.close)
         ports.keep(port)
-        yield Node(options, home, folder, identity, run_id, clock, donor, transport, directory, port, say)
+        reach = Reach(transport, clock, random.Random(), lambda: supposed(node))
+        node = Node(options, home, folder, identity, run_id, clock, donor, transport, directory, port, say, reach)
+        yield node
 
 
-async def _listen(transport: GrpcTransport, host: str, port: int, ports: _Ports) -> int:
+async def _listen(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
     """The port asked for; else the one used last time, so that a restart keeps its address; else any."""
     if port or not ports.exchange:
-        return await transport.start(host, port)
+        return await transport.start(hosts[0], port, *hosts[1:])
     try:
-        return await transport.start(host, ports.exchange)
+        return await transport.start(hosts[0], ports.exchange, *hosts[1:])
     except AddressError:
-        return await transport.start(host, 0)
+        return await transport.start(hosts[0], 0, *hosts[1:])
 
 
 class _Ports:
-    """The exchange port of the last start, remembered. (The DHT's cached address would be stale after a change as well,
-    but there the heal loop finds the way.)"""
+    """The exchange port of the last start, remembered. (The directory remembers its own.)"""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,7 +148,7 @@ class _Ports:
             self.exchange = kept if isinstance(kept, int) and 0 < kept < 65536 else 0
 
     def keep(self, exchange: int) -> None:
-        self._path.write_text(json.dumps({"exchange": exchange}))
+        write_whole(self._path, json.dumps({"exchange": exchange}).encode())
 
 
 async def serve_control(node: Node, answer: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:

@@ -12,13 +12,17 @@ from typing import Any
 
 from peer import __version__
 from peer.daemon.clock import BulkThread
+from peer.daemon.conduct import Conduct
 from peer.daemon.coordinator import Coordinator
+from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.joining import FirstState, obtain_manifest, obtain_state
+from peer.daemon.memory import check_memory, free_bytes, need_of, trains_in_main_memory
 from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
 from peer.daemon.plan import Plan
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_line, status_report
 from peer.daemon.view import RECORD_TTL_S, View
+from peer.daemon.waiting import check_clock
 from peer.errors import ExchangeError, ManifestError, PeerError, TrainerDied
 from peer.net.directory.record import seal
 from peer.observe import events
@@ -26,7 +30,7 @@ from peer.observe.journal import Journal
 from peer.protocol.layout import Layout
 from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
 from peer.protocol.roundclock import RoundClock
-from peer.run.home import Home
+from peer.run.home import Home, write_whole
 from peer.run.manifest import Manifest, SignedManifest, keep, load_signed
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointError, CheckpointStore
@@ -55,6 +59,8 @@ class JoinOptions(NodeOptions):
     """Part of the time the trainer may work, in (0, 1]."""
     checkpoint_every_s: float = 60.0
     """At least; see CHECKPOINT_SHARE."""
+    wait_s: float = 120.0
+    """How long to wait for a first answer from the run."""
     min_peers: int = 1
 
 
@@ -76,12 +82,18 @@ class PeerDaemon:
         self._bulk = BulkThread()
         self._journal = Journal(node.folder.journal, node.clock.now)
         self._facts = Facts(started_at=time.time())
+        self._conduct = Conduct(node.clock.now, self._journal.append)
+        node.transport.watch(self._conduct)
+        node.directory.on_bad_record(self._conduct.bad_record)
+        node.directory.watch(HelperWatch(self._journal.append, node.say))
         self._coordinator: Coordinator | None = None
         self._trainer: TrainerProcess | None = None
         self._view: View | None = None
         self._main: asyncio.Task[int] | None = None
         self._checkpoint_due = 0.0  # the first one at the first boundary: a crash soon after still resumes
         self._exit_code = 1
+        self._reaching: asyncio.Task[None] | None = None
+        node.reach.changed = self._reachability_changed
 
     async def run(self) -> int:
         await serve_control(self._node, self._control)
@@ -116,6 +128,9 @@ class PeerDaemon:
 
     async def _close(self) -> None:
         node = self._node
+        if self._reaching is not None:
+            self._reaching.cancel()
+            await asyncio.wait({self._reaching})
         if self._trainer is not None:
             await self._trainer.stop()
         await node.directory.withdraw()
@@ -134,11 +149,14 @@ class PeerDaemon:
         node.donor.manifest = signed
         manifest = signed.manifest
         self._facts.manifest = manifest
+        check_memory(manifest, need_of(manifest, trains_here=trains_in_main_memory(options.device)), free_bytes())
+        check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         layout = layout_of(manifest.model)
         limits, codec = manifest.limits, resolve(manifest.sync).codec
         node.transport.set_layout(layout.digest(), limits.max_fragment_bytes, codec, limits.max_clock_offset_s)
         node.transport.show_record(lambda: seal(self._record(), node.identity))
         checkpoints = CheckpointStore(node.folder.checkpoints)
+        self._reaching = asyncio.create_task(node.reach.run(self._known))
         self._facts.phase = "getting the state"
         state = await obtain_state(
             options.run_id, layout, checkpoints, node.directory, node.transport, node.clock, node.say
@@ -182,6 +200,7 @@ class PeerDaemon:
             rounds,
             on_boundary=lambda round_: self._maybe_checkpoint(round_, state, checkpoints),
             upto=dict(self._journal.totals.upto),
+            conduct=self._conduct,
         )
         self._journal.append(
             events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why)
@@ -200,11 +219,12 @@ class PeerDaemon:
 
     async def _train(self, coordinator: Coordinator, state: FirstState, checkpoints: CheckpointStore) -> int:
         node = self._node
-        assert self._view is not None
+        view = self._view
+        assert view is not None
         self._coordinator = coordinator
         node.donor.matchmaker = coordinator.matchmaker
         node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
-        background = [asyncio.create_task(self._view.run()), asyncio.create_task(self._status_lines())]
+        background = [asyncio.create_task(view.run()), asyncio.create_task(self._status_lines())]
         playing = asyncio.create_task(coordinator.run(state.round))
         try:
             await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +263,9 @@ class PeerDaemon:
     async def _fetch_manifest(self) -> SignedManifest:
         node = self._node
         self._facts.phase = "getting the manifest"
-        signed = await obtain_manifest(self._options.run_id, node.directory, node.transport, node.clock, node.say)
+        signed = await obtain_manifest(
+            self._options.run_id, node.directory, node.transport, node.clock, node.say, self._options.wait_s
+        )
         keep(node.folder.manifest, signed)
         node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
         return signed
@@ -253,7 +275,8 @@ class PeerDaemon:
         corrected by a Hello to each of them first."""
         node, sync = self._node, manifest.sync
         start = manifest.start or self._kept_start()
-        for record in await node.directory.peers():
+        records = await node.directory.peers()
+        for record in records:
             with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
                 welcome = await node.transport.hello(record, HELLO_S)
                 node.clock.observe(welcome.clock_offset_s)
@@ -267,7 +290,7 @@ class PeerDaemon:
             return 0.0
 
     def _keep_start(self, start: float) -> None:
-        (self._node.folder.path / "run_start").write_text(repr(start))
+        write_whole(self._node.folder.path / "run_start", repr(start).encode())
 
     def _trainer_config(self, manifest: Manifest) -> TrainerConfig:
         options = self._options
@@ -300,6 +323,7 @@ class PeerDaemon:
         self._checkpoint_due = began + self._options.checkpoint_every_s
         trainer = trainer or self._trainer
         assert trainer is not None
+        folder = None
         try:
             folder = checkpoints.begin()
             async with asyncio.timeout(DRAIN_S / 2):
@@ -312,6 +336,8 @@ class PeerDaemon:
                 lambda: checkpoints.commit(folder, outer.params, outer.momentum, self._options.run_id, digest, facts)
             )
         except (CheckpointError, TrainerDied, OSError) as error:  # a TimeoutError is an OSError
+            if folder is not None:
+                checkpoints.abandon(folder)
             self._journal.append(events.CheckpointFailed(reason=str(error) or "the trainer did not answer in time"))
             return
         seconds = time.monotonic() - began
@@ -329,7 +355,7 @@ class PeerDaemon:
             peer_id=self._node.me,
             run_id=self._node.run_id,
             endpoints=self._node.endpoints(),
-            reachable=True,
+            reachable=self._node.reach.reachable,
             wire_min=WIRE_VERSION,
             wire_max=WIRE_VERSION,
             round=live.round if live else 0,
@@ -343,6 +369,15 @@ class PeerDaemon:
     def _directory_changed(self, peers: int, reason: str) -> None:
         self._journal.append(events.DirectoryChanged(peers=peers, reason=reason))
 
+    async def _known(self) -> list[PeerRecord]:
+        return await (self._view.known() if self._view is not None else self._node.directory.peers())
+
+    def _reachability_changed(self, reachable: bool, why: str) -> None:
+        self._journal.append(events.ReachabilityChanged(reachable=reachable, reason=why))
+        self._node.say(f"reachable by others: {'yes' if reachable else 'no'}: {why}")
+        if self._view is not None:
+            self._view.touch()
+
     async def _status_lines(self) -> None:
         while True:
             self._node.say(status_line(self._status()))
@@ -350,7 +385,7 @@ class PeerDaemon:
 
     def _status(self) -> dict[str, Any]:
         return status_report(
-            self._node, self._facts, self._coordinator, self._trainer, self._view, self._journal.totals
+            self._node, self._facts, self._coordinator, self._trainer, self._view, self._journal.totals, self._conduct
         )
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:

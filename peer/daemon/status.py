@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from peer.observe.totals import Totals, ledger
-from peer.protocol.messages import Status
+from peer.protocol.messages import PeerRecord, Status
 from peer.run.manifest import Manifest
 
 if TYPE_CHECKING:
+    from peer.daemon.conduct import Conduct
     from peer.daemon.coordinator import Coordinator
     from peer.daemon.node import Node
     from peer.daemon.view import View
@@ -35,6 +36,7 @@ def status_report(
     trainer: TrainerProcess | None,
     view: View | None,
     totals: Totals,
+    conduct: Conduct,
 ) -> dict[str, Any]:
     """A JSON-able account; parts that are not there yet are left out."""
     report: dict[str, Any] = {
@@ -46,7 +48,9 @@ def status_report(
         "phase": facts.phase,
         "uptime_s": round(time.time() - facts.started_at, 1),
         "endpoints": list(node.endpoints()),
+        "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
         "neighbours": node.directory.neighbours(),
+        "directory": node.directory.report(),
         "clock_correction_s": node.clock.correction,
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
@@ -64,12 +68,29 @@ def status_report(
         }
     if view is not None:
         report["peers"] = [
-            {"peer_id": r.peer_id, "status": r.status.value, "round": r.round, "endpoints": list(r.endpoints)}
+            {
+                "peer_id": r.peer_id,
+                "status": r.status.value,
+                "round": r.round,
+                "endpoints": list(r.endpoints),
+                "reachable": r.reachable,
+                "pairs": _why_no_pair(r, node),
+            }
             for r in view.peers.values()
         ]
     if trainer is not None and facts.manifest is not None and coordinator is not None:
         report |= _of_the_trainer(trainer, coordinator, totals)
+    report |= conduct.report()
     return report
+
+
+def _why_no_pair(record: PeerRecord, node: Node) -> str:
+    """Why a peer is no candidate of ours; `yes` when it is one."""
+    if record.status is not Status.TRAINING:
+        return f"no: it is {record.status.value}"
+    if not record.reachable and not node.reach.reachable:
+        return "no: neither of the two can be dialled"
+    return "yes" if record.reachable else "yes: it dials"
 
 
 def _of_the_trainer(trainer: TrainerProcess, coordinator: Coordinator, totals: Totals) -> dict[str, Any]:
@@ -110,4 +131,6 @@ def status_line(report: dict[str, Any]) -> str:
     if report.get("last_outcome"):
         with_whom = f" with {report['last_partner'][-6:]}" if report["last_partner"] else ""
         parts.append(f"last round {report['last_outcome']}{with_whom}")
+    if trouble := report.get("directory", {}).get("why"):
+        parts.append(f"directory: {trouble}")
     return " · ".join(parts)

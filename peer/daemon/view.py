@@ -52,6 +52,9 @@ class View:
                 merged[peer] = record
         return {peer: record for peer, record in merged.items() if record.expires_at > now}
 
+    async def known(self) -> list[PeerRecord]:
+        return list(self.peers.values())
+
     def learn(self, record: PeerRecord) -> None:
         """A caller showed its record, already verified."""
         if len(self._told) >= 1024:
@@ -62,6 +65,14 @@ class View:
         """Live peers that train and were not met too often lately."""
         training = [peer for peer, record in self.peers.items() if record.status is Status.TRAINING]
         return [p for p in training if not self.acquaintance.too_often(p, round_, len(training) + 1)]
+
+    def dialable(self) -> bool:
+        """Whether others can dial us, as our record says."""
+        return self._describe().reachable
+
+    def undialable(self) -> frozenset[PeerId]:
+        """Live peers that only dial out."""
+        return frozenset(peer for peer, record in self.peers.items() if not record.reachable)
 
     def others_training(self) -> int:
         return sum(record.status is Status.TRAINING for record in self.peers.values())

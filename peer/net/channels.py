@@ -100,6 +100,22 @@ class Channels:
         return None
 
 
+async def answers(peer: PeerId, endpoint: str, timeout_s: float) -> str:
+    """Why the peer does not answer at an endpoint, for a person; empty: it does, with its key."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except TimeoutError:
+        return f"no answer within {timeout_s:.0f} s"
+    except OSError as error:
+        return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error.strerror or error)
+    credentials, pinned = channel_credentials(peer)
+    async with grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned]) as channel:
+        return "" if await _ready(channel, timeout_s) else "somebody else answers there"
+
+
 async def _ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     """Whether it connects in time; a refused connection or a wrong key is a no at once."""
     try:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 CREDIT_S = 0.02
 QUANTUM_S = 0.05
 SMALLEST_CHUNK = 1024
-LARGEST_CHUNK = 2**20
+LARGEST_CHUNK = 2**17
 
 
 def chunk_size(rate: float | None) -> int:

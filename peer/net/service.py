@@ -6,31 +6,38 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from peer.errors import BadPayload, ExchangeError, PartnerLost
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.identity import Identity, peer_id_of, verify
-from peer.net.directory.record import open_record
+from peer.net.channels import answers
+from peer.net.checks import piece_request_of
+from peer.net.directory.record import BadRecord, open_record
+from peer.net.gate import STEP_TIMEOUT_S, Context, Gate
 from peer.net.handler import Handler
-from peer.net.refusal import TOKEN_KEY, bad_payload_code, refuse
+from peer.net.limits import Caller
+from peer.net.probing import Prober
+from peer.net.refusal import bad_payload_code, refuse
 from peer.net.stream import Caps, Terms, read_open, send_payload, swap_payloads
-from peer.net.tokens import LIFETIME_S, TokenTable
+from peer.net.tokens import LIFETIME_S
 from peer.protocol.frames import Kind, pack
-from peer.protocol.messages import Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
+from peer.protocol.messages import MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
 from peer.protocol.payload import BytesSource
 from peer.v1 import exchange_pb2 as pb
 
 HELLO_DOMAIN = b"peer hello v1"
-STEP_TIMEOUT_S = 5.0
-"""For one message of a caller that is expected at once."""
+RECORD_FRESH_S = 30.0
+"""A caller seals its record for the Hello that shows it: one issued long before the Hello's own clock is a replay."""
 MAX_PARKED = 8
-MAX_PIECES = 4
+MAX_PARKED_OF_PEER = 2
+MAX_PIECES = 6
+"""Two more than one address may have."""
 PARK_S = 30.0
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+SLOWEST_JOINER = 8_000.0
+"""Bytes per second. Who takes a piece more slowly loses its place: four that never read would keep everybody out."""
 
 
 @dataclass(kw_only=True)
@@ -64,6 +71,8 @@ class Slot:
 
     accepting: asyncio.Future[Accepting] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     serving: asyncio.Task[Any] | None = None
+    over: bool = False
+    """Our own coordinator no longer waits."""
 
 
 class ExchangeService:
@@ -73,69 +82,105 @@ class ExchangeService:
         self._facts = facts
         self._handler = handler
         self._caps = caps
-        self._tokens = TokenTable()
+        self.gate = Gate(facts.now)
         self._slots: dict[tuple[PeerId, RoundKey], Slot] = {}
         self._pieces = 0
+        self._prober = Prober(answers, facts.now)
 
     # -- Hello -------------------------------------------------------------------------------------------------------
 
     async def hello(self, _: Any, context: Context) -> None:
         """Open, challenge, proof, token."""
+        async with self.gate.greeting(context):
+            await self._greet(context)
+
+    async def _greet(self, context: Context) -> None:
         opened = (await self._step(context)).open
-        if (found := self._why_not(opened)) is not None:
-            await refuse(context, *found)
+        if (found := self._why_not_at_all(opened)) is not None:
+            await self.gate.turn_away(context, *found)
         nonce = secrets.token_bytes(32)
         challenge = pb.HelloChallenge(nonce=nonce, clock=self._facts.now(), seen_as=context.peer()[:128])
         await context.write(pb.HelloReply(challenge=challenge))
         proof = (await self._step(context)).proof
-        message = self._facts.run_id + self._facts.identity.public_key + nonce
-        if not verify(opened.public_key, HELLO_DOMAIN, message, proof.signature):
-            await refuse(context, "bad_proof", "the signature over our challenge is not by the key you named")
-        caller = PeerId(peer_id_of(opened.public_key))
-        self._learn(opened.record, caller)
-        token = self._tokens.issue(caller, self._facts.now())
+        message = opened.run_id + self._facts.identity.public_key + nonce
+        proven = verify(opened.public_key, HELLO_DOMAIN, message, proof.signature)
+        caller = PeerId(peer_id_of(opened.public_key)) if proven else None
+        if (found := self._why_not_you(opened)) is not None:
+            await self.gate.turn_away(context, *found, caller)
+        if caller is None:
+            reason = "the signature over our challenge is not by the key you named"
+            await self.gate.turn_away(context, "bad_proof", reason)
+        if why := self.gate.conduct.why_out(caller):
+            await refuse(context, "standing", why)
+        await self._learn(opened, caller, context)
+        token = self.gate.tokens.issue(caller, self._facts.now())
         await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
 
     async def _step(self, context: Context) -> pb.HelloRequest:
+        raw = await self.gate.request(context)
+        if not raw:
+            await self.gate.turn_away(context, "hello", "Hello ended in the middle")
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                message = await context.read()
-        except TimeoutError:
-            await refuse(context, "timeout", "the next step of Hello did not come")
-        if not isinstance(message, pb.HelloRequest):
-            await refuse(context, "hello", "Hello ended in the middle")
-        return message
+            return pb.HelloRequest.FromString(raw)
+        except DecodeError:
+            await self.gate.turn_away(context, "request", "the message cannot be read")
 
-    def _why_not(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+        """What speaks against going on to a proof."""
         facts = self._facts
-        if opened.run_id != facts.run_id:
-            return "wrong_run", "this peer takes part in another run"
         if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
             return "wire_version", f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
-        if facts.layout_digest and opened.layout_digest and opened.layout_digest != facts.layout_digest:
-            return "layout", "your model has other tensors than this run's"
         if len(opened.public_key) != 32:
             return "bad_proof", "a public key has 32 bytes"
-        if not abs(opened.clock - facts.now()) <= facts.max_clock_offset_s:
-            return "clock", f"your clock differs by more than {facts.max_clock_offset_s:.0f} s; set it"
+        ahead = opened.clock - facts.now()
+        if not abs(ahead) <= facts.max_clock_offset_s:
+            way, most = "ahead of" if ahead > 0 else "behind", facts.max_clock_offset_s
+            return "clock", f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
         return None
 
-    def _learn(self, raw: bytes, caller: PeerId) -> None:
-        if not raw:
+    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+        """What is said after the proof, when it is known whom to blame."""
+        if opened.run_id != self._facts.run_id:
+            return "wrong_run", "this peer takes part in another run"
+        ours = self._facts.layout_digest
+        if ours and opened.layout_digest and opened.layout_digest != ours:
+            return "layout", "your model has other tensors than this run's"
+        return None
+
+    async def _learn(self, opened: pb.HelloOpen, caller: PeerId, context: Context) -> None:
+        """Take the record that the caller shows of itself."""
+        if not opened.record:
             return
         try:
-            record = open_record(raw, self._facts.run_id, self._facts.now())
-        except ExchangeError:
-            return
-        if record.peer_id == caller:
-            self._handler.on_hello(record)
+            record = open_record(opened.record, self._facts.run_id, self._facts.now())
+        except BadRecord as bad:
+            if bad.code in ("expired", "future"):  # its clock is off, within what is allowed
+                return
+            await self.gate.turn_away(context, "record", f"your record: {bad.reason} ({bad.code})", caller)
+        if record.peer_id != caller:
+            await self.gate.turn_away(context, "record", f"the record of {record.peer_id} is not yours to show", caller)
+        if opened.clock - record.issued_at > RECORD_FRESH_S:
+            age = opened.clock - record.issued_at
+            await self.gate.turn_away(context, "record", f"your record is a replay, {age:.0f} s old", caller)
+        self._handler.on_hello(record)
 
     # -- small calls -------------------------------------------------------------------------------------------------
 
     async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
         caller = await self._caller(context)
-        answer = self._handler.on_offer(caller, Offer(RoundKey(request.round, request.fragment), request.withdraw))
-        return pb.OfferReply(verdict=answer.verdict.value, eta_s=answer.eta_s, reason=answer.reason[:200])
+        key = RoundKey(request.round, request.fragment)
+        answer = self._handler.on_offer(caller, Offer(key, request.withdraw, not request.undialable))
+        return pb.OfferReply(
+            verdict=answer.verdict.value,
+            eta_s=answer.eta_s,
+            reason=answer.reason[:200],
+            undialable=not answer.dialable,
+        )
+
+    async def probe(self, request: pb.ProbeRequest, context: Context) -> pb.ProbeReply:
+        caller = await self._caller(context)
+        found = await self._prober.probe(caller, context.peer(), list(request.endpoints[:MAX_ENDPOINTS]), request.port)
+        return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
     async def manifest(self, request: pb.ManifestRequest, context: Context) -> pb.ManifestReply:
         await self._caller(context)
@@ -149,49 +194,66 @@ class ExchangeService:
         index = self._handler.on_state()
         if index is None:
             await refuse(context, "no_state", "this peer has no complete state to give (yet)")
+        self.gate.limits.state_is(sum(p.nbytes for p in index.pieces))
         pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
         return pb.StateReply(
             snapshot=index.snapshot, round=index.round, layout_digest=index.layout_digest, pieces=pieces
         )
 
     async def _caller(self, context: Context) -> PeerId:
-        for key, value in context.invocation_metadata() or ():
-            if key == TOKEN_KEY and isinstance(value, bytes):
-                owner = self._tokens.owner(value, self._facts.now())
-                if owner is not None:
-                    return owner
-        return await refuse(context, "no_token", "say Hello first")
+        return await self.gate.owner(context)
 
     # -- bulk --------------------------------------------------------------------------------------------------------
 
-    async def fetch_piece(self, raw: bytes, context: Context) -> None:
-        await self._caller(context)
+    async def fetch_piece(self, _: Any, context: Context) -> None:
+        async with self.gate.admitted(context) as caller:
+            await self._fetch_piece(caller, context)
+
+    async def _fetch_piece(self, caller: Caller, context: Context) -> None:
+        raw = await self.gate.request(context, caller.peer)
         try:
-            request = pb.PieceRequest.FromString(raw[:4096])
-        except DecodeError:
-            await refuse(context, "request", "the request cannot be read")
+            request = piece_request_of(raw)
+        except BadPayload as error:
+            await self.gate.turn_away(context, error.code, error.reason, caller.peer)
         data = self._handler.on_piece(request.snapshot, request.piece)
         if data is None:
             await refuse(context, "gone", "that snapshot is no longer kept; ask for the state again")
         if self._pieces >= MAX_PIECES:
             await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
+        if why := self.gate.limits.enter_piece(caller, len(data)):
+            await refuse(context, "busy", why)
         self._pieces += 1
         try:
-            await context.write(pack(Kind.OPEN, 0, pb.SwapOpen(nbytes=len(data)).SerializeToString()))
-            await send_payload(context.write, BytesSource(data), self._caps, max(request.max_rate, 0.0))
+            async with asyncio.timeout(self._patience_s(len(data))):
+                await context.write(pack(Kind.OPEN, 0, pb.SwapOpen(nbytes=len(data)).SerializeToString()))
+                await send_payload(context.write, BytesSource(data), self._caps, request.max_rate)
+        except TimeoutError:
+            reason = "the piece was taken too slowly; others wait for the place"
+            await self.gate.turn_away(context, "timeout", reason, caller.peer)
         finally:
             self._pieces -= 1
+            self.gate.limits.leave_piece(caller)
+
+    def _patience_s(self, nbytes: int) -> float:
+        """How long one piece may take, with our own cap shared by all pieces under way."""
+        own = 2 * MAX_PIECES * nbytes / self._caps.up.rate if self._caps.up.rate else 0.0
+        return PARK_S + nbytes / SLOWEST_JOINER + own
 
     async def swap(self, _: Any, context: Context) -> None:
         """A partner dials. Who it is and which round decides the handler; then it waits for our own coordinator."""
-        caller = await self._caller(context)
+        async with self.gate.admitted(context) as caller:
+            assert caller.peer is not None
+            await self._swap(caller.peer, context)
+
+    async def _swap(self, caller: PeerId, context: Context) -> None:
         read, write = _reader(context), context.write
         try:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 theirs = await read_open(read)
         except TimeoutError:
-            await refuse(context, "timeout", "the opening frame did not come")
+            await self.gate.turn_away(context, "timeout", "the opening frame did not come", caller)
         except BadPayload as error:
+            self.gate.conduct.offence(caller, error.code, error.reason)
             await refuse(context, bad_payload_code(error), error.reason)
         except PartnerLost:
             return
@@ -199,30 +261,43 @@ class ExchangeService:
         answer = self._handler.on_swap(caller, key)
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
             await refuse(context, answer.verdict.value, answer.reason)
-        accepting = await self._meet(caller, key, context)
+        slot = await self._park(caller, key, context, locked=answer.verdict is Verdict.LOCKED)
+        accepting = await self._meet(slot, caller, key, context)
         try:
             report = await swap_payloads(read, write, accepting.terms, self._caps, theirs)
         except BadPayload as error:
             _settle(accepting.done, error)
             await refuse(context, bad_payload_code(error), error.reason)
+        except PartnerSilent as error:
+            _settle(accepting.done, error)
+            await refuse(context, "timeout", str(error))
         except PartnerLost as error:
             _settle(accepting.done, error)
         except (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError) as error:
             _settle(accepting.done, PartnerLost(f"{caller}: the connection broke ({error})"))
         except asyncio.CancelledError:
             _settle(accepting.done, PartnerLost(f"{caller}: the connection broke"))
-            raise
+            if not slot.over:
+                raise
+            _still_serving()
+            await refuse(context, "timeout", "your part of the swap did not come in time")
         else:
             if not accepting.done.done():
                 accepting.done.set_result(report)
 
-    async def _meet(self, caller: PeerId, key: RoundKey, context: Context) -> Accepting:
-        """Park the call until our coordinator accepts this swap."""
-        slot = self._slots.setdefault((caller, key), Slot())
-        parked = sum(s.serving is not None for s in self._slots.values())
-        if slot.serving is not None or parked >= MAX_PARKED:
+    async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> Slot:
+        """A place to wait for our coordinator in. Whom it is locked with always finds one."""
+        parked = [peer for (peer, _), slot in self._slots.items() if slot.serving is not None]
+        full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
+        held = self._slots.get((caller, key))
+        if (held is not None and held.serving is not None) or (full and not locked):
             await refuse(context, "busy", "too many swaps are waiting here")
+        slot = self._slots.setdefault((caller, key), Slot())
         slot.serving = asyncio.current_task()
+        return slot
+
+    async def _meet(self, slot: Slot, caller: PeerId, key: RoundKey, context: Context) -> Accepting:
+        """Wait until our coordinator accepts this swap."""
         try:
             async with asyncio.timeout(PARK_S):
                 accepting = await asyncio.shield(slot.accepting)
@@ -247,6 +322,7 @@ class ExchangeService:
             self._slots.pop((partner, terms.key), None)
             if not done.done() or done.cancelled():
                 done.cancel()
+                slot.over = True
                 if slot.serving is not None:
                     slot.serving.cancel()
 
@@ -257,6 +333,13 @@ def _reader(context: Context) -> Callable[[], Any]:
         return message if isinstance(message, bytes) else None
 
     return read
+
+
+def _still_serving() -> None:
+    """The cancellation was our own word to this call that its time is over; there is a refusal left to send."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
 
 
 def _settle(done: asyncio.Future[SwapReport], error: ExchangeError) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from peer.errors import BadPayload, PartnerLost
+from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.net.ratelimit import Pacer, chunk_size
 from peer.protocol.frames import Kind, PayloadReader, PayloadWriter, pack, unpack
 from peer.protocol.messages import RoundKey, Sink, Source, SwapReport
@@ -19,6 +19,9 @@ Read = Callable[[], Awaitable[bytes | None]]
 Write = Callable[[bytes], Awaitable[None]]
 FLUSH_S = 5.0
 """How long a side that has everything waits for its own sending to end."""
+STALL_S = 5.0
+"""Between two frames of a payload. Chunks are cut to a twentieth of a second at the slower cap, so this is a sender
+that stopped, not one that is slow."""
 
 
 @dataclass
@@ -56,11 +59,11 @@ async def send_payload(write: Write, source: Source, caps: Caps, others_rate: fl
 
 
 async def receive_payload(read: Read, sink: Sink, caps: Caps) -> None:
-    """Fill `sink`; returns when the payload is complete and verified. Raises BadPayload, or PartnerLost when the stream
-    ends too early."""
+    """Fill `sink`; returns when the payload is complete and verified. Raises BadPayload, PartnerLost when the stream
+    ends too early, PartnerSilent when it stops."""
     reader = PayloadReader(sink.nbytes)
     while not reader.complete:
-        raw = await read()
+        raw = await _next_frame(read)
         if raw is None:
             raise PartnerLost("the stream ended in the middle")
         frame = reader.take(raw)
@@ -69,6 +72,14 @@ async def receive_payload(read: Read, sink: Sink, caps: Caps) -> None:
             await caps.down.take(len(raw))
             sink.write(frame.offset, frame.body)
         await asyncio.sleep(0)
+
+
+async def _next_frame(read: Read) -> bytes | None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            return await read()
+    except TimeoutError:
+        raise PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload") from None
 
 
 async def read_open(read: Read) -> pb.SwapOpen:

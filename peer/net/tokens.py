@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import OrderedDict
 
@@ -33,7 +34,11 @@ class TokenTable:
         if held is None:
             return None
         if held[1] <= now:
-            del self._owners[token]
+            self._owners[token] = (held[0], -math.inf)  # for good, whatever the clock does
             return None
         self._owners.move_to_end(token)
         return held[0]
+
+    def gave(self, token: bytes) -> bool:
+        """Whether this token was given here, though it may have run out."""
+        return token in self._owners

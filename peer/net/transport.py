@@ -4,29 +4,34 @@ of three exceptions."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
 from blake3 import blake3
 
-from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused
+from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, public_key_of
 from peer.net.channels import CHANNEL_OPTIONS, Channels, Connection
-from peer.net.handler import Handler
+from peer.net.checks import A_DAY_S, index_of, offset_of
+from peer.net.handler import Conduct, Handler
+from peer.net.probing import join_host
 from peer.net.ratelimit import Pacer
 from peer.net.refusal import TOKEN_KEY, translate
 from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
 from peer.net.stream import Caps, Meter, Terms, read_open, receive_payload, swap_payloads
 from peer.net.tls import server_credentials
+from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import (
+    MAX_ENDPOINTS,
     PIECE_BYTES,
     WIRE_VERSION,
     Answer,
     Offer,
-    PeerId,
     PeerRecord,
-    Piece,
+    Probed,
     RoundKey,
     RunId,
     Sink,
@@ -36,15 +41,29 @@ from peer.protocol.messages import (
     Verdict,
     Welcome,
 )
-from peer.protocol.pairing import initiates
 from peer.protocol.payload import BufferSink
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
 
 SERVICE = "peer.v1.Exchange"
-SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 64)]
-MAX_PIECE_COUNT = 2**20
+MAX_CALLS = 256
+MAX_CONNECTIONS = 384
+"""In all; measured 45 to 75 KB each. gRPC cannot count them by address, and without a bound one caller could use up the
+process's open files. Who is kept out can still be dialled by us."""
+SERVER_OPTIONS = [
+    *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
+    ("grpc.max_receive_message_length", MAX_CHUNK + 2**16),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and the first HTTP/2 frames together
+    ("grpc.max_connection_idle_ms", 90_000),  # without a call; an honest caller connects again without noticing
+    ("grpc.keepalive_time_ms", 60_000),  # finds callers that vanished without closing
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
+    ("grpc.http2.max_ping_strikes", 2),
+]
 
 
 class GrpcTransport:
@@ -61,11 +80,11 @@ class GrpcTransport:
         max_download: float | None = None,
     ) -> None:
         self._facts = Facts(identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION)
-        self._me = PeerId(identity.peer_id)
         self._caps = Caps(Pacer(max_upload), Pacer(max_download), Meter())
         self._service = ExchangeService(self._facts, handler, self._caps)
         self._channels = Channels()
         self._server: grpc.aio.Server | None = None
+        self._port = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -87,22 +106,29 @@ class GrpcTransport:
         """Our sealed record, to be shown to those we call."""
         self._facts.record = record
 
+    def watch(self, conduct: Conduct) -> None:
+        """Who is told what callers do wrong, and asked whom to turn away."""
+        self._service.gate.conduct = conduct
+
     # -- life --------------------------------------------------------------------------------------------------------
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; the port. Raises AddressError when it is occupied or the host is not ours."""
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=256)
+    async def start(self, host: str, port: int, *more_hosts: str) -> int:
+        """Listen at the hosts, on one port; the port. Raises AddressError when it is occupied or a host is not ours."""
+        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         server.add_generic_rpc_handlers((self._handlers(),))
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            bound: int = server.add_secure_port(where, server_credentials(self._facts.identity))
-        except RuntimeError as error:
-            raise AddressError(f"cannot listen on {where}: {error}", "Choose another --port.") from error
-        if bound == 0:
-            raise AddressError(f"cannot listen on {where}: the port is in use", "Choose another --port, or none.")
+        credentials = server_credentials(self._facts.identity)
+        for one in listening([host, *more_hosts]):
+            where = join_host(one, port)
+            _check_vacant(one, port, where)
+            try:
+                port = server.add_secure_port(where, credentials)
+            except RuntimeError as error:
+                raise AddressError(f"cannot listen on {where}: {error}", "Choose another --port.") from error
+            if port == 0:
+                raise AddressError(f"cannot listen on {where}: the port is in use", "Choose another --port, or none.")
         await server.start()
-        self._server = server
-        return bound
+        self._server, self._port = server, port
+        return port
 
     async def close(self) -> None:
         """Calls under way end within a second."""
@@ -111,22 +137,17 @@ class GrpcTransport:
             await self._server.stop(0.5)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        service = self._service
+        service, unary = self._service, self._service.gate.unary
         methods = {
             "Hello": grpc.stream_stream_rpc_method_handler(
-                service.hello, pb.HelloRequest.FromString, pb.HelloReply.SerializeToString
+                service.hello, response_serializer=pb.HelloReply.SerializeToString
             ),
-            "Offer": grpc.unary_unary_rpc_method_handler(
-                service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString
-            ),
-            "Manifest": grpc.unary_unary_rpc_method_handler(
-                service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString
-            ),
-            "State": grpc.unary_unary_rpc_method_handler(
-                service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString
-            ),
+            "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
+            "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
+            "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
+            "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
             "Swap": grpc.stream_stream_rpc_method_handler(service.swap),
-            "FetchPiece": grpc.unary_stream_rpc_method_handler(service.fetch_piece),
+            "FetchPiece": grpc.stream_stream_rpc_method_handler(service.fetch_piece),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -139,14 +160,23 @@ class GrpcTransport:
         return await self._bounded(call(), to, timeout_s)
 
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
-        request = pb.OfferRequest(round=offer.key.round, fragment=offer.key.fragment, withdraw=offer.withdraw)
+        key = offer.key
+        request = pb.OfferRequest(
+            round=key.round, fragment=key.fragment, withdraw=offer.withdraw, undialable=not offer.dialable
+        )
         reply = await self._unary(to, "Offer", request, pb.OfferReply, timeout_s)
         try:
             verdict = Verdict(reply.verdict)
         except ValueError:
             raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
         eta = reply.eta_s if 0 <= reply.eta_s < 1e6 else 1.0
-        return Answer(verdict, eta, reply.reason[:200])
+        return Answer(verdict, eta, reply.reason[:200], not reply.undialable)
+
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)
+        reply = await self._unary(by, "Probe", request, pb.ProbeReply, timeout_s)
+        tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
+        return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500])
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
@@ -154,10 +184,7 @@ class GrpcTransport:
 
     async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
         reply = await self._unary(donor, "State", pb.StateRequest(), pb.StateReply, timeout_s)
-        if len(reply.pieces) > MAX_PIECE_COUNT or len(reply.snapshot) > 128:
-            raise BadPayload("state", f"{donor.peer_id} describes a state beyond all bounds")
-        pieces = tuple(Piece(p.first, p.count, p.nbytes, p.digest) for p in reply.pieces)
-        return StateIndex(reply.snapshot, reply.round, reply.layout_digest, pieces)
+        return index_of(reply)
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         wanted = index.pieces[piece]
@@ -182,11 +209,11 @@ class GrpcTransport:
         return data
 
     async def swap(
-        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float
+        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
     ) -> SwapReport:
-        """Both sides call this; the one with the smaller id dials, the other waits to be dialled."""
+        """Both sides call this; one dials, the other waits to be dialled."""
         terms = Terms(key, self._facts.codec, source, sink)
-        if initiates(self._me, partner.peer_id):
+        if dial:
             return await self._with_token(partner, lambda connection: self._dial(connection, terms), timeout_s)
         return await self._bounded(self._service.accept(partner.peer_id, terms), partner, timeout_s)
 
@@ -259,26 +286,48 @@ class GrpcTransport:
             await stream.write(pb.HelloRequest(open=opening))
             challenge = _expect(await stream.read(), "challenge", to.peer_id)
             after = facts.now()
+            offset = offset_of(challenge, before, after, facts.max_clock_offset_s if facts.layout_digest else A_DAY_S)
             message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
             proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
             await stream.write(pb.HelloRequest(proof=proof))
             granted = _expect(await stream.read(), "granted", to.peer_id)
             await stream.done_writing()
         connection.token = granted.token[:64]
-        return Welcome(challenge.clock - (before + after) / 2, after - before, challenge.seen_as[:128])
+        return Welcome(offset, after - before, challenge.seen_as[:128])
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
         try:
             async with asyncio.timeout(timeout_s):
                 return await call
         except TimeoutError:
-            raise PartnerLost(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
+            raise PartnerSilent(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await self._channels.drop(to.peer_id)
             raise translate(error, to.peer_id) from None
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
             raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
+
+
+def listening(hosts: Sequence[str]) -> list[str]:
+    """The hosts to bind, without repeats: `::` listens for IPv4 as well, and next to it nothing can be bound."""
+    return ["::"] if "::" in hosts else list(dict.fromkeys(hosts))
+
+
+def _check_vacant(host: str, port: int, where: str) -> None:
+    """gRPC says no more than that it failed, and says it on the terminal too. Raises AddressError."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+        try:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if trial.family == socket.AF_INET6:
+                trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            trial.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                fix = f"Stop the other program, or choose another --port than {port} (0 takes any free one)."
+                raise AddressError(f"cannot listen on {where}: another program holds this port", fix) from error
+            fix = "Choose an address of this machine (--host-maddrs) and a --port above 1023."
+            raise AddressError(f"cannot listen on {where}: {error.strerror}", fix) from error
 
 
 class _Ended:

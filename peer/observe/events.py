@@ -169,8 +169,38 @@ class PartnerFailed(Event):
     """Peer id."""
     round: int
     code: str
-    """`lost`, or the code of the refusal or of what was wrong with its bytes."""
+    """`lost`, `silent`, or the code of the refusal or of what was wrong with its bytes."""
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandingLowered(Event):
+    """A peer that proved its key did something wrong. Repeats within a minute are counted, not written one by one."""
+
+    kind: ClassVar[str] = "standing_lowered"
+    peer: str
+    """Peer id."""
+    code: str
+    reason: str
+    score: float
+    """Of `peer.protocol.standing`, after this; it halves every five minutes."""
+    out_s: float
+    """Seconds for which it is no partner and nothing is served to it; 0: none."""
+    times: int
+    """Offences of this code that this line stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallerRefused(Event):
+    """A caller that proved no key was refused. Repeats within a minute are counted, not written one by one."""
+
+    kind: ClassVar[str] = "caller_refused"
+    caller: str
+    """Address."""
+    code: str
+    reason: str
+    times: int
+    """Refusals of this code that this line stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +235,16 @@ class CheckpointFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReachabilityChanged(Event):
+    """Others tried to dial this peer, and their answer is a new one."""
+
+    kind: ClassVar[str] = "reachability_changed"
+    reachable: bool
+    reason: str
+    """What they found, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DirectoryChanged(Event):
     """Others came or went."""
 
@@ -212,6 +252,29 @@ class DirectoryChanged(Event):
     peers: int
     """Live records but our own."""
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperEnded(Event):
+    """The directory's helper process (p2pd) is gone, or could not be started again. Training goes on with the peers
+    that are known."""
+
+    kind: ClassVar[str] = "helper_ended"
+    cause: str
+    """Signal, exit code, last words, or the bound it broke, for a person."""
+    times: int
+    """In a row; a while of peace begins a new one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperBack(Event):
+    """The helper process runs again, with the same identity."""
+
+    kind: ClassVar[str] = "helper_back"
+    seconds: float
+    """Since it was gone."""
+    times: int
+    """Of the HelperEnded before."""
 
 
 @dataclass(frozen=True, kw_only=True)

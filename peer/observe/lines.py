@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from peer.observe.events import KINDS, OUTCOMES, Event
 
@@ -16,6 +16,10 @@ MAX_LINE = 4 * 2**20
 """Bytes of one line; the largest is a `Carried` with its bounded lists."""
 MAX_TEXT = 2000
 """Characters of one text field: reasons may come from strangers."""
+
+
+MAX_INT = 2**127
+"""Sums of what is read must stay integers that Python can print."""
 
 
 class DamagedLine(ValueError):
@@ -55,12 +59,17 @@ def read_lines(path: Path) -> Iterator[tuple[Event, float] | None]:
     except FileNotFoundError:
         return
     with file:
-        whole = True
-        while piece := file.readline(MAX_LINE):
-            ends = piece.endswith(b"\n")
-            if whole and piece != b"\n":
-                yield _event_or_none(piece) if ends or len(piece) < MAX_LINE else None
-            whole = ends
+        yield from parse_lines(file)
+
+
+def parse_lines(file: BinaryIO) -> Iterator[tuple[Event, float] | None]:
+    """The events of an open file, as `read_lines` gives them; at most `MAX_LINE` bytes are held at once."""
+    whole = True
+    while piece := file.readline(MAX_LINE):
+        ends = piece.endswith(b"\n")
+        if whole and piece != b"\n":
+            yield _event_or_none(piece) if ends or len(piece) < MAX_LINE else None
+        whole = ends
 
 
 def _event_or_none(line: bytes) -> tuple[Event, float] | None:
@@ -90,8 +99,14 @@ def _read(field: Field[Any], body: dict[str, Any]) -> Any:
 
 
 def _int(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise DamagedLine("not an integer")
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_INT:
+        raise DamagedLine("not an integer that can be")
+    return value
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DamagedLine("neither true nor false")
     return value
 
 
@@ -128,6 +143,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "int": _int,
     "float": _float,
     "str": _str,
+    "bool": _bool,
     "Outcome": _outcome,
     "dict[str, Any]": _dict,
 }

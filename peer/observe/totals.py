@@ -27,7 +27,7 @@ from peer.observe.events import (
     TrainerDied,
     TrainingBegan,
 )
-from peer.observe.lines import DamagedLine, read_lines
+from peer.observe.lines import MAX_INT, DamagedLine, read_lines
 
 T = TypeVar("T")
 
@@ -87,12 +87,13 @@ class Totals:
             given["rounds"] = {str(k): _whole(v) for k, v in dict(given.get("rounds", {})).items()}
             given["upto"] = {int(k): _whole(v) for k, v in dict(given.get("upto", {})).items()}
             given["val_loss"] = tuple((_whole(r), _real(x), _real(b)) for r, x, b in given.get("val_loss", ()))
-            given["live"] = tuple((_real(a), _real(b)) for a, b in given.get("live", ()))
+            live = ((_real(a), _real(b)) for a, b in given.get("live", ()))
+            given["live"] = tuple((a, b) for a, b in live if math.isfinite(a) and math.isfinite(b))
             for name in _INTEGERS & given.keys():
                 _whole(given[name])
             for name in ("joined_at", "live_since", "last_at"):
-                given[name] = None if given.get(name) is None else _real(given[name])
-            given["seconds_exchanging"] = _real(given.get("seconds_exchanging", 0.0))
+                given[name] = at if math.isfinite(at := _real(given.get(name))) else None
+            given["seconds_exchanging"] = _seconds(_real(given.get("seconds_exchanging")))
         except (TypeError, ValueError, OverflowError) as error:
             raise DamagedLine(f"totals: {error}") from error
         return cls(**given)
@@ -102,13 +103,18 @@ _INTEGERS = {f.name for f in fields(Totals) if f.type == "int"}
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError("not an integer")
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_INT:
+        raise TypeError("not an integer that can be")
     return value
 
 
 def _real(value: Any) -> float:
     return math.nan if value is None else float(value)
+
+
+def _seconds(value: float) -> float:
+    """NaN in a sum would stay there."""
+    return value if math.isfinite(value) else 0.0
 
 
 def fold(totals: Totals, event: Event, t: float) -> Totals:
@@ -158,7 +164,7 @@ def _work(totals: Totals, event: Event) -> Totals:
             steps=totals.steps + event.steps,
             bytes_sent=totals.bytes_sent + event.bytes_sent,
             bytes_received=totals.bytes_received + event.bytes_received,
-            seconds_exchanging=totals.seconds_exchanging + event.seconds,
+            seconds_exchanging=totals.seconds_exchanging + _seconds(event.seconds),
         )
     return totals
 

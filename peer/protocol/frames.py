@@ -23,7 +23,8 @@ from peer.errors import BadPayload
 MAGIC = b"PEER"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQII")
-MAX_CHUNK = 2**20
+MAX_CHUNK = 2**17
+"""A server holds one message of each call in memory, also of a hostile one, and has 256 calls."""
 MAX_OPEN = 4096
 DIGEST = 32
 

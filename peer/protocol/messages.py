@@ -52,7 +52,7 @@ class PeerRecord:
     endpoints: tuple[str, ...]
     """`host:port` (IPv6 in brackets) of the exchange service, best first; at most 8."""
     reachable: bool
-    """Whether others can dial it."""
+    """Whether others can dial it, as far as others have tried; True until somebody has."""
     wire_min: int
     wire_max: int
     round: int
@@ -67,6 +67,9 @@ class PeerRecord:
     """When round 0 began, seconds since the epoch; 0: not known to this peer."""
 
 
+MAX_ROUND = 2**53
+"""Beyond it a round is no longer exact in every number it meets."""
+
 MAX_RECORD_TTL_S = 120.0
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8
@@ -78,6 +81,8 @@ class Offer:
 
     key: RoundKey
     withdraw: bool = False
+    dialable: bool = True
+    """Whether others can dial the sender: of a pair, the one that cannot be dialled dials."""
 
 
 class Verdict(enum.StrEnum):
@@ -101,6 +106,8 @@ class Answer:
     eta_s: float = 0.0
     """With LATER: seconds until asking again makes sense."""
     reason: str = ""
+    dialable: bool = True
+    """Whether the answering side takes itself for one that others can dial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,18 @@ class Welcome:
     round_trip_s: float
     seen_as: str
     """The address the other saw us call from, `host:port`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What another peer found when it dialled us."""
+
+    tried: tuple[str, ...]
+    """Endpoints it dialled, at most `MAX_ENDPOINTS`; empty: it declined, `reason` says why."""
+    answered: tuple[str, ...]
+    """Those of them under which it reached us: our key, over TLS."""
+    reason: str
+    """For a person: why the others did not answer."""
 
 
 @dataclass(frozen=True, slots=True)

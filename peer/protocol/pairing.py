@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
 
+AWAIT_S = 1.5
+"""A candidate that cannot be dialled and does not call so long comes after all the others."""
+MAX_NOTICES = 32
+"""One that cannot be dialled tells at most so many others that it is locked: they could only wait for its call."""
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
@@ -30,9 +34,9 @@ def score(run_id: RunId, key: RoundKey, one: PeerId, other: PeerId) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=run_id[:32]).digest(), "big")
 
 
-def initiates(me: PeerId, other: PeerId) -> bool:
-    """Which of a locked pair dials: the one with the smaller id."""
-    return me < other
+def initiates(me: PeerId, other: PeerId, me_dialable: bool = True, other_dialable: bool = True) -> bool:
+    """Which of a locked pair dials: the one that cannot be dialled, else the one with the smaller id."""
+    return me < other if me_dialable == other_dialable else not me_dialable
 
 
 @dataclass(slots=True)
@@ -40,6 +44,11 @@ class _Candidate:
     score: int
     gone: str = ""
     """Why it is out for this round: taken, refused, failed. Empty: still in."""
+    dialable: bool = True
+    awaited_since: float | None = None
+    """It cannot be dialled: since when it is our turn to wait for its call."""
+    silent: bool = False
+    """It did not call in time: only if nobody else is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,11 @@ class Pairing:
     me: PeerId
     patience_until: float = float("inf")
     """When the window closes: a candidate that says it will be ready only later is out."""
+    dialable: bool = True
+    """Whether others can dial us."""
     locked: PeerId | None = None
+    we_dial: bool = False
+    """Once locked: whether the swap is ours to dial."""
     closed: bool = False
     _candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
     _target: PeerId | None = None
@@ -71,13 +84,17 @@ class Pairing:
     """Who offered, was told HELD, and would like to know when we lock with another."""
     _outbox: list[Send] = field(default_factory=list)
 
-    def add(self, peers: Iterable[PeerId]) -> None:
-        """New candidates from the directory; those known keep their standing."""
+    def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
+        """New candidates from the directory; those known keep their fate. `undialable`: those that only call, and have
+        to be waited for. Two that cannot be dialled cannot meet."""
         for peer in peers:
             if peer != self.me and peer not in self._candidates:
-                self._candidates[peer] = _Candidate(score(self.run_id, self.key, self.me, peer))
+                candidate = _Candidate(score(self.run_id, self.key, self.me, peer), dialable=peer not in undialable)
+                self._candidates[peer] = candidate
+                if not self.dialable and not candidate.dialable:
+                    candidate.gone = "not to be dialled, and neither are we"
 
-    def on_offer(self, sender: PeerId, now: float) -> Answer:
+    def on_offer(self, sender: PeerId, now: float, dialable: bool = True) -> Answer:
         """Another peer offers. One that offers is alive and a candidate, whatever we thought of it."""
         if self.locked is not None:
             return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
@@ -86,7 +103,10 @@ class Pairing:
         self.add([sender])
         if sender not in self._candidates:
             return Answer(Verdict.REFUSED, reason="a peer does not pair with itself")
-        self._candidates[sender].gone = ""
+        if not self.dialable and not dialable:
+            return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
+        candidate = self._candidates[sender]
+        candidate.gone, candidate.silent, candidate.dialable = "", False, dialable
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender)
             return Answer(Verdict.LOCKED)
@@ -105,6 +125,7 @@ class Pairing:
             self._in_flight = None
         if answer.verdict is Verdict.LOCKED:
             if self.locked is None and not self.closed:
+                self._candidates[peer].dialable = answer.dialable
                 self._lock(peer)
         elif answer.verdict is Verdict.LATER and now + answer.eta_s > self.patience_until:
             self._drop(peer, "behind")
@@ -131,17 +152,20 @@ class Pairing:
         """What to send now."""
         sends, self._outbox = self._outbox, []
         if self.locked is None and not self.closed and self._in_flight is None:
-            best = self._best()
+            best = self._best_to_ask(now)
             if best is not None and (best != self._target or now >= self._retry_at):
                 self._target = self._in_flight = best
-                sends.append(Send(best, Offer(self.key)))
+                sends.append(Send(best, Offer(self.key, dialable=self.dialable)))
         return sends
 
     def wake_at(self) -> float | None:
         """When `actions` may have something new although nothing happened."""
-        if self.locked is not None or self.closed or self._in_flight is not None or self._best() is None:
+        if self.locked is not None or self.closed or self._in_flight is not None or (best := self._best()) is None:
             return None
-        return self._retry_at
+        candidate = self._candidates[best]
+        if candidate.dialable:
+            return self._retry_at
+        return None if candidate.silent or candidate.awaited_since is None else candidate.awaited_since + AWAIT_S
 
     @property
     def exhausted(self) -> bool:
@@ -156,8 +180,22 @@ class Pairing:
         return f"{len(self._candidates)} candidates: " + ", ".join(f"{n} {fate}" for fate, n in fates.most_common(4))
 
     def _best(self) -> PeerId | None:
-        free = [(c.score, peer) for peer, c in self._candidates.items() if not c.gone]
-        return max(free)[1] if free else None
+        free = [(not c.silent, c.score, peer) for peer, c in self._candidates.items() if not c.gone]
+        return max(free)[2] if free else None
+
+    def _best_to_ask(self, now: float) -> PeerId | None:
+        """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in
+        the same order, but not for long: it may be dead."""
+        while (best := self._best()) is not None:
+            candidate = self._candidates[best]
+            if candidate.dialable:
+                return best
+            if candidate.awaited_since is None:
+                candidate.awaited_since = now
+            if candidate.silent or now < candidate.awaited_since + AWAIT_S:
+                return None
+            candidate.silent = True
+        return None
 
     def _drop(self, peer: PeerId, reason: str) -> None:
         self._waiting.discard(peer)
@@ -168,8 +206,16 @@ class Pairing:
 
     def _lock(self, peer: PeerId) -> None:
         self.locked = peer
+        self.we_dial = initiates(self.me, peer, self.dialable, self._candidates[peer].dialable)
         self._waiting.discard(peer)
+        if not self.dialable:
+            self._tell_those_who_wait()
         self._release_waiting()
+
+    def _tell_those_who_wait(self) -> None:
+        """Others cannot ask us, so they wait for our call in silence: tell those that may."""
+        free = [(c.score, p) for p, c in self._candidates.items() if not c.gone and c.dialable and p != self.locked]
+        self._waiting.update(peer for _, peer in sorted(free, reverse=True)[:MAX_NOTICES])
 
     def _release_waiting(self) -> None:
         self._outbox += [Send(peer, Offer(self.key, withdraw=True)) for peer in sorted(self._waiting)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.errors import HomeBusy, HomeUnusable
+from peer.errors import HomeBusy, HomeUnusable, file_advice
 
 LONGEST_SOCKET_PATH = 100
 """A Unix socket's path has to fit into 108 bytes on Linux, 104 elsewhere."""
@@ -47,6 +47,23 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file of ours whole or not at all: a crash or a full disk leaves the former one, and no draft.
+
+    Raises HomeUnusable."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            draft.write_bytes(data)
+            draft.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                draft.unlink()
+            raise
+    except OSError as error:
+        raise HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path)) from error
 
 
 class Home:
@@ -86,16 +103,15 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self, identity_path: Path | None = None) -> Iterator[None]:
-        """Hold this home (and a key that lies elsewhere) for one process. The locks are the kernel's, so a crash leaves
-        none behind.
+        """Hold this home and the key, which may lie elsewhere, for one process. The locks are the kernel's, so a crash
+        leaves none behind.
 
         Raises HomeBusy naming the process that holds one of them."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_locked(self.path / "lock", self.path))
-            if identity_path is not None:
-                key = identity_path.expanduser().absolute()
-                self._make(key.parent)
-                stack.enter_context(_locked(key.with_name(key.name + ".lock"), key))
+            key = (identity_path or self.identity).expanduser().absolute()
+            self._make(key.parent)
+            stack.enter_context(_locked(key.with_name(key.name + ".lock"), key))
             yield
 
     @staticmethod
@@ -103,10 +119,10 @@ class Home:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except FileExistsError as error:
-            raise HomeUnusable(f"{folder} is not a folder", "Choose another --home, or free the path.") from error
+            raise HomeUnusable(f"{folder} is not a folder", file_advice(error, folder)) from error
         except OSError as error:
             raise HomeUnusable(
-                f"cannot make the folder {folder}: {error.strerror}", "Choose another --home, or free the path."
+                f"cannot make the folder {folder}: {error.strerror}", file_advice(error, folder)
             ) from error
 
 
@@ -115,14 +131,21 @@ def _locked(lock: Path, what: Path) -> Iterator[None]:
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise HomeUnusable(f"cannot write to {lock.parent}: {error.strerror}", "Choose another --home.") from error
+        raise HomeUnusable(f"cannot write to {lock.parent}: {error.strerror}", file_advice(error, lock)) from error
     try:
         _take(fd, what)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        _name_holder(fd, lock)
         yield
     finally:
         os.close(fd)
+
+
+def _name_holder(fd: int, lock: Path) -> None:
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise HomeUnusable(f"cannot write {lock}: {error.strerror}", file_advice(error, lock)) from error
 
 
 def _take(fd: int, what: Path) -> None:
@@ -132,7 +155,8 @@ def _take(fd: int, what: Path) -> None:
         holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
         raise HomeBusy(
             f"{what} is in use by process {holder}",
-            "Give this one another --home (and key), or end the other with `peer leave`.",
+            f"End process {holder} with: peer leave --home {what if what.is_dir() else what.parent}   "
+            "or give this one a --home (and key) of its own.",
         ) from None
     except OSError as error:  # some network file systems know no locks
         raise HomeUnusable(f"cannot lock {what}: {error.strerror}", "Choose a --home on a local disk.") from error

@@ -13,9 +13,10 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from peer.errors import ManifestError
+from peer.errors import HomeUnusable, ManifestError
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import RunId
+from peer.run.home import write_whole
 from peer.run.overrides import apply_overrides
 from peer.run.schema import MAX_BYTES, Manifest, parse_manifest
 
@@ -54,15 +55,17 @@ class SignedManifest:
         """Raises ManifestError."""
         return parse_manifest(self.raw)
 
-    def verify(self) -> None:
+    def verify(self, file: str = "FILE") -> None:
         """Raises ManifestError unless the operator named inside signed these very bytes."""
         operator = self.manifest.operator
         if not operator:
-            raise ManifestError("the manifest names no operator", "Run: peer manifest sign FILE")
+            fix = f"If you are the operator, write your peer id into it (peer id show), then: peer manifest sign {file}"
+            raise ManifestError(f"the manifest {file} names no operator, so nobody can have signed it", fix)
         if not verify(public_key_of(operator), DOMAIN, self.raw, self.signature):
             raise ManifestError(
-                f"the signature is not {operator}'s over these bytes: the manifest was changed after it was signed",
-                "If you are the operator: peer manifest sign FILE. If not: get it again from the operator.",
+                f"the signature beside {file} is not {operator}'s over its bytes: "
+                "the manifest (or the signature) was changed after it was signed",
+                f"If you are the operator: peer manifest sign {file}. If not: get both files again from the operator.",
             )
 
 
@@ -81,7 +84,8 @@ def read_raw(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ManifestError(f"cannot read {path}: {error.strerror}", "`peer manifest new` makes one.") from error
+        fix = f"Name an existing file, or make one with: peer manifest new {path}"
+        raise ManifestError(f"cannot read {path}: {error.strerror}", fix) from error
 
 
 def load_signed(path: Path) -> SignedManifest:
@@ -92,20 +96,28 @@ def load_signed(path: Path) -> SignedManifest:
         with signature_path(path).open("rb") as file:
             signature = base64.b64decode(file.read(1000).strip(), validate=True)
     except FileNotFoundError as error:
-        raise ManifestError(f"{path} is not signed", f"Run: peer manifest sign {path}") from error
+        raise ManifestError(
+            f"{path} is not signed: there is no {signature_path(path)}",
+            f"If you are the operator: peer manifest sign {path}. If not: get both files from the operator.",
+        ) from error
     except (OSError, ValueError) as error:
         raise ManifestError(
-            f"cannot read the signature {signature_path(path)}: {error}", f"Run: peer manifest sign {path}"
+            f"cannot read the signature {signature_path(path)}: {getattr(error, 'strerror', None) or error}",
+            f"If you are the operator: peer manifest sign {path}. If not: get both files again from the operator.",
         ) from error
     signed = SignedManifest(raw, signature)
-    signed.verify()
+    signed.verify(str(path))
     return signed
 
 
 def keep(path: Path, signed: SignedManifest) -> None:
-    """Write a manifest got from elsewhere and its signature, each whole or not at all. Raises ManifestError."""
-    _write(path, signed.raw)
-    _write(signature_path(path), base64.b64encode(signed.signature) + b"\n")
+    """Keep a manifest got from elsewhere and its signature in a home, both or none. Raises HomeUnusable."""
+    write_whole(path, signed.raw)
+    try:
+        write_whole(signature_path(path), base64.b64encode(signed.signature) + b"\n")
+    except HomeUnusable:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def sign_file(path: Path, operator: Identity) -> SignedManifest:
@@ -153,8 +165,12 @@ def write_new(path: Path, operator: Identity, settings: Iterable[str] = ()) -> S
         raise ManifestError(f"{path} exists", "Choose another name; nothing was overwritten.") from None
     except OSError as error:
         raise ManifestError(f"cannot write {path}: {error.strerror}", "Choose another place.") from error
-    _write(path, text.encode())
-    return sign_file(path, operator)
+    try:
+        _write(path, text.encode())
+        return sign_file(path, operator)
+    except ManifestError:
+        path.unlink(missing_ok=True)  # ours, and no manifest
+        raise
 
 
 def default_text(operator: str = "") -> str:
@@ -171,4 +187,5 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             draft.unlink()
-        raise ManifestError(f"cannot write {path}: {error.strerror}", "Choose another place.") from error
+        fix = f"Free some space there and look at your rights in {path.parent}, or choose another place."
+        raise ManifestError(f"cannot write {path}: {error.strerror}", fix) from error

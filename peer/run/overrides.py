@@ -100,7 +100,9 @@ def _key(name: str) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        return hex(value) if value >= 2**63 else repr(value)  # Python limits decimal digits, not hexadecimal ones
+    if isinstance(value, float):
         return repr(value)
     # JSON's escapes are TOML's too; DEL is the one character that JSON lets stand and TOML does not.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -3,7 +3,6 @@ addresses: nothing in it makes a volunteer run foreign code or read a file."""
 
 from __future__ import annotations
 
-import contextlib
 import tomllib
 from typing import Any
 
@@ -73,7 +72,8 @@ def parse_manifest(raw: bytes) -> Manifest:
             "Update this program: pip install -U peer-swarm",
         )
     manifest, findings = _validate(table)
-    findings += _across(_valid_sections(table))
+    sections, hidden = _sections(table)
+    findings = list(dict.fromkeys([*findings, *hidden, *_across(sections)]))
     if manifest is None or findings:
         raise ManifestError(f"the manifest does not check:\n{listed(findings, text)}", "Mend the lines named.")
     return manifest
@@ -106,13 +106,23 @@ def _finding(item: Any) -> Finding:
     return Finding(tuple(str(part) for part in item["loc"]), message)
 
 
-def _valid_sections(table: dict[str, Any]) -> dict[str, Any]:
-    """The sections that check by themselves: what is wrong in one must not hide what is wrong between others."""
-    valid = {}
+def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    """The sections whose fields check one by one, and what speaks against combinations within one: neither an unknown
+    key nor one wrong section may hide what else is wrong."""
+    sections, found = {}, list[Finding]()
     for name, kind in SECTIONS.items():
-        with contextlib.suppress(ValidationError):
-            valid[name] = kind.model_validate(table.get(name, {}))
-    return valid
+        given = table.get(name, {})
+        if not isinstance(given, dict):
+            continue  # told already
+        known = {key: value for key, value in given.items() if key in kind.model_fields}
+        try:
+            sections[name] = kind.model_validate(known)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)
+            found += [_finding({**item, "loc": (name, *item["loc"])}) for item in wrong]
+            if all(not item["loc"] for item in wrong):  # every field for itself is fine
+                sections[name] = kind.model_construct(**known)
+    return sections, found
 
 
 def _across(sections: dict[str, Any]) -> list[Finding]:

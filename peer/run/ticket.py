@@ -11,6 +11,7 @@ import base64
 import hashlib
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from peer.errors import TicketError
 from peer.identity import peer_id_of, public_key_of
@@ -49,6 +50,11 @@ class Ticket:
         return _to_base32(body + _checksum(body))
 
     @classmethod
+    def named(cls, argument: str) -> Ticket:
+        """What a person named: the word itself, or `@FILE` with the word in it. Raises TicketError."""
+        return cls.decode(_read(Path(argument[1:])) if argument.startswith("@") else argument)
+
+    @classmethod
     def decode(cls, text: str) -> Ticket:
         """Case and white space do not matter. Raises TicketError saying what is wrong with it."""
         word = "".join(text[: 2 * MAX_CHARACTERS].split()).lower()
@@ -66,6 +72,15 @@ class Ticket:
         if version != _VERSION or _checksum(body) != checksum or _to_base32(raw) != word:
             raise TicketError("the ticket is mistyped: its checksum does not match", _FIX)
         return cls(body[5:37], _unpack_all(body[_HEAD:], body[_HEAD - 1]))
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(2 * MAX_CHARACTERS).decode(errors="replace")
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TicketError(f"cannot read a ticket from {path}: {reason}", "Name a file that holds one ticket.") from None
 
 
 def _checksum(body: bytes) -> bytes:

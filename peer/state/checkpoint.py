@@ -132,6 +132,12 @@ class CheckpointStore:
         self._prune()
         return Checkpoint(folder, state["facts"], _nbytes(state))
 
+    def abandon(self, draft: Path) -> None:
+        """Remove a draft that is not to be completed: on a full disk it holds what others need. Never raises."""
+        assert draft.parent == self.folder, draft
+        assert _DRAFT.fullmatch(draft.name), draft
+        _remove(draft)
+
     def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[Checkpoint | None, list[str]]:
         """The newest valid checkpoint of this run and layout, every digest checked, and for each newer one the reason
         why it was skipped, for a person. Never raises for what is on disk."""
@@ -212,14 +218,33 @@ def _unsealed(raw: bytes) -> dict[str, Any]:
         outer = json.loads(raw)
         state, seal = outer["state"], outer["blake3"]
         newer = state["format"] > FORMAT
+        digest = check(_canonical(state))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _Skip("state.json is torn or damaged") from error
     if newer:
-        raise _Skip(f"written in format {state['format']} by a newer version of this program")
-    if check(_canonical(state)) != seal:
+        raise _Skip(f"written in format {str(state['format'])[:20]} by a newer version of this program")
+    if digest != seal:
         raise _Skip("state.json is damaged: its digest does not match")
-    assert isinstance(state, dict), "a state whose digest matches was written by us"
-    return state
+    if not _is_state(state):
+        raise _Skip("state.json is not what this program writes")
+    whole: dict[str, Any] = state
+    return whole
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    """Whether it has all that is read from it: the seal keeps out accidents, not other programs."""
+    files, kinds = state.get("files"), {"run_id": str, "layout_digest": str, "facts": dict}
+    return (
+        all(isinstance(state.get(name), kind) for name, kind in kinds.items())
+        and isinstance(files, dict)
+        and OUTER in files
+        and len(files) <= MAX_FILES
+        and all(is_plain_name(name) and _is_entry(entry) for name, entry in files.items())
+    )
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("blake3"), str)
 
 
 def _nbytes(state: dict[str, Any]) -> int:
@@ -246,7 +271,6 @@ def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
 
 
 def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
-    assert is_plain_name(name), name
     try:
         digest, nbytes = digest_of(folder / name)
     except FileNotFoundError as error:

@@ -34,12 +34,14 @@ class Daemon:
     def log(self) -> Path:
         return self.home / "daemon.log"
 
-    async def start(self, *arguments: str, env: dict[str, str] | None = None) -> None:
-        """`python -m peer …` with its output appended to the log."""
+    async def start(self, *arguments: str, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> None:
+        """`python -m peer …` with its output appended to the log. `prefix`: a program to run it under, which must
+        replace itself by it."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.started_at, self.killed = time.time(), False
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
+                *prefix,
                 sys.executable,
                 "-m",
                 "peer",

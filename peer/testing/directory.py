@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from peer.identity import Identity
+from peer.net.directory.contact import Contact
 from peer.net.directory.record import BadRecord, seal, unseal
 from peer.net.directory.view import View
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
@@ -101,6 +102,10 @@ class MemoryDirectory:
         for held in self._hub.visible(self._run_id, self.peer_id):
             self._view.take(held, now)
         return [record for record in self._view.live(now) if not self._hub.hide(self.peer_id, record.peer_id)]
+
+    def contact(self) -> Contact:
+        """Nothing is dialled here, and there is one clock."""
+        return Contact()
 
     def _publish(self, record: PeerRecord) -> None:
         if self._identity is not None:

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from peer.daemon.interfaces import Clock, Handler
-from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.messages import (
     Answer,
     Offer,
     PeerId,
     PeerRecord,
+    Probed,
     RoundKey,
     Sink,
     Source,
@@ -25,7 +26,6 @@ from peer.protocol.messages import (
     Verdict,
     Welcome,
 )
-from peer.protocol.pairing import initiates
 
 T = TypeVar("T")
 
@@ -48,6 +48,12 @@ class Network:
     bandwidth: float = 100e6
     connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
     """Partitions and cut links: whether a message passes now."""
+    dialable: Callable[[PeerId], bool] = lambda peer: True
+    """Whether others can open a connection to it; a call to one that is not hangs. Answers always pass."""
+    tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
+    """What the others get instead of a sender's payload."""
+    mute: Callable[[PeerId], bool] = lambda peer: False
+    """Peers that lock and answer, and never come to the swap."""
     _hosts: dict[PeerId, MemoryTransport] = field(default_factory=dict)
     _meetings: dict[tuple[PeerId, PeerId, RoundKey], _Meeting] = field(default_factory=dict)
 
@@ -63,10 +69,10 @@ class Network:
         low, high = sorted((one, other))
         self._meetings.pop((low, high, key), None)
 
-    async def reach(self, sender: PeerId, to: PeerId) -> MemoryTransport:
+    async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False) -> MemoryTransport:
         """One way of a call. Hangs when cut off (the caller's deadline ends it), raises when nobody listens."""
         await asyncio.sleep(self.latency_s)
-        if not self.connected(sender, to):
+        if not self.connected(sender, to) or not (answer or self.dialable(to)):
             await asyncio.Event().wait()
         host = self._hosts.get(to)
         if host is None:
@@ -103,40 +109,53 @@ class MemoryTransport:
         async def call() -> Answer:
             host = await self._network.reach(self._me, to.peer_id)
             answer = host._handler.on_offer(self._me, offer)
-            await self._network.reach(to.peer_id, self._me)
+            await self._network.reach(to.peer_id, self._me, answer=True)
             return answer
 
         return await _bounded(call(), timeout_s, to.peer_id)
 
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        async def call() -> Probed:
+            await self._network.reach(self._me, by.peer_id)
+            await asyncio.sleep(self._network.latency_s)
+            reached = self._network.dialable(self._me)
+            return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer")
+
+        return await _bounded(call(), timeout_s, by.peer_id)
+
     async def swap(
-        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float
+        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
     ) -> SwapReport:
         try:
-            return await _bounded(self._swap(partner.peer_id, key, source, sink), timeout_s, partner.peer_id)
+            return await _bounded(self._swap(partner.peer_id, key, source, sink, dial), timeout_s, partner.peer_id)
         finally:
             self._network.part(self._me, partner.peer_id, key)
 
-    async def _swap(self, partner: PeerId, key: RoundKey, source: Source, sink: Sink) -> SwapReport:
-        if initiates(self._me, partner):
+    async def _swap(self, partner: PeerId, key: RoundKey, source: Source, sink: Sink, dial: bool) -> SwapReport:
+        if dial:
             host = await self._network.reach(self._me, partner)
             answer = host._handler.on_swap(self._me, key)
             if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
                 raise PartnerRefused(answer.verdict.value, answer.reason or f"{partner} does not swap {key}")
+        if self._network.mute(self._me):
+            await asyncio.Event().wait()
         meeting = self._network.meeting(self._me, partner, key)
         meeting.sides[self._me] = (source, sink)
         if len(meeting.sides) == 2:
             meeting.both.set()
         await meeting.both.wait()
         started = self._clock.now()
-        theirs = meeting.sides[partner][0]
+        theirs = self._network.tamper(partner, meeting.sides[partner][0])
         if theirs.nbytes != sink.nbytes:
             raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
-        await asyncio.sleep(self._network.latency_s + theirs.nbytes / self._network.bandwidth)
-        await self._network.reach(partner, self._me)
+        await asyncio.sleep(self._network.latency_s)
+        for offset in range(0, theirs.nbytes, CHUNK):
+            data = theirs.read(offset, min(CHUNK, theirs.nbytes - offset))
+            await asyncio.sleep(len(data) / self._network.bandwidth)
+            sink.write(offset, data)
+        await self._network.reach(partner, self._me, answer=True)
         if partner not in self._network._hosts:
             raise PartnerLost(f"{partner} vanished in the middle")
-        for offset in range(0, theirs.nbytes, CHUNK):
-            sink.write(offset, theirs.read(offset, min(CHUNK, theirs.nbytes - offset)))
         return SwapReport(source.nbytes, theirs.nbytes, self._clock.now() - started, True)
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
@@ -178,4 +197,4 @@ async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) 
         async with asyncio.timeout(timeout_s):
             return await call
     except TimeoutError:
-        raise PartnerLost(f"{who} did not answer within {timeout_s:.1f} s") from None
+        raise PartnerSilent(f"{who} did not answer within {timeout_s:.1f} s") from None

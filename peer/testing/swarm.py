@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from peer.daemon.coordinator import Coordinator
 from peer.daemon.donor import Donor
 from peer.daemon.plan import Plan
+from peer.daemon.reach import Reach
 from peer.daemon.view import RECORD_TTL_S, View
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
@@ -38,6 +39,7 @@ class SimulatedPeer:
     coordinator: Coordinator
     trainer: FakeTrainer
     view: View
+    reach: Reach
     outer: OuterState
     events: list[Event] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -71,8 +73,10 @@ class SimulatedSwarm:
         seed: int,
         step_seconds: dict[int, float] | float = 0.1,
         missing_views: float = 0.0,
+        only_dial_out: Container[int] = (),
     ) -> None:
-        self.network = Network()
+        """`only_dial_out`: numbers of the peers nobody can open a connection to."""
+        self.network = Network(dialable=lambda peer: int(peer.rpartition("-")[2]) not in only_dial_out)
         self.hub = MemoryDirectoryHub(VirtualClock().now)
         self._method, self._rounds, self._total = method, rounds, total_rounds
         self.hub.hide = self._views_missing(missing_views, seed)
@@ -98,14 +102,17 @@ class SimulatedSwarm:
         outer = OuterState.fresh(LAYOUT, torch.zeros(LAYOUT.elements))
         journal: list[Event] = []
         made: list[Coordinator] = []
+        rng = random.Random(seed * 1000 + number)
+        endpoints = (f"memory:{number}",)
+        reach = Reach(transport, clock, rng, lambda: endpoints)
 
         def describe() -> PeerRecord:
             live, now = made[0].live, clock.now()
             return PeerRecord(
                 me,
                 RUN,
-                (f"memory:{number}",),
-                True,
+                endpoints,
+                reach.reachable,
                 WIRE_VERSION,
                 WIRE_VERSION,
                 live.round,
@@ -116,12 +123,12 @@ class SimulatedSwarm:
                 made[0].run_start,
             )
 
-        view = View(directory, clock, random.Random(seed * 1000 + number), describe)
+        view = View(directory, clock, rng, describe)
         plan = Plan(RUN, me, self._method, self._total, eval_every=10, min_peers=1)
         coordinator = Coordinator(plan, clock, transport, trainer, view, outer, journal.append, inline, self._rounds)
         made.append(coordinator)
         donor.matchmaker = coordinator.matchmaker
-        return SimulatedPeer(me, coordinator, trainer, view, outer, journal)
+        return SimulatedPeer(me, coordinator, trainer, view, reach, outer, journal)
 
     async def run(self) -> None:
         """All peers, from start to end."""
@@ -133,12 +140,13 @@ class SimulatedSwarm:
         await peer.view.announce()
         await peer.view.look()
         await peer.trainer.start(peer.outer.params, 0, None)
-        background = asyncio.create_task(peer.view.run())
+        background = {asyncio.create_task(peer.view.run()), asyncio.create_task(peer.reach.run(peer.view.known))}
         try:
             await peer.coordinator.run(0)
         finally:
-            background.cancel()
-            await asyncio.wait({background})
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
 
 
 def _name(number: int) -> PeerId:

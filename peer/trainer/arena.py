@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer.errors import HomeUnusable
+from peer.errors import HomeUnusable, file_advice
 from peer.protocol.layout import Layout
+from peer.run.home import write_whole
 from peer.trainer.seam import Counters
 
 ARENA = "arena.bin"
@@ -38,7 +39,7 @@ class Arena:
             descriptor = os.open(path, flags, 0o600)
             try:
                 if create:
-                    _reserve(descriptor, nbytes)
+                    _reserve(descriptor, path, nbytes)
                 mapped = mmap.mmap(descriptor, nbytes)
             finally:
                 os.close(descriptor)
@@ -46,7 +47,7 @@ class Arena:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise HomeUnusable(
                 f"the arena {path} of {nbytes / 2**20:.0f} MiB cannot be made: {reason}",
-                "Free some disk space, or choose another folder with --home.",
+                f"Free {nbytes / 2**20:.0f} MiB on the disk of {folder}, or choose another --home.",
             ) from error
         pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]
         if create:
@@ -66,11 +67,16 @@ class Arena:
         return self.inn[start:end]
 
 
-def _reserve(descriptor: int, nbytes: int) -> None:
-    """Give the file its size with disk blocks behind it: a full disk is an error here, not a SIGBUS later."""
-    os.ftruncate(descriptor, nbytes)
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, nbytes)
+def _reserve(descriptor: int, path: Path, nbytes: int) -> None:
+    """Give the file its size with disk blocks behind it: a full disk is an error here, not a SIGBUS later. The file is
+    then removed, for a part of it is of no use."""
+    try:
+        os.ftruncate(descriptor, nbytes)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 class CounterFile:
@@ -81,7 +87,9 @@ class CounterFile:
         path = folder / COUNTERS
         if not path.exists():
             _create(path, fragments)
-        _checked(path, fragments)
+        words = _checked(path, fragments)
+        if (words[BASE:] > words[TOKENS]).any():  # only here: beside a trainer at work a reader may see it for a moment
+            raise _damaged(path, fragments)
         with path.open("r+b") as file:
             self._words: NDArray[np.uint64] = np.frombuffer(mmap.mmap(file.fileno(), 0), "<u8")
         self._fragments = fragments
@@ -114,7 +122,11 @@ def read_counters(folder: Path, fragments: int) -> Counters:
     path = folder / COUNTERS
     if not path.exists():
         return Counters(0, 0, (0,) * fragments, 0.0, 0.0)
-    words = _checked(path, fragments)
+    return counters_of(_checked(path, fragments))
+
+
+def counters_of(words: NDArray[np.uint64]) -> Counters:
+    """What the words of a counter file say."""
     base = tuple(int(word) for word in words[BASE:])
     training, waiting = int(words[TRAINING_NS]) / 1e9, int(words[WAITING_NS]) / 1e9
     return Counters(int(words[TOKENS]), int(words[STEPS]), base, training, waiting)
@@ -123,21 +135,32 @@ def read_counters(folder: Path, fragments: int) -> Counters:
 def _create(path: Path, fragments: int) -> None:
     words = np.zeros(BASE + fragments, "<u8")
     words[:3] = (MAGIC, VERSION, fragments)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_bytes(words.tobytes())
-    draft.replace(path)  # whole or not at all
+    write_whole(path, words.tobytes())
 
 
 def _checked(path: Path, fragments: int) -> NDArray[np.uint64]:
-    """The file's words, copied."""
+    """The file's words, copied. Raises HomeUnusable."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(8 * (BASE + fragments) + 1)
     except OSError as error:
-        raise HomeUnusable(f"{path} cannot be read: {error.strerror}", "Make it readable for this user.") from error
-    words: NDArray[np.uint64] = np.frombuffer(raw[: len(raw) // 8 * 8], "<u8")
-    if len(raw) != 8 * (BASE + fragments) or tuple(words[:3]) != (MAGIC, VERSION, fragments):
-        raise HomeUnusable(
-            f"{path} is damaged: {len(raw)} bytes that are not the counters of {fragments} fragment(s)",
-            "Move it away; the account of work done so far on this machine is then lost, nothing else.",
-        )
+        raise HomeUnusable(f"{path} cannot be read: {error.strerror}", file_advice(error, path)) from error
+    words = parse_words(raw, fragments)
+    if words is None:
+        raise _damaged(path, fragments)
     return words
+
+
+def _damaged(path: Path, fragments: int) -> HomeUnusable:
+    return HomeUnusable(
+        f"{path} is damaged: it does not hold the counters of {fragments} fragment(s)",
+        "Move it away; the account of work done so far on this machine is then lost, nothing else.",
+    )
+
+
+def parse_words(raw: bytes, fragments: int) -> NDArray[np.uint64] | None:
+    """The words of a counter file; None when these are not its bytes."""
+    if len(raw) != 8 * (BASE + fragments):
+        return None
+    words: NDArray[np.uint64] = np.frombuffer(raw, "<u8")
+    return words if words[:3].tolist() == [MAGIC, VERSION, fragments] and words[TOKENS] < 2**63 else None

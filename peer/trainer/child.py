@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import peer
-from peer.errors import DataError, ManifestError, PeerError, StateError, TrainerDied, UsageError
+from peer.errors import (
+    DataError,
+    HomeUnusable,
+    MachineTooSmall,
+    ManifestError,
+    PeerError,
+    StateError,
+    TrainerDied,
+    UsageError,
+)
 from peer.trainer.link import MAX_LINE, Message
 
 LOG = "trainer.log"
@@ -23,7 +32,8 @@ ASKED_S, TERMINATED_S, KILLED_S = 1.0, 0.3, 0.5
 """How long each way of ending it gets; together less than two seconds."""
 LOG_TAIL_BYTES = 4096
 
-REFUSALS: dict[str, type[PeerError]] = {e.__name__: e for e in (DataError, ManifestError, StateError, UsageError)}
+_MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError, UsageError)
+REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
 
 class Child:
@@ -157,7 +167,7 @@ class Child:
     def _death(self) -> Exception:
         refusal = self._refusal
         if refusal is not None and refusal["refused"] in REFUSALS and not self._ending:
-            return REFUSALS[refusal["refused"]](refusal["found"], refusal["fix"])
+            return REFUSALS[refusal["refused"]](refusal["found"], refusal["fix"], refusal["why"])
         return TrainerDied(self._cause)
 
     def _cause_of(self, code: int) -> str:

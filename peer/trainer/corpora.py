@@ -45,11 +45,13 @@ class Corpus:
 def load_corpus(section: DataSection, data_dir: str | None, context: int) -> Corpus:
     """Read everything into memory. Raises DataError, each time saying what to do."""
     if section.kind == "stdlib":
-        train, holdout = _split_stdlib(Path(sysconfig.get_path("stdlib")))
+        folder = Path(sysconfig.get_path("stdlib"))
+        train, holdout = _split_stdlib(folder)
     else:
-        train, holdout = _split_text(_existing_folder(data_dir))
+        folder = _existing_folder(data_dir)
+        train, holdout = _split_text(folder)
     corpus = _corpus(train, holdout)
-    _check(corpus, section, context)
+    _check(corpus, section, context, folder)
     return corpus
 
 
@@ -60,20 +62,24 @@ def _corpus(train: list[bytes], holdout: list[bytes]) -> Corpus:
     return Corpus(np.frombuffer(parts[0], np.uint8), np.frombuffer(parts[1], np.uint8), digest.hexdigest())
 
 
-def _check(corpus: Corpus, section: DataSection, context: int) -> None:
+def _check(corpus: Corpus, section: DataSection, context: int, folder: Path) -> None:
     needed = MIN_WINDOWS * (context + 1)
     for part, name in ((corpus.train, "training"), (corpus.holdout, "hold-out")):
         if len(part) < needed:
             wanted = 2 * (needed // BLOCK_BYTES + 1) * BLOCK_BYTES // 1024
             raise DataError(
-                f"too little data: the {name} part has {len(part)} bytes, {needed} are needed",
-                f"Give a --data folder with more text: at least {wanted} KiB.",
+                f"too little data in {folder}: the {name} part has {len(part)} bytes, {needed} are needed",
+                f"Put more text into the --data folder: at least {wanted} KiB in all.",
             )
     if section.digest and corpus.digest != section.digest:
         fix = "Use the Python version the run was made with, its standard library is the data."
         if section.kind == "text":
             fix = "Get exactly the files the run names: same bytes, same names, nothing else in the --data folder."
-        raise DataError(f"the data is not what the manifest names: digest {corpus.digest[:16]}…", fix)
+        raise DataError(
+            f"the data in {folder} is not what the manifest names: its digest is {corpus.digest[:16]}…, "
+            f"the run's is {section.digest[:16]}…",
+            fix,
+        )
 
 
 # -- stdlib ----------------------------------------------------------------------------------------------------------
@@ -99,9 +105,9 @@ def _is_stdlib_source(path: PurePosixPath) -> bool:
 def _existing_folder(data_dir: str | None) -> Path:
     if data_dir is None:
         raise DataError("this run trains on your own texts, and no folder was given", "Add --data DIR with text files.")
-    folder = Path(data_dir)
+    folder = Path(data_dir).absolute()
     if not folder.is_dir():
-        raise DataError(f"the data folder {data_dir} does not exist or is no folder", "Give --data an existing folder.")
+        raise DataError(f"the data folder {folder} does not exist or is no folder", "Give --data an existing folder.")
     return folder
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from peer.errors import TrainerDied
+from peer.errors import HomeUnusable, TrainerDied, file_advice
 from peer.protocol.layout import Layout
 from peer.protocol.messages import RoundKey
 from peer.trainer.arena import Arena, CounterFile, read_counters
-from peer.trainer.child import Child
+from peer.trainer.child import LOG, Child
 from peer.trainer.config import TrainerConfig
 from peer.trainer.link import Message
 from peer.trainer.seam import Counters, Evaluation, TrainerInfo, Work, WorkRequest
@@ -72,7 +72,11 @@ class TrainerProcess:
             "fragments": self._layout.fragments,
             "folder": str(self._folder),
         }
-        self._child = await Child.spawn(self._folder, opening, self._config.threads, self._on_progress)
+        try:
+            self._child = await Child.spawn(self._folder, opening, self._config.threads, self._on_progress)
+        except OSError as error:
+            found = f"cannot start the trainer in {self._folder}: {error.strerror}"
+            raise HomeUnusable(found, file_advice(error, self._folder / LOG)) from error
         where = str(resume) if resume else None
         try:
             answer = await self._hand_over(

@@ -38,7 +38,7 @@ def serve(link: Link, opening: Message) -> None:
         fragments = tuple((first, end) for first, end in opening["fragments"])
         Session(link, config, fragments, Path(opening["folder"])).run()
     except PeerError as error:
-        link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix})
+        link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
         sys.exit(1)
     except BaseException as error:
         link.send({"dying": f"{type(error).__name__}: {error}"[:2000]})

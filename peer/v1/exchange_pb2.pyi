@@ -303,19 +303,23 @@ class OfferRequest(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     FRAGMENT_FIELD_NUMBER: _builtins.int
     WITHDRAW_FIELD_NUMBER: _builtins.int
+    UNDIALABLE_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     withdraw: _builtins.bool
+    undialable: _builtins.bool
+    """the sender only dials out"""
     def __init__(
         self,
         *,
         round: _builtins.int = ...,
         fragment: _builtins.int = ...,
         withdraw: _builtins.bool = ...,
+        undialable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "round", b"round", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,23 +332,82 @@ class OfferReply(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    UNDIALABLE_FIELD_NUMBER: _builtins.int
     verdict: _builtins.str
     eta_s: _builtins.float
     reason: _builtins.str
+    undialable: _builtins.bool
     def __init__(
         self,
         *,
         verdict: _builtins.str = ...,
         eta_s: _builtins.float = ...,
         reason: _builtins.str = ...,
+        undialable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "reason", b"reason", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "reason", b"reason", "undialable", b"undialable", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OfferReply: _TypeAlias = OfferReply  # noqa: Y015
+
+@_typing.final
+class ProbeRequest(_message.Message):
+    """Dial me, at these endpoints and where you see me calling from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    """of my exchange service"""
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """host:port, at most 8"""
+
+    def __init__(
+        self,
+        *,
+        endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeRequest: _TypeAlias = ProbeRequest  # noqa: Y015
+
+@_typing.final
+class ProbeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIED_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """of those that did not answer, or why nothing was tried"""
+    @_builtins.property
+    def tried(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def answered(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        tried: _abc.Iterable[_builtins.str] | None = ...,
+        answered: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "reason", b"reason", "tried", b"tried"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeReply: _TypeAlias = ProbeReply  # noqa: Y015
 
 @_typing.final
 class ManifestRequest(_message.Message):

@@ -130,14 +130,20 @@ def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[Any], Non
 
 
 async def swap_both(
-    low: End, high: End, one: bytes, other: bytes, sizes: tuple[int, int] | None = None, timeout_s: float = TIMEOUT
+    low: End,
+    high: End,
+    one: bytes,
+    other: bytes,
+    sizes: tuple[int, int] | None = None,
+    timeout_s: float = TIMEOUT,
+    low_dials: bool = True,
 ) -> tuple[Any, Any, BufferSink, BufferSink]:
     """Both sides at once; a side's result is its report or its exception."""
     to_low, to_high = sizes or (len(other), len(one))
     low_sink, high_sink = BufferSink(to_low), BufferSink(to_high)
     results = await asyncio.gather(
-        low.transport.swap(high.record, KEY, BytesSource(one), low_sink, timeout_s),
-        high.transport.swap(low.record, KEY, BytesSource(other), high_sink, timeout_s),
+        low.transport.swap(high.record, KEY, BytesSource(one), low_sink, timeout_s, dial=low_dials),
+        high.transport.swap(low.record, KEY, BytesSource(other), high_sink, timeout_s, dial=not low_dials),
         return_exceptions=True,
     )
     return results[0], results[1], low_sink, high_sink
@@ -169,6 +175,26 @@ async def test_a_swap_gives_each_the_others_payload(low: End, high: End) -> None
 
 
 @scenario
+async def test_either_side_may_dial(low: End, high: End) -> None:
+    _, _, low_sink, high_sink = await swap_both(low, high, b"one", b"other", low_dials=False)
+    assert (bytes(low_sink.data), bytes(high_sink.data)) == (b"other", b"one")
+
+
+@scenario
+async def test_another_peer_dials_us_when_asked(low: End, high: End) -> None:
+    probed = await low.transport.probe(high.record, low.record.endpoints, TIMEOUT)
+    assert probed.answered == probed.tried
+    assert probed.answered[0] in low.record.endpoints
+
+
+@scenario
+async def test_whether_a_side_can_be_dialled_goes_with_offer_and_answer(low: End, high: End) -> None:
+    high.owner.answer = Answer(Verdict.HELD, dialable=False)
+    assert await low.transport.offer(high.record, Offer(KEY, dialable=False), TIMEOUT) == high.owner.answer
+    assert high.owner.offers == [(low.record.peer_id, Offer(KEY, dialable=False))]
+
+
+@scenario
 async def test_swaps_follow_one_another(low: End, high: End) -> None:
     for number in range(5):
         one, other = bytes([number]) * 1000, bytes([number + 100]) * 1000
@@ -178,12 +204,14 @@ async def test_swaps_follow_one_another(low: End, high: End) -> None:
 
 @scenario
 async def test_whoever_is_ready_first_waits_for_the_other(low: End, high: End) -> None:
-    for first, second in ((low, high), (high, low)):
-        sink = BufferSink(4)
-        early = asyncio.create_task(first.transport.swap(second.record, KEY, BytesSource(b"1234"), sink, TIMEOUT))
+    for number, (first, second) in enumerate(((low, high), (high, low))):
+        sink, key = BufferSink(4), RoundKey(number, 0)  # the first swap's call may still be ending
+        early = asyncio.create_task(
+            first.transport.swap(second.record, key, BytesSource(b"1234"), sink, TIMEOUT, dial=first is low)
+        )
         await low.transport.offer(high.record, Offer(KEY), TIMEOUT)  # lets the early side get to its wait
         other_sink = BufferSink(4)
-        await second.transport.swap(first.record, KEY, BytesSource(b"5678"), other_sink, TIMEOUT)
+        await second.transport.swap(first.record, key, BytesSource(b"5678"), other_sink, TIMEOUT, dial=second is low)
         await early
         assert (bytes(sink.data), bytes(other_sink.data)) == (b"5678", b"1234")
 
@@ -194,7 +222,7 @@ def test_a_swap_that_is_not_welcome_is_refused(make: Any, verdict: Verdict) -> N
         async with two(make) as (low, high):
             high.owner.swap_answer = Answer(verdict, reason="not with you")
             with pytest.raises(PartnerRefused) as caught:
-                await low.transport.swap(high.record, KEY, BytesSource(b"x"), BufferSink(1), TIMEOUT)
+                await low.transport.swap(high.record, KEY, BytesSource(b"x"), BufferSink(1), TIMEOUT, dial=True)
             assert caught.value.code == verdict.value
             assert "not with you" in caught.value.reason
 
@@ -212,8 +240,9 @@ async def test_a_payload_of_another_length_is_refused_by_both(low: End, high: En
 @scenario
 async def test_a_partner_that_never_comes_costs_the_timeout_and_no_more(low: End, high: End) -> None:
     for here, there in ((low, high), (high, low)):
+        nobody = RoundKey(5 + (here is low), 0)
         with pytest.raises(PartnerLost):
-            await here.transport.swap(there.record, KEY, BytesSource(b"x"), BufferSink(1), 0.3)
+            await here.transport.swap(there.record, nobody, BytesSource(b"x"), BufferSink(1), 0.3, dial=here is low)
     _, _, low_sink, high_sink = await swap_both(low, high, b"later", b"works")
     assert (bytes(low_sink.data), bytes(high_sink.data)) == (b"works", b"later")
 

@@ -248,7 +248,7 @@ def test_hostile_swaps_end_with_bad_payload_and_the_sink_is_never_overrun(frames
             token = await victim.hello(channel, caller)
             call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),), timeout=10)
             waiting = asyncio.create_task(
-                victim.transport.swap(partner_record(caller), KEY, BytesSource(b"12345678"), BufferSink(8), 3.0)
+                victim.transport.swap(partner_record(caller), KEY, BytesSource(b"12345678"), BufferSink(8), 3.0, False)
             )
             await send_all(call, frames)
             with pytest.raises((BadPayload, PartnerLost)):
@@ -265,8 +265,9 @@ async def test_a_half_open_swap_ends_by_its_deadline(victim: Victim) -> None:
         token = await victim.hello(channel, caller)
         call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),), timeout=10)
         await call.write(opening(8))
+        sink = BufferSink(8)
         with pytest.raises(PartnerLost):
-            await victim.transport.swap(partner_record(caller), KEY, BytesSource(b"12345678"), BufferSink(8), 0.5)
+            await victim.transport.swap(partner_record(caller), KEY, BytesSource(b"12345678"), sink, 0.5, False)
         assert await call.code() is not grpc.StatusCode.OK
 
 

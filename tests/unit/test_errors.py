@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from peer import errors
 
-PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "exit-codes.md"
 
 
 def leaves() -> list[type[errors.PeerError]]:
@@ -17,13 +22,36 @@ def test_every_user_error_has_its_own_code() -> None:
     assert all(2 <= code < 126 for code in codes)
 
 
-def test_the_page_lists_exactly_the_tree() -> None:
-    expected = {
-        f"| {kind.exit_code} | {kind.__name__} | {(kind.__doc__ or '').strip()} | {'yes' if kind.retry else 'no'} |"
-        for kind in leaves()
-    }
-    listed = {line for line in PAGE.read_text().splitlines() if any(f" {k.__name__} |" in line for k in leaves())}
-    assert listed == expected
+@pytest.mark.parametrize("kind", leaves())
+def test_every_leaf_says_why_and_what_to_do(kind: type[errors.PeerError]) -> None:
+    for told in (kind.why, kind.fix):
+        assert len(told) > 20
+        assert told not in (errors.PeerError.why, errors.PeerError.fix)
+    assert kind.fix not in {other.fix for other in leaves() if other is not kind}
+    assert kind.why not in {other.why for other in leaves() if other is not kind}
+
+
+def test_who_raises_may_say_more_exactly() -> None:
+    plain, exact = errors.DataError("none"), errors.DataError("none", "give some", "it is needed")
+    assert (plain.fix, plain.why) == (errors.DataError.fix, errors.DataError.why)
+    assert (exact.fix, exact.why) == ("give some", "it is needed")
+    assert plain.page == "docs/exit-codes.md#22"
+
+
+def test_the_page_has_a_section_for_every_code() -> None:
+    text = PAGE.read_text()
+    for kind in leaves():
+        section = text.split(f"\n## {kind.exit_code}\n")[1].split("\n## ")[0]
+        for words in (kind.__name__, kind.why, kind.fix, (kind.__doc__ or "").strip()):
+            assert words in section, (kind, words)
+        assert ("may help" in section) == kind.retry
+
+
+def test_generated_files_are_current() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.generated"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_drawn_tree_names_every_class() -> None:

@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from peer.identity import Identity
 from peer.net.directory.address import check_announced, check_peers
 from peer.net.directory.cache import AddressCache
+from peer.net.directory.contact import Contact
+from peer.net.directory.health import Watcher
 from peer.net.directory.helper import Helper, Pace
 from peer.net.directory.keys import bucket_key
-from peer.net.directory.p2pd import LOST, Node, NodeOptions
-from peer.net.directory.record import seal
+from peer.net.directory.p2pd import LOST, Limits, Node, NodeOptions
+from peer.net.directory.record import BadRecord, seal
 from peer.net.directory.validator import RecordGate, dht_expiry
 from peer.net.directory.view import View
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
@@ -25,6 +28,9 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 LOOK_S = 5.0
 STORE_S = 5.0
 WITHDRAW_S = 1.0
+HOLD_S = 600.0
+"""While p2pd is being rebuilt, who was alive when it died is taken to be so, for this long."""
+HELD_LIFE_S = 15.0
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +69,7 @@ class DhtDirectory:
         cache_path: Path | None = None,
         now: Callable[[], float] = time.time,
         pace: Pace | None = None,
+        limits: Limits | None = None,
     ) -> DhtDirectory:
         """Start p2pd with the key at `identity_path` (which is `identity`), and join whoever answers; nobody is no
         error. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`: a file to keep seen addresses in.
@@ -70,7 +77,7 @@ class DhtDirectory:
         Raises AddressError (an address cannot be parsed, or is taken) or DirectoryFailed (p2pd cannot start)."""
         check_peers(initial_peers)
         check_announced(announce_maddrs)
-        options = NodeOptions(identity_path, identity.public_key, tuple(announce_maddrs))
+        options = NodeOptions(identity_path, identity.public_key, tuple(announce_maddrs), limits=limits or Limits())
         self = cls(identity, run_id, options, initial_peers, cache_path, now, pace or Pace())
         await self._helper.start(host_maddrs)
         return self
@@ -95,7 +102,7 @@ class DhtDirectory:
 
     async def peers(self) -> list[PeerRecord]:
         """The live records of this run but our own, ordered by peer id. Within `LOOK_S`; when the look fails, what is
-        known from earlier ones and has not expired."""
+        known from earlier ones and has not expired; while we cannot look at all, what had not when that began."""
         node = self._helper.node
         if node is not None:
             try:
@@ -106,7 +113,14 @@ class DhtDirectory:
             else:
                 for raw in found:
                     self._view.take(raw, self._now())
-        return self._view.live(self._now())
+        return self._known(self._now())
+
+    def _known(self, now: float) -> list[PeerRecord]:
+        lost_at = self._helper.lost_at
+        if lost_at is None or now - lost_at > HOLD_S:
+            return self._view.live(now)
+        held = now + HELD_LIFE_S
+        return [replace(record, expires_at=max(record.expires_at, held)) for record in self._view.live(lost_at)]
 
     def addresses(self) -> list[str]:
         """Multiaddrs with /p2p/ under which others can join the DHT through us, best first."""
@@ -116,15 +130,37 @@ class DhtDirectory:
         """Size of the routing table. 0: alone."""
         return len(self._helper.node.neighbours()) if self._helper.node is not None else 0
 
+    def contact(self) -> Contact:
+        return self._helper.contact()
+
     @property
     def trouble(self) -> str:
         """What is wrong with the directory, for a person; empty when nothing is."""
-        return self._helper.trouble
+        return self._helper.health.trouble()
+
+    def report(self) -> dict[str, Any]:
+        """How the directory does, JSON-able: `state` (joined, alone, rebuilding), `why`, `losses` of p2pd so far and
+        the cause of the `last_loss`, its `pid`, the `memory` it holds (bytes), and its `neighbours` in the DHT."""
+        node = self._helper.node
+        memory = node.resident_bytes() if node is not None else 0
+        return self._helper.health.report() | {
+            "pid": self.helper_pid,
+            "memory": memory,
+            "neighbours": self.neighbours(),
+        }
+
+    def watch(self, watcher: Watcher) -> None:
+        """Who is told when p2pd is lost and when it is back."""
+        self._helper.watcher = watcher
 
     @property
     def dropped(self) -> Counter[str]:
         """Bad records met in answers or refused at our node's gate, by the code of BadRecord."""
         return self._view.dropped + self._gate.refused
+
+    def on_bad_record(self, tell: Callable[[BadRecord], None]) -> None:
+        """Who is told of bad records in answers. Whoever stored them is not known."""
+        self._view.tell = tell
 
     @property
     def helper_pid(self) -> int | None:

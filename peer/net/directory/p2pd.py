@@ -1,104 +1,39 @@
-"""One p2pd process and its DHT node, for as long as that process lives. The only module that knows hivemind, its
-private parts included; written against hivemind 1.1.12.
-
-hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, at its import: without the "0" it meddles with every
-process we start. We set it here, which is too late if grpc was imported before; so the command line sets it first too.
-"""
+"""One p2pd process and its DHT node, for as long as that process lives. Beside `process.py` the only module that knows
+hivemind, its private parts included; written against hivemind 1.1.12."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import importlib.resources
-import logging
 import math
-import os
-import sys
+import time
 import warnings
-from collections.abc import Coroutine, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from peer.errors import DirectoryFailed
-from peer.identity import peer_id_of
-from peer.net.directory.address import address_taken, split
+from peer.net.directory.address import split
+from peer.net.directory.contact import knock, why_not
+from peer.net.directory.ending import open_files, resident_bytes
+from peer.net.directory.process import LOST, Limits, NodeOptions, Process, failed, start_process, stop
 from peer.net.directory.validator import RecordGate
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
 with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.script, which torch deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     from hivemind.dht import DHTNode
     from hivemind.dht.routing import DHTID
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-    from hivemind.p2p import P2P, PeerID, p2p_daemon
-    from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+    from hivemind.p2p import P2PHandlerError, PeerID
     from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
-    from hivemind.proto import p2pd_pb2
-    from hivemind.utils.logging import use_hivemind_log_handler
+    from hivemind.proto import dht_pb2, p2pd_pb2
     from hivemind.utils.multiaddr import Multiaddr
 
-logging.addLevelName(logging.WARNING, "WARNING")  # hivemind renames the level for everybody
-use_hivemind_log_handler("nowhere")  # it prints to our terminal otherwise; now it propagates to our handlers
-logging.getLogger("hivemind").setLevel(logging.WARNING)
-
-BINARY: Path | None = None
-"""Another p2pd than the one hivemind ships; for tests."""
+__all__ = ["LOST", "DictionaryDHTValue", "Limits", "Node", "NodeOptions"]
 
 _EXCHANGE_S = 5.0
 """A question to our own p2pd, over its control socket."""
 _CALL_S = 2.0
 """A question to another node of the DHT."""
-_OWN_SESSION = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
-LOST = (OSError, TimeoutError, EOFError, P2PDaemonError)
-"""What talking to a p2pd ends in when it, or the peer behind it, does not answer."""
-
-
-@contextlib.contextmanager
-def _binary_path(package: Any, name: str) -> Iterator[Path]:
-    with importlib.resources.as_file(importlib.resources.files(package) / name) as found:
-        yield BINARY or found
-
-
-# hivemind finds its binary by importlib.resources.path, which warns of its deprecation at every start.
-p2p_daemon.path = _binary_path
-
-
-class _Process(P2P):  # type: ignore[misc]  # hivemind has no types
-    """hivemind's handle on the process, with two changes: Ctrl+C in our terminal does not reach p2pd (it would die of
-    it while we still take our leave), and a dead process fails its calls at once instead of by timeout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gone = False
-
-    @staticmethod
-    def _make_process_args(*args: Any, **options: Any) -> list[str]:
-        command: list[str] = P2P._make_process_args(*args, **options)
-        return [sys.executable, "-E", "-S", "-c", _OWN_SESSION, *command]
-
-    async def _call_unary_protobuf_handler(self, *args: Any) -> Any:
-        if self.gone:
-            raise ConnectionResetError("p2pd is gone")
-        return await super()._call_unary_protobuf_handler(*args)
-
-    def fail_calls(self) -> None:
-        self.gone = True
-        if self._client is None:
-            return
-        for call in self._client.control._pending_calls.values():
-            if not call.done():
-                call.set_exception(ConnectionResetError("p2pd is gone"))
-
-    def tasks(self) -> list[asyncio.Task[Any]]:
-        """Everything that runs on behalf of this process, for hivemind cancels it but never waits for it."""
-        own = [self._listen_task, self._reader_task]
-        if self._client is not None:
-            control = self._client.control
-            own += [control._read_task, control._write_task, *control._handler_tasks.values()]
-        return [task for task in own if task is not None]
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]
@@ -136,26 +71,18 @@ class _NoCache(DHTLocalStorage):  # type: ignore[misc]
         return False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodeOptions:
-    """What a node is started with; the same again after a crash."""
-
-    identity_path: Path
-    public_key: bytes
-    """Its hash is our place in the DHT, so that a restart leaves no ghost of the former node."""
-    announce_maddrs: tuple[str, ...] = ()
-    """What to tell others instead of the addresses p2pd sees itself under. Empty: those."""
-    startup_s: float = 30.0
-
-
 class Node:
     """A running p2pd and the DHT node on top. Belongs to the loop it was started in."""
 
-    def __init__(self, process: _Process, dht: DHTNode) -> None:
+    def __init__(self, process: Process, dht: DHTNode) -> None:
         self._process = process
         self._dht = dht
         self._searches: set[asyncio.Task[Any]] = set()
         self.pid: int = process._child.pid
+        self.tried: dict[str, str] = {}
+        """Address dialled: why it did not answer the last time, empty when it did."""
+        self.clock_offsets: dict[str, float] = {}
+        """Peer id: its clock minus ours when it was last dialled, seconds."""
 
     @classmethod
     async def start(cls, options: NodeOptions, listen: Sequence[str], gate: RecordGate | None) -> Node:
@@ -163,22 +90,29 @@ class Node:
 
         Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started, both within
         `startup_s` and a few seconds."""
-        process = await _start_process(options, listen)
+        process = await start_process(options, listen)
         try:
             async with asyncio.timeout(options.startup_s):
                 dht = await _start_dht(process, options, gate)
         except LOST as error:
-            await _stop(process)
-            raise _failed(f"died right after its start ({error!r})") from error
+            await stop(process)
+            raise failed(f"died right after its start ({error!r})") from error
         except BaseException:
-            await _stop(process)
+            await stop(process)
             raise
         return cls(process, dht)
 
-    async def died(self) -> int:
-        """Wait for the process to end, by whatever cause; its exit code, -N for signal N. (P2P.is_alive stays True.)"""
-        code: int = await self._process._child.wait()
-        return code
+    async def ended(self) -> str:
+        """Wait for the process to end, by whatever cause; how it ended, in words."""
+        return await self._process.ended()
+
+    async def answers(self, timeout_s: float) -> None:
+        """Ask the process something small. Raises one of LOST when it does not answer in time."""
+        await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), timeout_s)
+
+    def resident_bytes(self) -> int:
+        """Main memory that the process holds."""
+        return resident_bytes(self.pid)
 
     def neighbours(self) -> set[str]:
         """Peer ids in the routing table."""
@@ -190,11 +124,34 @@ class Node:
         peer = PeerID.from_base58(peer_id)
         # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
         dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(plain).to_bytes()])
+        # We try first, for p2pd dials what did not answer ever more seldom, in the end once in five minutes.
+        if deaf := await knock(plain, timeout_s):
+            self.tried[address] = deaf
+            return False
         try:
             await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
-            return await self._dht.protocol.call_ping(peer) is not None
-        except LOST:
+            answered = await self._dht.protocol.call_ping(peer) is not None
+        except TimeoutError:
+            self.tried[address] = f"no answer within {timeout_s:.0f} s"
             return False
+        except LOST as error:
+            self.tried[address] = why_not(str(error), plain) or self.tried.get(address, "no answer yet")
+            return False
+        self.tried[address] = "" if answered else "connected, but it does not answer as a node of the directory"
+        if answered:
+            await self._compare_clocks(peer_id, peer)
+        return answered
+
+    async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
+        """Best effort. hivemind's own ping compares too, but keeps the numbers to itself."""
+        before = time.time()
+        with contextlib.suppress(P2PHandlerError, *LOST):
+            answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
+            self.clock_offsets[peer_id] = answer.dht_time - (before + time.time()) / 2
+
+    def open_files(self) -> int:
+        """Files and sockets that the process holds open."""
+        return open_files(self.pid)
 
     async def refresh(self) -> None:
         """Look for the nodes nearest to us: finds new ones, drops dead ones from the routing table."""
@@ -226,16 +183,17 @@ class Node:
             return []
         return [entry.value for entry in found.value.values() if isinstance(entry.value, bytes)]
 
-    async def close(self) -> None:
-        """End process and node and wait for all they left behind; within a few seconds. Never raises."""
-        if self._process._child.returncode is None:
+    async def close(self, at_once: bool = False) -> None:
+        """End process and node and wait for all they left behind; within a few seconds. Never raises. `at_once`: do not
+        wait for a process that hangs."""
+        if self._process._child.returncode is None and not at_once:
             with contextlib.suppress(*LOST):
                 async with asyncio.timeout(1.0):
                     await self._dht.shutdown()
         self._process.fail_calls()
         if self._searches:
             await asyncio.wait(self._searches, timeout=2.0)
-        await _stop(self._process)
+        await stop(self._process, at_once)
 
     async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:
         """Await a search without handing our cancellation on: a cancelled search of hivemind leaves tasks behind that
@@ -270,62 +228,7 @@ def _full_addresses(peer_id: bytes, maddrs: Sequence[bytes]) -> list[str]:
     return [f"{Multiaddr(raw)}{tail}" for raw in maddrs]
 
 
-async def _start_process(options: NodeOptions, listen: Sequence[str]) -> _Process:
-    made: list[_Process] = []
-    try:
-        process = await _create_process(options, listen, made)
-    except P2PDaemonError as error:
-        said = str(error)
-        if "address already in use" in said:
-            raise address_taken(", ".join(listen)) from error
-        raise _failed(said) from error
-    except (OSError, EOFError) as error:
-        raise _failed(f"died right after its start ({error!r})") from error
-    finally:
-        if made and made[0].peer_id is None:  # the last thing that `create` sets
-            await _stop(made[0])
-    assert process.peer_id.to_base58() == peer_id_of(options.public_key), "the key file holds another identity"
-    return process
-
-
-async def _create_process(options: NodeOptions, listen: Sequence[str], made: list[_Process]) -> _Process:
-    class Process(_Process):
-        """`create` hands out its object only when all went well; this way we can clean up when it did not."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    process: _Process = await Process.create(
-        host_maddrs=list(listen),
-        announce_maddrs=list(options.announce_maddrs) or None,
-        identity_path=str(options.identity_path),
-        check_if_identity_free=False,  # it reads RSA keys only
-        nat_port_map=False,
-        use_relay=False,
-        startup_timeout=options.startup_s,
-    )
-    return process
-
-
-def _failed(said: str) -> DirectoryFailed:
-    if "failed to start in" in said:
-        found = "the DHT helper (p2pd) did not get ready in time"
-        return DirectoryFailed(f"{found}: {said}", "The machine may be overloaded. Try again.")
-    if "FileNotFoundError" in said or "not found" in said:
-        found = "the DHT helper (p2pd) is missing from the installation of hivemind"
-        return DirectoryFailed(found, "Reinstall the package hivemind; some virus scanners remove its p2pd.")
-    if said.endswith("Daemon failed to start: None"):
-        found = "the DHT helper (p2pd) ended without a word; it was killed, or may not run here"
-        return DirectoryFailed(
-            found, "Look for it in the log of your virus scanner, or free some memory, then try again."
-        )
-    return DirectoryFailed(
-        f"the DHT helper (p2pd) cannot be started: {said}", "Try again; if it stays, reinstall hivemind."
-    )
-
-
-async def _start_dht(process: _Process, options: NodeOptions, gate: RecordGate | None) -> DHTNode:
+async def _start_dht(process: Process, options: NodeOptions, gate: RecordGate | None) -> DHTNode:
     validator = _Validator(gate) if gate is not None else None
     dht = await DHTNode.create(
         p2p=process,
@@ -341,27 +244,3 @@ async def _start_dht(process: _Process, options: NodeOptions, gate: RecordGate |
         dht.protocol._validate_dictionary = validator.prune
         dht.protocol.cache = _NoCache()
     return dht
-
-
-async def _stop(process: _Process) -> None:
-    process.fail_calls()
-    tasks = process.tasks()
-    if process._child is not None and process._child.stdout.at_eof():  # it is ending by itself: a signal would only
-        with contextlib.suppress(TimeoutError):  # make Popen take the exit code that asyncio waits for
-            async with asyncio.timeout(1.0):
-                await process._child.wait()
-    process._terminate()
-    if process._child is not None:
-        try:
-            async with asyncio.timeout(2.0):
-                await process._child.wait()
-        except TimeoutError:
-            process._child.kill()
-            await process._child.wait()
-    for task in tasks:
-        task.cancel()
-    # Also takes their exceptions: writing to a dead p2pd ends in ConnectionResetError, which is what we are here for.
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for maddr in (process._daemon_listen_maddr, process._client_listen_maddr):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(maddr["unix"])  # noqa: PTH108  (a socket in /tmp: no disk is waited for)

@@ -16,6 +16,7 @@ from peer.protocol.messages import (
     MAX_ENDPOINTS,
     MAX_RECORD_BYTES,
     MAX_RECORD_TTL_S,
+    MAX_ROUND,
     PeerId,
     PeerRecord,
     RunId,
@@ -102,7 +103,8 @@ def unseal(raw: bytes) -> PeerRecord:
     except DecodeError:
         raise BadRecord("garbled", "not a signed record") from None
     if len(signed.public_key) != 32 or not verify(signed.public_key, DOMAIN, signed.body, signed.signature):
-        raise BadRecord("signature", "not signed by the key it names")
+        named = peer_id_of(signed.public_key) if len(signed.public_key) == 32 else "nobody"
+        raise BadRecord("signature", f"not signed by the key it names, that of {named}")
     record = PeerRecord(
         peer_id=PeerId(peer_id_of(signed.public_key)),
         run_id=RunId(body.run_id),
@@ -145,6 +147,8 @@ def _check_numbers(record: PeerRecord) -> None:
     numbers = (record.tokens_per_s, record.issued_at, record.expires_at, record.run_start, float(record.round))
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise BadRecord("numbers", "a number that is not finite, or below 0")
+    if record.round > MAX_ROUND:
+        raise BadRecord("numbers", f"an impossible round: {record.round}")
     if not 0 <= record.expires_at - record.issued_at <= MAX_RECORD_TTL_S:
         lifetime = record.expires_at - record.issued_at
         raise BadRecord("expiry", f"lives {lifetime:.1f} s; at most {MAX_RECORD_TTL_S:.0f} s are taken")
@@ -156,6 +160,8 @@ def is_endpoint(text: str) -> bool:
     if len(text) > MAX_ENDPOINT_CHARS or not colon or not _PORT.match(port) or int(port) > 65535:
         return False
     if host.startswith("[") and host.endswith("]"):
+        if "%" in host:  # a zone means something on one machine only, and may hold any character
+            return False
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError:

@@ -4,6 +4,7 @@ by its in-memory twin."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from peer.net.directory.record import BadRecord, check_current, unseal
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
@@ -17,6 +18,8 @@ class View:
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
+        self.tell: Callable[[BadRecord], None] = lambda bad: None
+        """Called with every bad record met."""
         self.dropped: Counter[str] = Counter()
         """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
         them."""
@@ -29,6 +32,7 @@ class View:
             check_current(record, self._run_id, now)
         except BadRecord as bad:
             self.dropped[bad.code] += 1
+            self.tell(bad)
             return
         known = self._latest.get(record.peer_id)
         if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.main import COMMANDS, peer
-from peer.errors import PeerError
+from peer.errors import PeerError, UsageError
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -79,3 +79,26 @@ def test_an_edited_manifest_is_refused_until_signed_again(tmp_path: Path) -> Non
     assert "changed after it was signed" in refused.exception.found
     assert runner.invoke(peer, ["manifest", "sign", str(file), "--home", home]).exit_code == 0
     assert runner.invoke(peer, ["manifest", "check", str(file)]).exit_code == 0
+
+
+def test_a_ticket_for_a_node_that_does_not_run_yet(tmp_path: Path) -> None:
+    runner, home, file = CliRunner(), str(tmp_path / "home"), str(tmp_path / "run.toml")
+    runner.invoke(peer, ["manifest", "new", file, "--home", home])
+    key = json.loads(runner.invoke(peer, ["id", "show", "--home", home, "--json"]).output)
+    where = "/dns4/bootstrap/tcp/4810"
+    made = runner.invoke(peer, ["ticket", file, "--address", where, "--identity-path", key["path"]])
+    kept = tmp_path / "ticket"
+    kept.write_text(made.output)
+    opened = json.loads(runner.invoke(peer, ["ticket", f"@{kept}", "--json"]).output)
+    assert opened["addresses"] == [f"{where}/p2p/{key['peer_id']}"]
+
+
+def test_a_ticket_for_a_node_needs_its_key_and_its_address(tmp_path: Path) -> None:
+    runner, home, file = CliRunner(), str(tmp_path / "home"), str(tmp_path / "run.toml")
+    runner.invoke(peer, ["manifest", "new", file, "--home", home])
+    absent = tmp_path / "absent.key"
+    result = runner.invoke(peer, ["ticket", file, "--identity-path", str(absent), "--address", "/dns4/x/tcp/1"])
+    assert result.exit_code == 2
+    assert not absent.exists()  # a key nobody runs with would make a ticket nobody answers
+    for half in (("--identity-path", f"{home}/identity.key"), ("--address", "/dns4/x/tcp/1")):
+        assert isinstance(runner.invoke(peer, ["ticket", file, *half]).exception, UsageError)

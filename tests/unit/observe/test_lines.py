@@ -14,6 +14,7 @@ from peer.observe.totals import Totals, fold
 
 KINDS = [kind for kind in events.KINDS.values() if kind is not events.Carried]
 VALUES = {
+    bool: st.booleans(),
     int: st.integers(0, 10**24),
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(max_size=50),

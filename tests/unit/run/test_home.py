@@ -50,6 +50,17 @@ def test_one_key_is_for_one_process_whatever_the_homes(tmp_path: Path) -> None:
         pass
 
 
+def test_a_key_borrowed_from_a_home_in_use_is_in_use(tmp_path: Path) -> None:
+    """The home that holds it does not name it on its command line."""
+    with (
+        Home(tmp_path / "a").lock(),
+        pytest.raises(HomeBusy, match=f"process {os.getpid()}") as caught,
+        Home(tmp_path / "b").lock(Home(tmp_path / "a").identity),
+    ):
+        pass
+    assert f"peer leave --home {tmp_path / 'a'} " in caught.value.fix
+
+
 def test_a_lock_file_left_behind_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("99999\n")
     with Home(tmp_path).lock():

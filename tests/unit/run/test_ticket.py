@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,3 +77,13 @@ def test_an_address_that_cannot_be_is_named(address: str) -> None:
 def test_a_ticket_has_addresses() -> None:
     with pytest.raises(TicketError):
         Ticket(b"r" * 32, ()).encode()
+
+
+def test_a_ticket_may_lie_in_a_file(tmp_path: Path) -> None:
+    kept = tmp_path / "ticket"
+    kept.write_text(f"{WORD}\n")
+    assert Ticket.named(f"@{kept}") == Ticket.named(WORD)
+    kept.write_bytes(b"\xff" * 100_000)
+    for unusable in (kept, tmp_path, tmp_path / "absent", "nu\0l"):
+        with pytest.raises(TicketError):
+            Ticket.named(f"@{unusable}")

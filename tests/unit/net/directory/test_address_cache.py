@@ -50,7 +50,17 @@ def test_what_cannot_be_dialled_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"peers": 3}', '{"peers": [1]}', '{"peers": [{"address": "x"}]}', "[" * 60000]
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"peers": 3}',
+        '{"peers": [1]}',
+        '{"peers": [{"address": "x"}]}',
+        '{"peers": [], "listened": 3}',
+        "[" * 60000,
+    ],
 )
 def test_a_damaged_file_reads_as_empty_and_is_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "seen.json"
@@ -81,3 +91,18 @@ def test_an_unchanged_set_is_not_written_again(tmp_path: Path) -> None:
     assert not path.exists()
     cache.save(force=True)
     assert path.exists()
+
+
+def test_where_we_listened_is_kept_where_a_port_had_to_be_found(tmp_path: Path) -> None:
+    path = tmp_path / "seen.json"
+    cache = AddressCache(path, NOW)
+    cache.listened = {"/ip4/0.0.0.0/tcp/0": "/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/5": "/ip6/::/tcp/5"}
+    cache.save()
+    assert AddressCache(path, NOW).listened == {"/ip4/0.0.0.0/tcp/0": "/ip4/0.0.0.0/tcp/4001"}
+
+
+@pytest.mark.parametrize("found", ["/ip4/127.0.0.1/tcp/4001", "/ip4/0.0.0.0/tcp/70000", "/ip4/0.0.0.0/udp/1", "", 3])
+def test_a_damaged_port_is_not_believed(tmp_path: Path, found: object) -> None:
+    path = tmp_path / "seen.json"
+    path.write_text(json.dumps({"format": 1, "listened": {"/ip4/0.0.0.0/tcp/0": found}, "peers": []}))
+    assert AddressCache(path, NOW).listened == {}

@@ -16,7 +16,7 @@ import pytest
 
 from peer.errors import AddressError, DirectoryFailed
 from peer.identity import Identity
-from peer.net.directory import p2pd
+from peer.net.directory import p2pd, process
 from peer.net.directory.dht import DhtDirectory
 from peer.net.directory.keys import bucket_key, slot
 from peer.net.directory.p2pd import DictionaryDHTValue, Node, NodeOptions
@@ -58,7 +58,7 @@ def script(folder: Path, body: str) -> Path:
 def test_a_p2pd_that_does_not_start_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str | None, words: str
 ) -> None:
-    monkeypatch.setattr(p2pd, "BINARY", tmp_path / "nothing" if body is None else script(tmp_path, body))
+    monkeypatch.setattr(process, "BINARY", tmp_path / "nothing" if body is None else script(tmp_path, body))
 
     async def scenario() -> None:
         with pytest.raises(DirectoryFailed) as caught:
@@ -117,7 +117,7 @@ def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
         try:
             assert await node.link((await other.addresses())[0], 5.0)
             os.kill(node.pid, 9)
-            assert await node.died() == -9
+            assert "SIGKILL" in await node.ended()
             await node.close()
             began = time.monotonic()
             assert await node.find(b"key") == []

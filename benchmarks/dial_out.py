@@ -1,0 +1,117 @@
+"""Who can pair when most homes let nothing in? One public host (bootstrap node and a peer) and two peers that can only
+dial out, each in a network namespace of its own behind a router that drops what would open a connection to it. Prints
+who paired with whom, and what `peer status` says of it. Linux, as root:
+
+    sudo python benchmarks/dial_out.py --rounds 30
+    sudo python benchmarks/dial_out.py --rounds 30 --ipv6
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from router import Host, network
+
+from peer.identity import load_or_create
+from peer.observe.events import Event, RoundDue, RoundEnded
+from peer.observe.lines import decode
+from peer.run.manifest import write_new
+from peer.swarm.processes import Daemon
+
+TAG = os.getpid() % 10000
+
+
+def hosts() -> list[Host]:
+    public = Host(f"peer-pub-{TAG}", ("10.77.0.1", "fd77::1"), False, f"pub{TAG}")
+    homes = [Host(f"peer-h{k}-{TAG}", (f"10.77.{k}.2", f"fd77:{k}::2"), True, f"h{k}x{TAG}") for k in (1, 2)]
+    return [public, *homes]
+
+
+def events_of(home: Path) -> list[Event]:
+    found: list[Event] = []
+    for journal in sorted(home.rglob("journal*")):
+        for line in journal.read_bytes().splitlines():
+            found.append(decode(line).event)  # noqa: PERF401
+    return found
+
+
+async def start(daemon: Daemon, host: Host, *arguments: str) -> None:
+    await daemon.start(*arguments, prefix=("ip", "netns", "exec", host.name), env={"OMP_NUM_THREADS": "1"})
+
+
+async def swarm(home: Path, rounds: int, length_s: float, six: bool, all_hosts: list[Host]) -> dict[str, Any]:
+    public = all_hosts[0]
+    manifest = home / "run.toml"
+    settings = ["sync.clock=seconds", f"sync.sync_every={length_s}", f"train.total_rounds={rounds}"]
+    write_new(manifest, load_or_create(home / "operator.key"), settings)
+    any_host = "/ip6/::/tcp/0" if six else "/ip4/0.0.0.0/tcp/0"
+    bootstrap = Daemon("bootstrap", home / "bootstrap")
+    ticket = home / "bootstrap" / "ticket"
+    listen = ("--host-maddrs", any_host)
+    await start(
+        bootstrap, public, "bootstrap", str(manifest), *listen, "--ticket-file", str(ticket), "--min-peers", "3"
+    )
+    deadline = time.monotonic() + 60
+    while not ticket.exists():
+        assert bootstrap.running, bootstrap.last_words()
+        assert time.monotonic() < deadline, bootstrap.last_words()
+        await asyncio.sleep(0.2)
+    peers = [Daemon(name, home / name) for name in ("public", "home-1", "home-2")]
+    for daemon, host in zip(peers, all_hosts, strict=True):
+        words = ("join", ticket.read_text().strip(), *listen, "--threads", "1", "--speed", "0.2", "--min-peers", "3")
+        await start(daemon, host, *words)
+    said: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(120 + rounds * length_s * 2):
+            waits = [asyncio.create_task(daemon.wait()) for daemon in peers]
+            while not all(task.done() for task in waits):
+                await asyncio.wait(waits, timeout=2.0)
+                said |= {d.name: status for d in peers if (status := await d.status()) and status.get("round")}
+    finally:
+        for daemon in (*peers, bootstrap):
+            await daemon.stop(10)
+    names = {said[daemon.name]["peer_id"]: daemon.name for daemon in peers}
+    return {"peers": {daemon.name: account(daemon, names, said[daemon.name]) for daemon in peers}}
+
+
+def account(daemon: Daemon, names: dict[str, str], status: dict[str, Any]) -> dict[str, Any]:
+    events = events_of(daemon.home)
+    ended = [event for event in events if isinstance(event, RoundEnded)]
+    return {
+        "exit": daemon.exit_codes,
+        "due": sum(isinstance(event, RoundDue) for event in events),
+        "outcomes": dict(collections.Counter(event.outcome for event in ended)),
+        "partners": dict(collections.Counter(names.get(event.partner, "?") for event in ended if event.partner)),
+        "reachable": status["reachable"],
+        "pairs": {names.get(p["peer_id"], "bootstrap"): p["pairs"] for p in status["peers"]},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--sync-every", type=float, default=5.0, help="seconds")
+    parser.add_argument("--ipv6", action="store_true")
+    given = parser.parse_args()
+    all_hosts = hosts()
+    with tempfile.TemporaryDirectory(prefix="peer-dial-out-") as folder, network(all_hosts) as router:
+        home = Path(folder)
+        try:
+            found = asyncio.run(swarm(home, given.rounds, given.sync_every, given.ipv6, all_hosts))
+        except BaseException:
+            for log in sorted(home.rglob("daemon.log")):
+                print(f"--- {log}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-30:]))
+            raise
+        print(json.dumps({**found, "connections_not_let_in": router.dropped}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Whether the torch this program is made for is there: asked first, for a traceback from inside it helps nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from peer.errors import TorchWrong
+
+DISTRIBUTION = "peer-swarm"
+_PINNED = re.compile(r"torch==([0-9][0-9A-Za-z.]*)\s*$")
+
+
+def check_torch() -> None:
+    """Raise TorchWrong when no torch is installed or another than this program's own requirements name. Looks at the
+    installation's metadata only; nothing is imported."""
+    wanted = _wanted()
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        raise TorchWrong(f"torch is not installed for {sys.executable}", _fix(wanted)) from None
+    if wanted and found.partition("+")[0] != wanted:  # 2.13.0+cpu is a 2.13.0
+        raise TorchWrong(
+            f"torch {found} is installed for {sys.executable}, this program is made for torch {wanted}", _fix(wanted)
+        )
+
+
+@contextlib.contextmanager
+def loading_torch() -> Iterator[None]:
+    """Around the imports that load torch, after `check_torch`: raises TorchWrong when it is there but cannot be
+    loaded."""
+    check_torch()
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        if not _is_torchs(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise TorchWrong(
+            f"torch is installed for {sys.executable}, and cannot be loaded: {reason}", _fix(_wanted())
+        ) from error
+
+
+def _is_torchs(error: BaseException) -> bool:
+    """Whether the import failed inside torch: a file of it is on the way the error came."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "torch":
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _wanted() -> str:
+    """The version our own metadata pins; empty when we run without being installed."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return ""
+    return next((found[1] for line in requirements if (found := _PINNED.match(line))), "")
+
+
+def _fix(wanted: str) -> str:
+    version = f"=={wanted}" if wanted else ""
+    return f"Run: {sys.executable} -m pip install --force-reinstall torch{version}"

@@ -1,0 +1,124 @@
+"""Whether a run's model fits into this machine, told before anything is fetched: later it would be the system's
+out-of-memory killer, which explains nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.errors import MachineTooSmall
+from peer.run.manifest import Manifest
+
+MIB = 2**20
+TRAINER_BYTES = 16
+"""For each parameter, fp32: the parameter, its gradient and the optimizer's two moments. (Measured: 16.0.)"""
+ARENA_BYTES = 8
+"""The two snapshots that daemon and trainer share."""
+DAEMON_BYTES = 26
+"""outer_params and their momentum, and the most that an exchange and a checkpoint hold beside them. (Measured with 39
+million parameters: 25.5; a bootstrap node 12.)"""
+BOOTSTRAP_BYTES = 12
+DAEMON_BASE, TRAINER_BASE = 300 * MIB, 250 * MIB
+"""Interpreter and libraries, before there is a model."""
+LAYER_ACTIVATION, LOGIT_BYTES = 33, 16
+"""For each token of a step: a layer keeps so many bytes for each of its (hidden_size + intermediate_size), the head so
+many for each entry of the vocabulary. (Measured: 27 to 34, and 16.4.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes of main memory, estimated."""
+
+    daemon: int
+    trainer: int
+    shared: int
+
+    @property
+    def total(self) -> int:
+        return self.daemon + self.trainer + self.shared
+
+
+def need_of(manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False) -> Need:
+    """What taking part holds at its peak. `trains_here` False: the trainer's tensors lie on another device.
+    `donates_only`: a bootstrap node, without a trainer."""
+    model, parameters = manifest.model, manifest.model.parameters
+    if donates_only:
+        return Need(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
+    widths = model.num_hidden_layers * (model.hidden_size + model.intermediate_size)
+    tokens = manifest.train.batch * manifest.train.context
+    step = tokens * (LAYER_ACTIVATION * widths + LOGIT_BYTES * model.vocab_size)
+    trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
+    return Need(DAEMON_BASE + DAEMON_BYTES * parameters, trainer, ARENA_BYTES * parameters)
+
+
+def check_memory(manifest: Manifest, need: Need, free: int | None) -> None:
+    """Raise MachineTooSmall when `need` is more than `free` bytes; None: unknown here, nothing is checked."""
+    if free is None or need.total <= free:
+        return
+    parts = f"daemon {_mib(need.daemon)}"
+    if need.trainer:
+        parts += f", trainer {_mib(need.trainer)}, shared {_mib(need.shared)}"
+    raise MachineTooSmall(
+        f"run {manifest.name!r} needs about {_mib(need.total)} of memory for its {manifest.model.parameters:,} "
+        f"parameters ({parts}); {_mib(free)} are free here",
+        f"Free {_mib(need.total - free)} (close other programs, or raise the container's memory limit), "
+        "or join a run with a smaller model.",
+    )
+
+
+def trains_in_main_memory(device: str) -> bool:
+    """Whether the trainer's tensors will lie in main memory. A guess from what the driver leaves in /dev: asking torch
+    would load the driver into the daemon."""
+    return device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists())
+
+
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """What this process may still take: the system's available memory, or what its control groups leave it if that is
+    less. None where neither is told (not Linux)."""
+    told = [_available(root / "proc/meminfo"), *_left_in_groups(root)]
+    return min((value for value in told if value is not None), default=None)
+
+
+def _available(meminfo: Path) -> int | None:
+    for line in _read(meminfo).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _left_in_groups(root: Path) -> list[int | None]:
+    """Of our control group and each one above it, version 2 (`0::/path`) and 1 (`4:memory:/path`)."""
+    left = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file") if controllers else None
+        group = base / path.strip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(base):
+                break
+            left.append(_left(folder, *(names or ("memory.max", "memory.current", "inactive_file"))))
+    return left
+
+
+def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Limit less usage, where files in the cache that could be dropped count as free; None without a limit."""
+    most, used = _read(group / limit).strip(), _read(group / usage).strip()
+    if not most.isdigit() or not used.isdigit() or int(most) >= 2**60:  # version 1 says "none" by a huge number
+        return None
+    facts = dict(line.split()[:2] for line in _read(group / "memory.stat").splitlines() if " " in line)
+    return max(0, int(most) - int(used) + int(facts.get(cache, 0)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{-(-nbytes // MIB)} MiB"

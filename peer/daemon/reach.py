@@ -1,0 +1,68 @@
+"""Finds out, by asking others, whether this peer can be dialled; our record and `peer status` tell."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+from peer.daemon.interfaces import Clock, Transport
+from peer.errors import ExchangeError
+from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.reachability import Reachability
+
+PROBE_TIMEOUT_S = 8.0
+TICK_S = 2.0
+
+
+class Reach:
+    """`endpoints`: what we believe our addresses to be. `peers`: whom we may ask. `changed`: told the new answer and
+    why, for the journal and a fresh record."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        endpoints: Callable[[], tuple[str, ...]],
+        changed: Callable[[bool, str], None] = lambda reachable, why: None,
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._rng = rng
+        self._endpoints = endpoints
+        self.changed = changed
+        self._asked_about: tuple[str, ...] = ()
+        self.state = Reachability()
+
+    @property
+    def reachable(self) -> bool:
+        """Until somebody has tried we hope so."""
+        return self.state.reachable() is not False
+
+    async def ask(self, peers: list[PeerRecord]) -> None:
+        """Ask one of these peers, if it is time to. A peer that cannot be asked says nothing about us."""
+        now, ours = self._clock.now(), self._endpoints()
+        if ours != self._asked_about:
+            self.state.forget()
+            self._asked_about = ours
+        able = {record.peer_id: record for record in peers if record.reachable and record.endpoints}
+        if not able or not self.state.due(now):
+            return
+        before = self.state.reachable()
+        self.state.asked(now)
+        shuffled = self._rng.sample(sorted(able), len(able))
+        by: PeerId = self.state.unasked(shuffled)[0]
+        try:
+            probed = await self._transport.probe(able[by], ours, PROBE_TIMEOUT_S)
+        except ExchangeError:
+            return
+        self.state.heard(by, probed, now)
+        after = self.state.reachable()
+        if after is not None and after != before:
+            self.changed(after, self.state.why())
+
+    async def run(self, peers: Callable[[], Awaitable[list[PeerRecord]]]) -> None:
+        """For ever; the owner cancels."""
+        while True:
+            await self.ask(await peers())
+            await self._clock.sleep(TICK_S)

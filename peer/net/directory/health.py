@@ -1,0 +1,53 @@
+"""How the directory does, for a person and for `peer status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+State = Literal["joined", "alone", "rebuilding"]
+
+
+class Watcher(Protocol):
+    """Who is told what becomes of the DHT helper (p2pd)."""
+
+    def helper_ended(self, cause: str, times: int) -> None:
+        """It is gone, or could not be started again; `times` in a row by now."""
+
+    def helper_back(self, seconds: float, times: int) -> None:
+        """It runs again, so many seconds after it was gone, at the `times`th attempt."""
+
+
+class Unwatched:
+    """Nobody is told."""
+
+    def helper_ended(self, cause: str, times: int) -> None: ...
+
+    def helper_back(self, seconds: float, times: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Health:
+    """`times`: how often in a row the helper was lost; a while of peace sets it back. `losses`: how often at all."""
+
+    state: State = "alone"
+    times: int = 0
+    losses: int = 0
+    cause: str = ""
+    """Why it was lost the last time."""
+
+    def trouble(self) -> str:
+        """Empty: all is well."""
+        if self.state == "rebuilding":
+            return f"rebuilding, {ordinal(self.times)} time, because {self.cause}"
+        return "nobody else answers in the DHT" if self.state == "alone" else ""
+
+    def report(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"state": self.state, "why": self.trouble(), "losses": self.losses, "last_loss": self.cause}
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{tail}"

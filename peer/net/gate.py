@@ -1,0 +1,128 @@
+"""Who may come in: every served call passes here before a byte of its body is read. Looks at the token, the caller's
+standing and the limits, and reports whatever it turns away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from peer.net.handler import Conduct, Indulgence
+from peer.net.limits import Caller, Limits, network_of
+from peer.net.refusal import TOKEN_KEY, refuse
+from peer.net.tokens import TokenTable
+from peer.protocol.messages import PeerId
+
+STEP_TIMEOUT_S = 5.0
+"""For one message of a caller that is expected at once, or its taking of one."""
+MAX_REQUEST = 16 * 1024
+"""Bytes of any message but a payload's; a Hello with a record has about 1 KiB."""
+HELLO_S = 12.0
+"""For a whole Hello, its taking of our answers included."""
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class Gate:
+    """One server's. `now`: seconds since the epoch."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.tokens = TokenTable()
+        self.limits = Limits(now)
+        self.conduct: Conduct = Indulgence()
+
+    @contextlib.asynccontextmanager
+    async def greeting(self, context: Context) -> AsyncIterator[None]:
+        """Around a Hello: within the limits of its address, and bounded in time."""
+        address = network_of(context.peer())
+        if why := self.limits.enter_hello(address):
+            await self.turn_away(context, "limit", why)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                yield
+        except TimeoutError:
+            await self.turn_away(context, "timeout", "Hello took too long")
+        finally:
+            self.limits.leave_hello(address)
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, context: Context) -> AsyncIterator[Caller]:
+        """Around every other call: its caller has a token, is in favour, and within the limits."""
+        peer = await self.owner(context)
+        if why := self.conduct.why_out(peer):
+            await refuse(context, "standing", why)
+        caller = Caller(network_of(context.peer()), peer)
+        if why := self.limits.enter_call(caller):
+            await self.turn_away(context, "limit", why, peer)
+        try:
+            yield caller
+        finally:
+            self.limits.leave_call(caller)
+
+    async def owner(self, context: Context) -> PeerId:
+        """Who holds the token of this call."""
+        for key, value in context.invocation_metadata() or ():
+            if key == TOKEN_KEY and isinstance(value, bytes):
+                if (owner := self.tokens.owner(value, self._now())) is not None:
+                    return owner
+                if self.tokens.gave(value):  # run out: honest callers meet this every ten minutes
+                    await refuse(context, "no_token", "your token has run out; say Hello again")
+        address = network_of(context.peer())
+        self.conduct.refused(address, "no_token", "called without a token that was given here (since the last start)")
+        return await refuse(context, "no_token", "say Hello first")
+
+    async def turn_away(self, context: Context, code: str, reason: str, peer: PeerId | None = None) -> NoReturn:
+        """Refuse a caller for something it did. `peer`: who proved to be it; None: nobody yet."""
+        if peer is not None:
+            self.conduct.offence(peer, code, reason)
+        else:
+            address = network_of(context.peer())
+            self.limits.blame(address)
+            self.conduct.refused(address, code, reason)
+        await refuse(context, code, reason)
+
+    async def message(self, context: Context, peer: PeerId | None = None) -> Any:
+        """The next message of a caller; `grpc.aio.EOF` when there is none."""
+        try:
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                return await context.read()
+        except TimeoutError:
+            await self.turn_away(context, "timeout", "the next message did not come", peer)
+
+    async def request(self, context: Context, peer: PeerId | None = None) -> bytes:
+        """The next message of a caller where a small one is due; empty when there is none."""
+        raw = await self.message(context, peer)
+        if isinstance(raw, bytes) and len(raw) > MAX_REQUEST:
+            reason = f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read"
+            await self.turn_away(context, "request", reason, peer)
+        return raw if isinstance(raw, bytes) else b""
+
+    def unary(
+        self,
+        method: Callable[[Any, Context], Awaitable[Any]],
+        parse: Callable[[bytes], Any],
+        serialize: Callable[[Any], bytes],
+    ) -> Any:
+        """The handler of a call with one request and one reply. Not gRPC's own: that reads the request before anybody
+        has looked at the caller, and waits for it for ever."""
+
+        async def serve(_: Any, context: Context) -> None:
+            async with self.admitted(context) as caller:
+                raw = await self.request(context, caller.peer)
+                try:
+                    request = parse(raw)
+                except DecodeError:
+                    await self.turn_away(context, "request", "the request cannot be read", caller.peer)
+                reply = serialize(await method(request, context))
+                try:
+                    async with asyncio.timeout(STEP_TIMEOUT_S):
+                        await context.write(reply)
+                except TimeoutError:
+                    await self.turn_away(context, "timeout", "the reply was not taken", caller.peer)
+
+        return grpc.stream_stream_rpc_method_handler(serve)

@@ -1,0 +1,125 @@
+"""Metrics in Prometheus's text format, from the table and the facts. Pure: the same facts give the same text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from peer.observe.metrics import EXCHANGE_BOUNDS, METRICS, Metric
+from peer.observe.totals import Totals
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Facts = Mapping[str, Any]
+"""Nested mappings, by the first parts of the paths in the table (`peer.observe.metrics.SOURCES`)."""
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+def exposition(facts: Facts, role: str) -> bytes:
+    """All metrics that a daemon of this role (`peer` or `bootstrap`) has. What is not known has no sample."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(facts, role))
+    return generate_latest(registry)
+
+
+def sums(totals: Totals) -> dict[str, Any]:
+    """The facts `sums`: what the whole journal adds up to."""
+    facts: dict[str, Any] = {
+        "starts": totals.starts,
+        "trainer_deaths": totals.trainer_deaths,
+        "exchange_bytes": {"sent": totals.bytes_sent, "received": totals.bytes_received},
+    }
+    if totals.val_loss:
+        round_, loss, bits = totals.val_loss[-1]
+        facts["eval"] = {"round": round_, "loss": loss, "bits_per_byte": bits}
+    return facts
+
+
+def seen(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts `seen`: what has to be counted in a status report."""
+    facts: dict[str, Any] = {}
+    if "peers" in report:
+        peers = report["peers"]
+        facts["peers"] = Counter(dict.fromkeys(_values("peer_peers_known"), 0))
+        facts["peers"].update(peer["status"] for peer in peers)
+        facts["reachable"] = sum(peer["reachable"] for peer in peers)
+    if due := report.get("rounds", {}).get("due", 0):
+        facts["participation"] = report["rounds"].get("exchanged", 0) / due
+    return facts
+
+
+class _Collected(Collector):
+    def __init__(self, facts: Facts, role: str) -> None:
+        self._facts, self._role = facts, role
+
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            if metric.bootstrap or self._role == "peer":
+                yield family(metric, self._facts)
+
+
+def family(metric: Metric, facts: Facts) -> Family:
+    """One metric with its samples."""
+    match metric.kind:
+        case "info":
+            info = GaugeMetricFamily(metric.name, metric.help, labels=metric.values)
+            found = lookup(facts, metric.path) or {}
+            info.add_metric([str(found.get(name, "")) for name in metric.values], 1)
+            return info
+        case "histogram":
+            return _histogram(metric, lookup(facts, metric.path))
+    labels = [metric.label] if metric.label else []
+    made = (CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily)(
+        metric.name, metric.help, labels=labels
+    )
+    for label in metric.values or ("",):
+        value = _value(metric, facts, label)
+        if value is not None:
+            made.add_metric([label] if metric.label else [], value)
+    return made
+
+
+def _histogram(metric: Metric, found: Any) -> HistogramMetricFamily:
+    found = found or {"buckets": [0] * (len(EXCHANGE_BOUNDS) + 1), "sum": 0.0}
+    bounds = [*map(str, EXCHANGE_BOUNDS), "+Inf"]
+    buckets = list(zip(bounds, accumulate(found["buckets"]), strict=True))
+    return HistogramMetricFamily(metric.name, metric.help, buckets=buckets, sum_value=found["sum"])
+
+
+def _value(metric: Metric, facts: Facts, label: str) -> float | None:
+    """None: not known."""
+    path = metric.path.replace(f"{{{metric.label}}}", label)
+    found = lookup(facts, path)
+    if metric.equals:
+        return None if found is None else float(found == label)
+    if found is None:
+        return 0.0 if metric.kind == "counter" and _counted(facts, path) else None
+    if not metric.per:
+        return float(found)
+    divisor = lookup(facts, metric.per)
+    return found / divisor if divisor else None
+
+
+def _counted(facts: Facts, path: str) -> bool:
+    """Whether the table of counts that this one is missing in is there: then it is 0. A counter of which nothing is
+    known yet must not be: one that goes from 0 to an old value looks like a burst."""
+    table = path.rpartition(".")[0]
+    return "." in table and lookup(facts, table) is not None
+
+
+def lookup(facts: Facts, path: str) -> Any:
+    """What lies at a dotted path; None where there is nothing."""
+    found: Any = facts
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _values(name: str) -> tuple[str, ...]:
+    return next(metric.values for metric in METRICS if metric.name == name)

@@ -1,0 +1,361 @@
+"""Every metric there is, as one table. The endpoint serves it, `docs/metrics.md` shows it, and tests compare the two.
+
+A metric names where its value lies: a dotted path into the facts that `peer.observe.exposition` is given, whose first
+part says who knows it. `{label}` in a path stands for each value of the label. Label values are listed here, so that
+nobody outside can make more of them; peer ids are never labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram", "info"]
+
+SOURCES = {
+    "status": "`peer status --json`",
+    "sums": "the whole journal, over all starts",
+    "seen": "counted from `peer status --json`",
+    "counted": "journal events since the daemon started",
+    "proc": "the system (`/proc`; absent where there is none)",
+    "loop": "the daemon's own event loop",
+    "build": "the program",
+}
+"""First part of a path: whose word it is."""
+
+DIRECTIONS = ("sent", "received")
+OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
+STATUSES = ("joining", "training", "finished", "serving", "leaving")
+PROCESSES = ("daemon", "trainer", "p2pd")
+OTHER = "other"
+CODES = (
+    "bad_payload",
+    "bad_proof",
+    "busy",
+    "checksum",
+    "clock",
+    "codec",
+    "digest",
+    "frame",
+    "gone",
+    "held",
+    "hello",
+    "index",
+    "later",
+    "layout",
+    "length",
+    "limit",
+    "lost",
+    "no_manifest",
+    "no_state",
+    "no_token",
+    "norm",
+    "not_finite",
+    "order",
+    "record",
+    "refused",
+    "request",
+    "round",
+    "silent",
+    "standing",
+    "state",
+    "taken",
+    "timeout",
+    "verdict",
+    "wire_version",
+    "wrong_run",
+    OTHER,
+)
+"""Of refusals and failures. A partner may send us any code it likes: what is not listed counts as `other`."""
+EXCHANGE_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds: upper bounds of the histogram's buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One line of the table."""
+
+    name: str
+    kind: Kind
+    help: str
+    path: str
+    unit: str = ""
+    """Base unit; the name ends with it (before `_total`)."""
+    label: str = ""
+    values: tuple[str, ...] = ()
+    """All values of the label. An info has its labels here, each with the text found under its name."""
+    per: str = ""
+    """Path of a number that the value is divided by."""
+    equals: bool = False
+    """The value is 1 for the label value that the text found equals, else 0."""
+    bootstrap: bool = False
+    """Whether a bootstrap node serves it too."""
+
+
+LEDGER = "Tokens of the whole model: the ledger counts tokens x elements, divided here by the parameters."
+
+METRICS: tuple[Metric, ...] = (
+    # -- who and what
+    Metric(
+        "peer_build_info",
+        "info",
+        "Always 1; its labels tell the versions.",
+        "build",
+        values=("version", "python", "torch"),
+        bootstrap=True,
+    ),
+    Metric("peer_run_info", "info", "Always 1; the run.", "status", values=("run_id", "role"), bootstrap=True),
+    Metric(
+        "peer_status",
+        "gauge",
+        "1 for what the peer is doing, else 0.",
+        "status.status",
+        label="status",
+        values=STATUSES,
+        equals=True,
+        bootstrap=True,
+    ),
+    Metric("peer_uptime_seconds", "gauge", "Since the daemon started.", "status.uptime_s", "seconds", bootstrap=True),
+    Metric(
+        "peer_model_parameters", "gauge", "Of the run's model.", "status.parameters", unit="parameters", bootstrap=True
+    ),
+    Metric("peer_daemon_starts_total", "counter", "Starts of the daemon in this run's folder.", "sums.starts"),
+    # -- training
+    Metric("peer_inner_steps_total", "counter", "Optimizer steps of the trainer.", "status.steps", unit="steps"),
+    Metric("peer_training_tokens_per_second", "gauge", "Speed while it trains, latest.", "status.tokens_per_s"),
+    Metric(
+        "peer_training_seconds_total",
+        "counter",
+        "Spent in inner steps.",
+        "status.seconds_training",
+        unit="seconds",
+    ),
+    Metric(
+        "peer_waiting_seconds_total",
+        "counter",
+        "The trainer was held between a round's end and the new parameters.",
+        "status.seconds_waiting",
+        unit="seconds",
+    ),
+    Metric(
+        "peer_train_loss_nats",
+        "gauge",
+        "Training loss of the latest step, nats a token (a byte); divided by ln 2: bits per byte.",
+        "status.loss",
+        unit="nats",
+    ),
+    Metric(
+        "peer_eval_loss_nats",
+        "gauge",
+        "Loss of outer_params on the hold-out, nats a token, latest evaluation.",
+        "sums.eval.loss",
+        unit="nats",
+    ),
+    Metric("peer_eval_bits_per_byte", "gauge", "The same in bits per byte of text.", "sums.eval.bits_per_byte"),
+    Metric("peer_eval_round", "gauge", "Round of the latest evaluation.", "sums.eval.round"),
+    # -- the ledger
+    Metric(
+        "peer_tokens_processed_total",
+        "counter",
+        "Trained on. " + LEDGER,
+        "status.ledger.processed",
+        unit="tokens",
+        per="status.parameters",
+    ),
+    Metric(
+        "peer_tokens_applied_total",
+        "counter",
+        "Entered an outer step. " + LEDGER,
+        "status.ledger.applied",
+        unit="tokens",
+        per="status.parameters",
+    ),
+    Metric(
+        "peer_tokens_dropped_total",
+        "counter",
+        "No outer step will see them. " + LEDGER,
+        "status.ledger.dropped",
+        unit="tokens",
+        per="status.parameters",
+    ),
+    Metric(
+        "peer_tokens_outstanding",
+        "gauge",
+        "Not yet in an outer step. " + LEDGER,
+        "status.ledger.outstanding",
+        unit="tokens",
+        per="status.parameters",
+    ),
+    # -- rounds
+    Metric("peer_round", "gauge", "The round being played.", "status.round"),
+    Metric(
+        "peer_round_due_seconds",
+        "gauge",
+        "Until the round is due; absent with a clock in steps.",
+        "status.next_due_in_s",
+        unit="seconds",
+    ),
+    Metric("peer_rounds_due_total", "counter", "Rounds that were due for this peer.", "status.rounds.due"),
+    Metric(
+        "peer_rounds_total",
+        "counter",
+        "Rounds by what became of them.",
+        "status.rounds.{outcome}",
+        label="outcome",
+        values=OUTCOMES,
+    ),
+    Metric("peer_participation_ratio", "gauge", "Rounds exchanged / rounds due.", "seen.participation", unit="ratio"),
+    Metric(
+        "peer_exchange_duration_seconds",
+        "histogram",
+        "Transfers of exchanged rounds.",
+        "counted.exchange_seconds",
+        unit="seconds",
+    ),
+    Metric(
+        "peer_exchange_bytes_total",
+        "counter",
+        "Payload of exchanged rounds, over all starts.",
+        "sums.exchange_bytes.{direction}",
+        unit="bytes",
+        label="direction",
+        values=DIRECTIONS,
+    ),
+    Metric(
+        "peer_partner_failures_total",
+        "counter",
+        "Exchanges with a locked partner that came to nothing, by code.",
+        "counted.partner_failures.{code}",
+        label="code",
+        values=CODES,
+    ),
+    # -- the network
+    Metric(
+        "peer_network_bytes_total",
+        "counter",
+        "Payload frames of every kind since the daemon started.",
+        "status.bytes_{direction}",
+        unit="bytes",
+        label="direction",
+        values=DIRECTIONS,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_network_cap_bytes_per_second",
+        "gauge",
+        "The volunteer's caps; absent without one.",
+        "status.caps.{direction}",
+        label="direction",
+        values=DIRECTIONS,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_peers_known",
+        "gauge",
+        "Others with a live record, by what they do.",
+        "seen.peers.{status}",
+        label="status",
+        values=STATUSES,
+    ),
+    Metric("peer_peers_reachable", "gauge", "Of these: can be dialled.", "seen.reachable"),
+    Metric(
+        "peer_reachable",
+        "gauge",
+        "1: others can dial this peer; 0: they cannot; absent: not known yet.",
+        "status.reachable.value",
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_directory_neighbours", "gauge", "Nodes in the DHT's routing table.", "status.neighbours", bootstrap=True
+    ),
+    Metric(
+        "peer_directory_state",
+        "gauge",
+        "1 for how the directory does, else 0.",
+        "status.directory.state",
+        label="state",
+        values=("joined", "alone", "rebuilding"),
+        equals=True,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_helper_restarts_total",
+        "counter",
+        "Losses of the DHT helper (p2pd), each followed by a new start.",
+        "status.directory.losses",
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_refusals_total",
+        "counter",
+        "What others did wrong or were refused for, by code.",
+        "status.refusal_counts.{code}",
+        label="code",
+        values=CODES,
+    ),
+    Metric(
+        "peer_clock_correction_seconds",
+        "gauge",
+        "Added to this machine's clock to agree with the others.",
+        "status.clock_correction_s",
+        unit="seconds",
+        bootstrap=True,
+    ),
+    # -- the machine
+    Metric("peer_trainer_deaths_total", "counter", "Of the trainer process, over all starts.", "sums.trainer_deaths"),
+    Metric(
+        "peer_trainer_restarts_total",
+        "counter",
+        "Trainer started again after it died.",
+        "counted.trainer_restarts",
+    ),
+    Metric("peer_checkpoints_total", "counter", "Checkpoints written.", "counted.checkpoints"),
+    Metric("peer_checkpoint_failures_total", "counter", "Checkpoints not written.", "counted.checkpoint_failures"),
+    Metric(
+        "peer_checkpoint_duration_seconds",
+        "gauge",
+        "What the latest checkpoint took.",
+        "counted.checkpoint.seconds",
+        unit="seconds",
+    ),
+    Metric(
+        "peer_checkpoint_size_bytes",
+        "gauge",
+        "Of the latest checkpoint.",
+        "counted.checkpoint.bytes",
+        unit="bytes",
+    ),
+    Metric(
+        "peer_checkpoint_age_seconds",
+        "gauge",
+        "Since the latest checkpoint of this start; absent before it.",
+        "counted.checkpoint.age_s",
+        unit="seconds",
+    ),
+    Metric(
+        "peer_process_resident_memory_bytes",
+        "gauge",
+        "Main memory held, by process.",
+        "proc.{process}.resident_bytes",
+        unit="bytes",
+        label="process",
+        values=PROCESSES,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_process_open_fds",
+        "gauge",
+        "Files and sockets held open, by process.",
+        "proc.{process}.open_files",
+        label="process",
+        values=PROCESSES,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_event_loop_lag_seconds",
+        "gauge",
+        "The latest that the daemon's event loop ran a timer, the most since the last scrape.",
+        "loop.lag_s",
+        unit="seconds",
+        bootstrap=True,
+    ),
+)

@@ -1,0 +1,61 @@
+"""What metrics need of the journal's events beyond its sums, counted from the daemon's start on. A listener of the
+journal; bounded."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from typing import Any
+
+from peer.observe import events
+from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, OTHER
+
+
+def known_code(code: str) -> str:
+    """The label for a refusal's code; strangers choose codes, so what is not listed is `other`."""
+    head = code.partition(":")[0]
+    return head if head in CODES else OTHER
+
+
+class Tally:
+    """Give `hear` to a journal's listeners."""
+
+    def __init__(self) -> None:
+        self._buckets = [0] * (len(EXCHANGE_BOUNDS) + 1)
+        self._exchange_s = 0.0
+        self._partner_failures: Counter[str] = Counter()
+        self._counts = dict.fromkeys(("trainer_restarts", "checkpoints", "checkpoint_failures"), 0)
+        self._checkpoint: tuple[float, events.Checkpointed] | None = None
+        self._trainer_is_dead = False
+
+    def hear(self, event: events.Event, t: float) -> None:
+        """An event of time `t`, seconds since the epoch."""
+        match event:
+            case events.RoundEnded(outcome="exchanged"):
+                self._buckets[bisect_left(EXCHANGE_BOUNDS, event.seconds)] += 1
+                self._exchange_s += event.seconds
+            case events.PartnerFailed():
+                self._partner_failures[known_code(event.code)] += 1
+            case events.TrainerDied():
+                self._trainer_is_dead = True
+            case events.TrainerStarted():
+                self._counts["trainer_restarts"] += self._trainer_is_dead
+                self._trainer_is_dead = False
+            case events.Checkpointed():
+                self._counts["checkpoints"] += 1
+                self._checkpoint = (t, event)
+            case events.CheckpointFailed():
+                self._counts["checkpoint_failures"] += 1
+
+    def report(self, now: float) -> dict[str, Any]:
+        """`now`: the journal's clock. `exchange_seconds`: the count of each bucket, the last without a bound, and the
+        sum."""
+        body: dict[str, Any] = {
+            "exchange_seconds": {"buckets": list(self._buckets), "sum": self._exchange_s},
+            "partner_failures": dict(self._partner_failures),
+            **self._counts,
+        }
+        if self._checkpoint is not None:
+            at, event = self._checkpoint
+            body["checkpoint"] = {"seconds": event.seconds, "bytes": event.bytes, "age_s": max(0.0, now - at)}
+        return body

@@ -1,0 +1,93 @@
+"""How much a peer is trusted after what it did. Each offence adds to a score that halves every few minutes; from
+`OUT_OF_FAVOUR` on the peer is no candidate and hears `standing` until the score has fallen below again. Pure: `now` is
+an argument, in seconds.
+
+Only for peers that proved their key: an id that somebody merely names must never be blamed. Whoever is put out can come
+back with a fresh key; what stops that are the limits on Hellos, and that a new key begins without a record in the
+directory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from peer.protocol.messages import PeerId
+
+OUT_OF_FAVOUR = 4.0
+HALF_LIFE_S = 300.0
+CEILING = 64.0
+"""No score goes beyond it: nobody is out for longer than HALF_LIFE_S * log2(CEILING / OUT_OF_FAVOUR) = 20 minutes."""
+MAX_PEERS = 1024
+FORGOTTEN = 0.05
+"""A score this low is as good as none."""
+
+WRONG_BYTES = 6.0
+"""One is enough. TLS keeps line noise out, so wrong bytes were sent: three minutes out, then longer."""
+WEIGHTS: Mapping[str, float] = {
+    "lost": 1.0,  # a crash, a closed laptop or a bad line is no crime: only the fifth within minutes is too many
+    "silent": 2.5,  # connected and says nothing: it may be asleep, but each time our trainer waits for it
+    "timeout": 0.75,
+    "limit": 0.1,
+    "layout": 2.0,  # most likely a wrong manifest or an old program: three tries, then it is asked to wait
+    "wrong_run": 2.0,
+    "record": 3.0,
+    "request": 3.0,
+    "verdict": 3.0,
+}
+"""By code. Every other code names bytes that are not what they claim to be and costs WRONG_BYTES."""
+
+
+def weight(code: str) -> float:
+    """What an offence of this code adds to a score."""
+    return WEIGHTS.get(code, WRONG_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    value: float
+    at: float
+
+    def now(self, now: float) -> float:
+        """Decayed. A clock that was set back makes nothing grow."""
+        return self.value * math.exp2(-max(0.0, now - self.at) / HALF_LIFE_S)
+
+
+class Standing:
+    """Scores of the peers that offended. Bounded: a flood of keys pushes out the smallest scores first."""
+
+    def __init__(self, limit: int = MAX_PEERS) -> None:
+        self._limit = limit
+        self._scores: dict[PeerId, _Score] = {}
+
+    def offend(self, peer: PeerId, code: str, now: float) -> float:
+        """The score after one more offence."""
+        score = min(CEILING, self.score(peer, now) + weight(code))
+        self._scores[peer] = _Score(score, now)
+        if len(self._scores) > self._limit:
+            self._make_room(now)
+        return score
+
+    def score(self, peer: PeerId, now: float) -> float:
+        """0 for a peer nothing is known of."""
+        known = self._scores.get(peer)
+        return 0.0 if known is None else known.now(now)
+
+    def out_for_s(self, peer: PeerId, now: float) -> float:
+        """Seconds until the peer is in favour again; 0: it is."""
+        score = self.score(peer, now)
+        return HALF_LIFE_S * math.log2(score / OUT_OF_FAVOUR) if score > OUT_OF_FAVOUR else 0.0
+
+    def out_of_favour(self, now: float) -> dict[PeerId, float]:
+        """Who is out, and the seconds left, the longest first."""
+        left = {peer: self.out_for_s(peer, now) for peer in self._scores}
+        return dict(sorted(((p, s) for p, s in left.items() if s > 0), key=lambda item: -item[1]))
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def _make_room(self, now: float) -> None:
+        current = {peer: score.now(now) for peer, score in self._scores.items()}
+        self._scores = {peer: self._scores[peer] for peer, value in current.items() if value > FORGOTTEN}
+        if len(self._scores) > self._limit:
+            del self._scores[min(self._scores, key=lambda peer: current[peer])]

@@ -1,0 +1,50 @@
+"""docs/exit-codes.md, made from the tree of peer/errors.py, so that the two cannot disagree."""
+
+from __future__ import annotations
+
+from peer.errors import PeerError
+
+HEAD = """\
+# Exit codes
+
+<!-- Made from peer/errors.py by `python -m tests.generated --write`: edit there. -->
+
+What a process of `peer` returns, and whether a supervisor does well to start it again unchanged. The text of an error
+says what was found, why that matters (`why:`), what to do (`fix:`), and which section here tells more (`see:`). 0 is
+success: the run is over, or the peer left as it was told.
+
+| code | error | meaning | retry |
+| --- | --- | --- | --- |
+"""
+BUG = "| [1](#1) | PeerError | A running daemon answered with an error; with a traceback, a bug: report it. | yes |"
+STOPPED = "| 130 | | Ctrl+C before there was anything to drain, or the second one | no |"
+
+
+def page() -> str:
+    """The whole file."""
+    kinds = sorted(PeerError.__subclasses__(), key=lambda kind: kind.exit_code)
+    rows = [f"| [{k.exit_code}](#{k.exit_code}) | {k.__name__} | {_meaning(k)} | {_retry(k)} |" for k in kinds]
+    table = "\n".join([BUG, *rows, STOPPED])
+    return HEAD + table + "\n" + "".join(_section(kind) for kind in [PeerError, *kinds])
+
+
+def _section(kind: type[PeerError]) -> str:
+    meaning = "A running daemon answered a command with an error." if kind is PeerError else _meaning(kind)
+    retry = "may help, after a pause." if kind.retry else "does not help before something has changed."
+    return f"""
+## {kind.exit_code}
+
+**{kind.__name__}.** {meaning}
+
+* Why it matters: {kind.why}
+* What to do: {kind.fix}
+* Trying again: {retry}
+"""
+
+
+def _meaning(kind: type[PeerError]) -> str:
+    return (kind.__doc__ or "").strip()
+
+
+def _retry(kind: type[PeerError]) -> str:
+    return "yes" if kind.retry else "no"

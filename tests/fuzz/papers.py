@@ -1,0 +1,111 @@
+"""Targets: what an operator hands out, and the control socket."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from peer.daemon.control import COMMANDS, _parse, _parse_reply, _Refused
+from peer.errors import ManifestError, PeerError, TicketError, UsageError
+from peer.run.manifest import default_text
+from peer.run.overrides import SECTIONS, apply_overrides
+from peer.run.schema import parse_manifest
+from peer.run.ticket import _MAGIC, Ticket, _checksum, _to_base32
+from tests.fuzz.engine import Target
+from tests.fuzz.mutate import LITERALS
+from tests.fuzz.wire import OWNER, RUN
+
+WORDS = tuple(f"{section}.{name} = ".encode() for section, kind in SECTIONS.items() for name in kind.model_fields)
+TOML = (
+    b"\n[sync]\n", b"[[model]]\n", b"\na.b.c = 1\n", b'"""', b"'''", b"= {a = 1}", b"= [1, [2]]", b"00:60:00",
+    b"\\uD800", b"1979-05-27T00:00:00+99:99", b"0x", b"1_000", b"\r", b"# ", b"\x00", b"\xef\xbb\xbf",
+)  # fmt: skip
+
+
+def _without_comments(text: str) -> bytes:
+    lines = (line.split(" #")[0].rstrip() for line in text.split("\n"))
+    return "\n".join(line for line in lines if line and not line.startswith("#")).encode()
+
+
+def manifest() -> Target:
+    def run(raw: bytes) -> None:
+        checked = parse_manifest(raw)
+        assert checked.format == 1
+        assert checked.model.parameters * 4 > 0
+
+    full = _without_comments(default_text(OWNER.peer_id))
+    small = b'format = 1\nname = "x"\nseed = 3\n[sync]\npreset = "noloco"\nouter_lr = 0.7\n'
+    control = b'format = 1\n[sync]\npreset = "none"\nclock = "steps"\nsync_every = 5\n'
+    corpus = (full, small, small, control)
+    return Target(
+        name="manifest", run=run, corpus=corpus, refuses=(ManifestError,), tokens=TOML + LITERALS + WORDS, limit=8192
+    )
+
+
+def overrides() -> Target:
+    """The text of a manifest and one `--set`, with a NUL between; what comes out is TOML again."""
+
+    def run(raw: bytes) -> None:
+        text, _, setting = raw.decode(errors="replace").partition("\0")
+        derived = apply_overrides(text, [setting])
+        assert apply_overrides(derived, []) == derived, "not what it wrote itself"
+
+    settings = ("sync_every=20", "sync.preset=none", "name=5", "seed=0x10", "lr=1e-3", "operator=abc", 'name="a b"')
+    corpus = tuple(f"format = 1\n[sync]\nsync_every = 5\n\0{setting}".encode() for setting in settings)
+    refuses = (ManifestError, UsageError)
+    return Target(name="overrides", run=run, corpus=corpus, refuses=refuses, tokens=TOML + LITERALS, limit=8192)
+
+
+def ticket() -> Target:
+    """What decodes is encoded to the very same word again."""
+
+    def run(raw: bytes) -> None:
+        text = raw.decode(errors="surrogateescape")
+        got = Ticket.decode(text)
+        assert len(got.run_id) == 32
+        assert Ticket.decode(got.encode()) == got
+
+    def mend(raw: bytes) -> bytes:
+        """Base32 of what the word holds, its checksum right."""
+        try:
+            held = base64.b32decode(raw.upper() + b"=" * (-len(raw) % 8))
+        except ValueError:
+            held = raw
+        body = held[:-4] if held.startswith(_MAGIC) else _MAGIC + held
+        return _to_base32(body + _checksum(body)).encode()
+
+    p2p = f"p2p/{OWNER.peer_id}"
+    one = Ticket(RUN, (f"/ip4/192.0.2.1/tcp/4001/{p2p}",))
+    more = Ticket(RUN, (f"/dns4/a.example/tcp/1/{p2p}", f"/ip6/2001:db8::1/tcp/65535/{p2p}", one.addresses[0]))
+    corpus = (one.encode().encode(), more.encode().encode(), one.encode().upper().encode())
+    tokens = (b" ", b"\n", b"aaaaaaaa", b"77777777", "\u212a".encode(), "\u0130".encode(), b"peersw", b"=")
+    return Target(name="ticket", run=run, corpus=corpus, refuses=(TicketError,), tokens=tokens, mend=mend, limit=20000)
+
+
+def control_request() -> Target:
+    def run(raw: bytes) -> None:
+        command, request = _parse(raw)
+        assert command in COMMANDS
+        assert isinstance(request, dict)
+
+    corpus = (b'{"command": "status"}\n', b'{"command": "leave", "now": true, "more": {"a": [1, 2]}}\n')
+    return Target(name="control-request", run=run, corpus=corpus, refuses=(_Refused,), tokens=LITERALS, limit=65536)
+
+
+def control_reply() -> Target:
+    def run(raw: bytes) -> None:
+        reply = _parse_reply(raw)
+        assert reply is None or isinstance(reply, dict)
+
+    replies = ({"round": 3, "peers": [{"id": "x"}]}, {"a": None})
+    return Target(
+        name="control-reply",
+        run=run,
+        corpus=tuple(json.dumps(reply).encode() + b"\n" for reply in replies),
+        refuses=(ValueError, PeerError),
+        tokens=(*LITERALS, b'"error": "x",', b'"error": null,', b'"reason": 3,'),
+        limit=65536,
+    )
+
+
+TARGETS = (manifest, overrides, ticket, control_request, control_reply)

@@ -1,0 +1,19 @@
+"""All targets by name. Each is made when asked for: some import torch, one has a folder."""
+
+from __future__ import annotations
+
+import functools
+
+from tests.fuzz import directory, disk, papers, wire
+from tests.fuzz.engine import Target
+
+MAKERS = {
+    maker.__name__.replace("_", "-"): maker for module in (wire, directory, papers, disk) for maker in module.TARGETS
+}
+
+
+@functools.cache
+def target(name: str) -> Target:
+    """Raises KeyError for an unknown name."""
+    made: Target = MAKERS[name]()
+    return made

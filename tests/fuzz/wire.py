@@ -1,0 +1,284 @@
+"""Targets: what a partner sends over gRPC."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import google_crc32c
+import torch
+from blake3 import blake3
+from google.protobuf.message import DecodeError
+
+from peer.codec.plain import CODECS
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.identity import Identity, peer_id_of
+from peer.net.checks import index_of, offset_of, piece_request_of
+from peer.net.directory.record import BadRecord, open_record, seal
+from peer.net.probing import host_of_caller
+from peer.net.ratelimit import LARGEST_CHUNK, SMALLEST_CHUNK, Pacer, chunk_size
+from peer.net.refusal import _refusal
+from peer.net.service import ExchangeService, Facts
+from peer.net.stream import Caps, Meter, Terms, read_open
+from peer.outer.rules import all_finite
+from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, pack, unpack
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.messages import PeerId, PeerRecord, Piece, RoundKey, RunId, Status
+from peer.protocol.payload import BufferSink, BytesSource
+from peer.state.snapshot import StateSnapshot, _check_index, _check_piece
+from peer.v1 import exchange_pb2 as pb
+from tests.fuzz.engine import Target
+from tests.fuzz.parts import drive, join, split
+from tests.fuzz.proto import change_field
+
+RUN = RunId(b"r" * 32)
+NOW = 1_750_000_000.0
+OWNER = Identity.from_bytes(
+    bytes.fromhex("08011240" + "11" * 32 + "d04ab232742bb4ab3a1368bd4615e4e6d0224ab71a016baf8520a332c9778737")
+)
+RECORD = PeerRecord(
+    PeerId(OWNER.peer_id), RUN, ("192.0.2.1:4000",), True, 1, 1, 3, 10.0, Status.TRAINING, NOW, NOW + 60.0
+)
+LAYOUT = Layout.whole([TensorSpec("a", (3, 4)), TensorSpec("b", (5,))])
+DIGEST = LAYOUT.digest()
+NBYTES = 300
+
+
+class Refused(Exception):
+    """A typed refusal that the code under test returns."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def mend_frame(raw: bytes) -> bytes:
+    """With the length and checksum of its body."""
+    if len(raw) < HEADER.size:
+        return raw
+    body = raw[HEADER.size :]
+    return raw[:16] + struct.pack("<II", len(body) & 0xFFFFFFFF, google_crc32c.value(body)) + body
+
+
+def frame() -> Target:
+    def run(raw: bytes) -> None:
+        got = unpack(raw)
+        assert len(got.body) <= MAX_CHUNK
+        assert pack(got.kind, got.offset, got.body) == raw
+
+    corpus = (pack(Kind.OPEN, 0, b"open"), pack(Kind.CHUNK, 2**40, b"x" * 100), pack(Kind.END, 7, b"d" * 32))
+    return Target(name="frame", run=run, corpus=corpus, refuses=(BadPayload,), mend=mend_frame, limit=8192)
+
+
+def _frames(data: bytes, *sizes: int) -> list[bytes]:
+    writer, at, frames = PayloadWriter(), 0, []
+    for size in sizes:
+        frames.append(writer.chunk(data[at : at + size]))
+        at += size
+    return [*frames, writer.end()]
+
+
+def payload() -> Target:
+    """A whole stream of frames into a sink."""
+
+    def run(raw: bytes) -> None:
+        reader, sink = PayloadReader(NBYTES), BufferSink(NBYTES)
+        for part in split(raw):
+            got = reader.take(part)
+            if got.kind is Kind.CHUNK:
+                sink.write(got.offset, got.body)
+        if not reader.complete:
+            raise PartnerLost("the stream ended in the middle")
+        assert len(sink.data) == NBYTES
+        assert blake3(sink.data).digest() == got.body
+
+    def mend(raw: bytes) -> bytes:
+        return join(*(mend_frame(part) for part in split(raw)))
+
+    data = bytes(range(250)) + b"e" * 50
+    corpus = tuple(join(*_frames(data, *sizes)) for sizes in ((300,), (100, 200), (1, 1, 298), (50,) * 6))
+    return Target(name="payload", run=run, corpus=corpus, refuses=(BadPayload, PartnerLost), mend=mend, limit=8192)
+
+
+def _in_a_frame(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequence[bytes]) -> None:
+    body = data[HEADER.size :]
+    change_field(rng, body, corpus, tokens)
+    data[:] = mend_frame(bytes(data[: HEADER.size] + body))
+
+
+def swap_open() -> Target:
+    """The first frame of a stream, and whether its terms are ours."""
+    caps = Caps(Pacer(None), Pacer(None), Meter())
+    terms = Terms(RoundKey(7, 0), "bf16", BytesSource(b"x" * NBYTES), BufferSink(NBYTES))
+
+    def run(raw: bytes) -> None:
+        async def read() -> bytes | None:
+            return raw
+
+        theirs = drive(read_open(read))
+        terms.check(theirs)
+        assert SMALLEST_CHUNK <= chunk_size(theirs.max_rate or None) <= LARGEST_CHUNK
+
+    slow = pb.SwapOpen(round=7, fragment=0, codec="bf16", nbytes=NBYTES, max_rate=125_000.0)
+    corpus = (terms.opening(caps), pack(Kind.OPEN, 0, slow.SerializeToString()))
+    return Target(name="swap-open", run=run, corpus=corpus, refuses=(BadPayload,), mend=mend_frame, special=_in_a_frame)
+
+
+def piece_request() -> Target:
+    def run(raw: bytes) -> None:
+        request = piece_request_of(raw)
+        assert SMALLEST_CHUNK <= chunk_size(request.max_rate or None) <= LARGEST_CHUNK
+        assert 0 <= request.piece < 2**32
+
+    corpus = tuple(pb.PieceRequest(snapshot="a1b2", piece=n, max_rate=n * 1e4).SerializeToString() for n in (0, 3))
+    return Target(name="piece-request", run=run, corpus=corpus, refuses=(BadPayload,), special=change_field, limit=8192)
+
+
+def codec() -> Target:
+    """Codec, elements, payload: decoded and looked at for values that are not finite."""
+    names = sorted(CODECS)
+
+    def run(raw: bytes) -> None:
+        if len(raw) < 5:
+            raise Refused("short")
+        elements = int.from_bytes(raw[1:5], "little")
+        values = CODECS[names[raw[0] % len(names)]].decode(raw[5:], elements)
+        assert values.shape == (elements,)
+        assert values.dtype == torch.float32
+        assert all_finite(values) == bool(torch.isfinite(values).all())
+
+    corpus = tuple(
+        bytes([number]) + elements.to_bytes(4, "little") + CODECS[name].encode(torch.linspace(-3, 3, elements))
+        for number, name in enumerate(names)
+        for elements in (0, 1, 33)
+    )
+    return Target(name="codec", run=run, corpus=corpus, refuses=(BadPayload, Refused), limit=1024)
+
+
+class _Nobody:
+    """A handler that has nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def hello() -> Target:
+    """Both messages of a caller, up to the token."""
+    facts = Facts(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, layout_digest=DIGEST)
+    service = ExchangeService(facts, _Nobody(), Caps(Pacer(None), Pacer(None), Meter()))
+
+    def run(raw: bytes) -> None:
+        message = pb.HelloRequest.FromString(raw)
+        if message.WhichOneof("step") == "proof":
+            return
+        opened = message.open
+        if (why_not := service._why_not_at_all(opened) or service._why_not_you(opened)) is not None:
+            raise Refused(why_not[0])
+        assert PeerId(peer_id_of(opened.public_key))
+        if opened.record:
+            open_record(opened.record, RUN, NOW)
+
+    opening = pb.HelloOpen(
+        run_id=RUN, wire_min=1, wire_max=1, layout_digest=DIGEST, public_key=OWNER.public_key, clock=NOW + 1
+    )
+    shown = pb.HelloOpen.FromString(opening.SerializeToString())
+    shown.record = seal(RECORD, OWNER)
+    corpus = (
+        pb.HelloRequest(open=opening).SerializeToString(),
+        pb.HelloRequest(open=shown).SerializeToString(),
+        pb.HelloRequest(proof=pb.HelloProof(signature=b"s" * 64)).SerializeToString(),
+    )
+    return Target(name="hello", run=run, corpus=corpus, refuses=(DecodeError, BadRecord, Refused), special=change_field)
+
+
+def hello_reply() -> Target:
+    """A challenge: the clock in it may correct ours."""
+
+    def run(raw: bytes) -> None:
+        reply = pb.HelloReply.FromString(raw)
+        if reply.WhichOneof("step") == "challenge":
+            assert abs(offset_of(reply.challenge, NOW, NOW + 0.1, 60.0)) <= 60.0
+
+    challenge = pb.HelloChallenge(nonce=b"n" * 32, clock=NOW, seen_as="ipv4:192.0.2.1:4711")
+    refusal = pb.Refusal(code="clock", reason="set it")
+    corpus = (
+        pb.HelloReply(challenge=challenge).SerializeToString(),
+        pb.HelloReply(granted=pb.HelloGranted(token=b"t" * 32, expires_in_s=600.0)).SerializeToString(),
+        pb.HelloReply(refusal=refusal).SerializeToString(),
+    )
+    refuses = (DecodeError, BadPayload)
+    return Target(name="hello-reply", run=run, corpus=corpus, refuses=refuses, special=change_field)
+
+
+def refusal() -> Target:
+    def run(raw: bytes) -> None:
+        found = _refusal(raw, "somebody")
+        assert isinstance(found, PartnerRefused | PartnerLost)
+        assert len(str(found)) < 1000
+
+    corpus = tuple(
+        pb.Refusal(code=code, reason="because").SerializeToString() for code in ("taken", "bad_payload:digest", "")
+    )
+    return Target(name="refusal", run=run, corpus=corpus, special=change_field)
+
+
+def state_index() -> Target:
+    """A donor's description of its state, compared with our layout."""
+    index = StateSnapshot(torch.zeros(LAYOUT.elements), LAYOUT, 5).index
+
+    def run(raw: bytes) -> None:
+        _check_index(index_of(pb.StateReply.FromString(raw)), LAYOUT)
+
+    pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
+    reply = pb.StateReply(snapshot="a1b2", round=5, layout_digest=DIGEST, pieces=pieces)
+    return Target(
+        name="state-index",
+        run=run,
+        corpus=(reply.SerializeToString(),),
+        refuses=(DecodeError, BadPayload),
+        special=change_field,
+        limit=16384,
+    )
+
+
+def piece() -> Target:
+    """A digest, and the bytes of a piece."""
+
+    def run(raw: bytes) -> None:
+        _check_piece(raw[32:], Piece(0, 1, 64, raw[:32]), 0)
+        assert torch.isfinite(torch.frombuffer(bytearray(raw[32:]), dtype=torch.float32)).all()
+
+    def mend(raw: bytes) -> bytes:
+        body = raw[32:96].ljust(64, b"\0")
+        return blake3(body).digest() + body
+
+    corpus = (mend(b"\0" * 32 + torch.linspace(-1, 1, 16).numpy().tobytes()),)
+    return Target(name="piece", run=run, corpus=corpus, refuses=(BadPayload,), mend=mend, limit=256)
+
+
+def seen_as() -> Target:
+    """What gRPC says of where a caller calls from: its own words for an address, but the caller's address."""
+
+    def run(raw: bytes) -> None:
+        host = host_of_caller(raw.decode(errors="surrogateescape"))
+        if not host:
+            raise Refused("unknown")
+        assert ipaddress.ip_address(host)
+
+    texts = (
+        "ipv4:192.0.2.7:55312",
+        "ipv6:%5B2001:db8::7%5D:55312",
+        "ipv6:[::ffff:192.0.2.1]:1",
+        "ipv6:%5Bfe80::1%25eth0%5D:1",
+    )
+    tokens = (b"%25", b"%", b"%5B", b"\n", b"\xd9\xa3", b"::", b"%FF")
+    corpus = tuple(text.encode() for text in texts)
+    return Target(name="seen-as", run=run, corpus=corpus, refuses=(Refused,), tokens=tokens, limit=400)
+
+
+TARGETS = (
+    frame, payload, swap_open, piece_request, codec, hello, hello_reply, refusal, state_index, piece, seen_as,
+)  # fmt: skip

@@ -1,0 +1,52 @@
+"""docs/metrics.md, made from the table of peer/observe/metrics.py, so that the two cannot disagree."""
+
+from __future__ import annotations
+
+from peer.observe.metrics import EXCHANGE_BOUNDS, METRICS, SOURCES, Metric
+
+HEAD = """\
+# Metrics
+
+<!-- Made from peer/observe/metrics.py by `python -m tests.generated --write`: edit there. -->
+
+`peer join … --metrics-port 9464` and `peer bootstrap … --metrics-port 9464` serve these at `/metrics`, as Prometheus
+reads them (text format 0.0.4), and answer `ok` at `/healthz`. Only this machine can ask unless `--metrics-host` names
+another address: there is no password. Peer ids are never labels, and every label value is one of those listed.
+
+What is not known (yet) has no sample. Counters from journal events or payload frames begin at zero with each start of
+the daemon, as Prometheus expects of counters; those from the whole journal and from the trainer go on.
+
+| metric | type | unit | labels | meaning | from | bootstrap |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The whole file."""
+    bounds = ", ".join(f"{bound:g}" for bound in EXCHANGE_BOUNDS)
+    tail = f"\nBuckets of `peer_exchange_duration_seconds`, seconds: {bounds}.\n"
+    return HEAD + "".join(f"{_row(metric)}\n" for metric in METRICS) + tail + _labels()
+
+
+def _row(metric: Metric) -> str:
+    labels = metric.label or ", ".join(metric.values)
+    cells = [
+        f"`{metric.name}`",
+        "gauge" if metric.kind == "info" else metric.kind,
+        metric.unit,
+        labels,
+        metric.help,
+        _origin(metric),
+        "yes" if metric.bootstrap else "no",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _origin(metric: Metric) -> str:
+    root, _, rest = metric.path.partition(".")
+    return SOURCES[root] + (f": `{rest}`" if root == "status" and rest else "")
+
+
+def _labels() -> str:
+    values = {metric.label: metric.values for metric in METRICS if metric.label}
+    return "\n## Label values\n\n" + "".join(f"* `{label}`: {', '.join(values[label])}\n" for label in sorted(values))

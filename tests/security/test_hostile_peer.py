@@ -1,0 +1,453 @@
+"""Everything a hostile peer may send ends in a typed refusal, a line in the journal, and a lower standing of its
+sender; and the round goes on without it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+import torch
+
+from peer.daemon.clock import WallClock
+from peer.daemon.conduct import SHOWN, Conduct
+from peer.errors import BadPayload, PartnerSilent
+from peer.identity import Identity
+from peer.net import gate, stream
+from peer.net.directory.record import seal
+from peer.net.limits import HELLOS_AT_ONCE
+from peer.net.service import MAX_PARKED_OF_PEER
+from peer.net.tokens import LIFETIME_S
+from peer.net.transport import GrpcTransport
+from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
+from peer.protocol.frames import HEADER, Kind, pack
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Source, Status, Verdict
+from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.roundclock import RoundClock
+from peer.protocol.standing import OUT_OF_FAVOUR
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.hostile import HostileCaller, Refused, ended
+from peer.testing.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
+from peer.v1 import exchange_pb2 as pb
+
+RUN, OTHER_RUN = RunId(b"R" * 32), RunId(b"S" * 32)
+KEY = RoundKey(1, 0)
+ROUND_S = 20.0
+
+
+class Owner:
+    """Agrees to everything; `verdict` answers swaps."""
+
+    def __init__(self) -> None:
+        self.verdict = Verdict.LOCKED
+        self.greeted: list[PeerRecord] = []
+
+    def on_hello(self, record: PeerRecord) -> None:
+        self.greeted.append(record)
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        return Answer(Verdict.HELD)
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return Answer(self.verdict)
+
+    def on_manifest(self) -> None: ...
+
+    def on_state(self) -> None: ...
+
+    def on_piece(self, snapshot: str, piece: int) -> None: ...
+
+
+class Victim:
+    """A served peer with a journal and a clock that can be moved."""
+
+    def __init__(self) -> None:
+        self.identity, self.owner, self.events, self.ahead = Identity.generate(), Owner(), list[Event](), 0.0
+        self.me = PeerId(self.identity.peer_id)
+        self.transport = GrpcTransport(self.identity, RUN, self.owner, self.now)
+        self.transport.set_layout(b"L" * 32, 2**20)
+        self.conduct = Conduct(self.now, self.events.append)
+        self.transport.watch(self.conduct)
+        self.endpoint = ""
+
+    def now(self) -> float:
+        return WallClock().now() + self.ahead
+
+    def caller(self, identity: Identity | None = None) -> HostileCaller:
+        return HostileCaller(self.endpoint, self.me, RUN, identity)
+
+    def blamed(self, caller: HostileCaller) -> list[str]:
+        """Codes of the journal's lines about this caller's key."""
+        return [event.code for event in self.events if isinstance(event, StandingLowered) and event.peer == caller.me]
+
+    def refused_addresses(self) -> list[tuple[str, str]]:
+        return [(event.caller, event.code) for event in self.events if isinstance(event, CallerRefused)]
+
+    async def swap(self, caller: HostileCaller) -> None:
+        """What our coordinator does when it is locked with the caller."""
+        record = PeerRecord(caller.me, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, self.now(), self.now() + 60)
+        await self.transport.swap(record, KEY, BytesSource(b"12345678"), BufferSink(8), 3.0, False)
+
+
+def attack(test: Callable[[Victim], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            victim = Victim()
+            victim.endpoint = f"127.0.0.1:{await victim.transport.start('127.0.0.1', 0)}"
+            try:
+                async with asyncio.timeout(30):
+                    await test(victim)
+            finally:
+                await victim.transport.close()
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+def sealed(identity: Identity, age_s: float = 0.0, run_id: RunId = RUN) -> bytes:
+    now = WallClock().now() - age_s
+    me = PeerId(identity.peer_id)
+    return seal(PeerRecord(me, run_id, (), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 100), identity)
+
+
+def torn(raw: bytes) -> bytes:
+    return raw[:-1] + bytes([raw[-1] ^ 1])
+
+
+# -- Hello -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        (lambda me: {"layout_digest": b"M" * 32}, "layout"),
+        (lambda me: {"run_id": OTHER_RUN}, "wrong_run"),
+        (lambda me: {"record": b"garbage"}, "record"),
+        (lambda me: {"record": torn(sealed(me))}, "record"),
+        (lambda me: {"record": sealed(Identity.generate())}, "record"),
+        (lambda me: {"record": sealed(me, run_id=OTHER_RUN)}, "record"),
+        (lambda me: {"record": sealed(me, age_s=60.0)}, "record"),
+    ],
+    ids=["layout", "foreign run", "garbled", "bad signature", "another's", "of another run", "replayed"],
+)
+def test_a_proven_caller_is_blamed_for_what_its_hello_says(
+    changes: Callable[[Identity], dict[str, object]], code: str
+) -> None:
+    @attack
+    async def attempt(victim: Victim) -> None:
+        async with victim.caller() as caller:
+            with pytest.raises(Refused) as caught:
+                await caller.hello(**changes(caller.identity))
+            assert caught.value.code == code
+            assert len(caught.value.reason) > 10
+            assert victim.blamed(caller) == [code]
+            assert victim.owner.greeted == []
+            assert victim.conduct.report()["refusals"][0]["caller"] == caller.me
+
+    attempt()
+
+
+@attack
+async def test_an_honest_record_is_taken_and_blames_nobody(victim: Victim) -> None:
+    async with victim.caller() as caller:
+        assert len(await caller.hello(record=sealed(caller.identity), layout_digest=b"L" * 32)) == 32
+        assert [record.peer_id for record in victim.owner.greeted] == [caller.me]
+        assert victim.events == []
+
+
+@attack
+async def test_who_only_names_a_key_cannot_have_its_owner_blamed(victim: Victim) -> None:
+    async with victim.caller() as caller:
+        earlier = RUN + victim.identity.public_key + b"n" * 32
+        for changes in ({"signed": earlier}, {"signer": Identity.generate()}):
+            with pytest.raises(Refused) as caught:
+                await caller.hello(**changes)
+            assert caught.value.code == "bad_proof"
+        with pytest.raises(Refused) as caught:
+            await caller.hello(run_id=OTHER_RUN, signer=Identity.generate())
+        assert caught.value.code == "wrong_run"
+        assert victim.blamed(caller) == []
+        assert victim.refused_addresses() == [("127.0.0.1", "bad_proof"), ("127.0.0.1", "wrong_run")]
+        assert len(await caller.hello()) == 32, "and the owner is welcome"
+
+
+@attack
+async def test_a_token_that_ran_out_is_no_offence_and_an_invented_one_is_journaled(victim: Victim) -> None:
+    async with victim.caller() as caller:
+        token = await caller.hello()
+        await caller.unary("Offer", token)
+        victim.ahead = LIFETIME_S + 1
+        with pytest.raises(Refused) as caught:
+            await caller.unary("Offer", token)
+        assert caught.value.code == "no_token"
+        assert victim.events == []
+        with pytest.raises(Refused) as caught:
+            await caller.unary("Offer", b"x" * 32)
+        assert caught.value.code == "no_token"
+        assert victim.refused_addresses() == [("127.0.0.1", "no_token")]
+
+
+# -- swaps -------------------------------------------------------------------------------------------------------------
+
+
+def opening(nbytes: int) -> bytes:
+    return pack(Kind.OPEN, 0, pb.SwapOpen(round=1, fragment=0, codec="bf16", nbytes=nbytes).SerializeToString())
+
+
+WRONG_SUM = HEADER.pack(b"PEER", 1, 2, 0, 0, 8, 1) + b"12345678"
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([opening(2**40)], "length"),
+        ([opening(0), pack(Kind.END, 0, b"\0" * 32)], "length"),
+        ([opening(8), WRONG_SUM], "checksum"),
+        ([opening(8), b"garbage"], "frame"),
+        ([opening(8), WRONG_SUM[:20]], "frame"),
+        ([opening(8), pack(Kind.CHUNK, 0, b"")], "length"),
+        ([opening(8), pack(Kind.CHUNK, 0, b"123456789")], "length"),
+        ([opening(8), pack(Kind.CHUNK, 0, b"12345678"), pack(Kind.END, 8, b"\0" * 32)], "digest"),
+    ],
+    ids=["2**40", "zero length", "checksum", "garbage", "half a header", "empty chunk", "too long", "digest"],
+)
+def test_wrong_bytes_end_a_swap_by_name_on_both_sides(frames: list[bytes], code: str) -> None:
+    @attack
+    async def attempt(victim: Victim) -> None:
+        async with victim.caller() as caller:
+            token = await caller.hello()
+            ours = asyncio.create_task(victim.swap(caller))
+            refusal = await caller.swap(token, frames, hang=True)
+            assert refusal.code == f"bad_payload:{code}"
+            with pytest.raises(BadPayload) as caught:
+                await ours
+            assert caught.value.code == code
+
+    attempt()
+
+
+def test_half_a_payload_and_then_silence_ends_by_its_own_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "STALL_S", 0.2)
+
+    @attack
+    async def attempt(victim: Victim) -> None:
+        async with victim.caller() as caller:
+            token = await caller.hello()
+            ours = asyncio.create_task(victim.swap(caller))
+            refusal = await caller.swap(token, [opening(8), pack(Kind.CHUNK, 0, b"1234")], hang=True)
+            assert refusal.code == "timeout"
+            with pytest.raises(PartnerSilent, match="in the middle"):
+                await ours
+
+    attempt()
+
+
+@attack
+async def test_a_swap_our_coordinator_gave_up_ends_with_a_typed_refusal(victim: Victim) -> None:
+    async with victim.caller() as caller:
+        token = await caller.hello()
+        call = asyncio.create_task(caller.swap(token, [opening(8)], hang=True))
+        record = PeerRecord(caller.me, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+        with pytest.raises(PartnerSilent):
+            await victim.transport.swap(record, KEY, BytesSource(b"12345678"), BufferSink(8), 0.5, False)
+        assert (await call).code == "timeout"
+
+
+@attack
+async def test_garbage_to_a_peer_that_expects_nothing_puts_the_sender_out(victim: Victim) -> None:
+    async with victim.caller() as caller, victim.caller() as honest:
+        token, good = await caller.hello(), await honest.hello()
+        assert (await caller.swap(token, [b"garbage"])).code == "bad_payload:frame"
+        assert victim.blamed(caller) == ["frame"]
+        with pytest.raises(Refused) as caught:
+            await caller.unary("Offer", token)
+        assert caught.value.code == "standing"
+        with pytest.raises(Refused, match=r"for 17\d s more") as caught:
+            await caller.hello()
+        assert caught.value.code == "standing"
+        assert [entry["peer_id"] for entry in victim.conduct.report()["out_of_favour"]] == [caller.me]
+        await honest.unary("Offer", good)
+        victim.ahead = 200.0
+        assert len(await caller.hello(clock=victim.now())) == 32, "and comes back with time"
+
+
+def test_plain_silence_costs_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "STEP_TIMEOUT_S", 0.2)
+
+    @attack
+    async def attempt(victim: Victim) -> None:
+        async with victim.caller() as caller:
+            call = caller.open_hello()
+            assert (await ended(call)).code == "timeout"
+            assert victim.refused_addresses() == [("127.0.0.1", "timeout")]
+            token = await caller.hello()
+            for method in ("Offer", "FetchPiece"):
+                assert (await ended(caller.open(method, token))).code == "timeout"
+            assert victim.blamed(caller) == ["timeout"], "the second is counted, not written"
+            assert victim.conduct.out_for_s(caller.me) == 0
+
+    attempt()
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@attack
+async def test_idle_streams_and_connections_leave_room_for_others(victim: Victim) -> None:
+    host, _, port = victim.endpoint.partition(":")
+    sockets = [socket.create_connection((host, int(port))) for _ in range(100)]
+    try:
+        async with victim.caller() as one, victim.caller() as two:
+            token = await two.hello()
+            calls = [one.open_hello() for _ in range(HELLOS_AT_ONCE)]
+            while sum(victim.transport._service.gate.limits._greeting.values()) < HELLOS_AT_ONCE:
+                await asyncio.sleep(0.01)
+            assert (await ended(two.open_hello())).code == "limit"
+            await two.unary("Offer", token)
+            for call in calls:
+                call.cancel()
+            while victim.transport._service.gate.limits._greeting:
+                await asyncio.sleep(0.01)
+            assert len(await two.hello()) == 32
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+@attack
+async def test_one_peer_cannot_park_swaps_for_everybody(victim: Victim) -> None:
+    victim.owner.verdict = Verdict.LATER
+    async with victim.caller() as caller, victim.caller() as honest:
+        token, good = await caller.hello(), await honest.hello()
+        body = pb.SwapOpen(round=5, fragment=0, codec="bf16", nbytes=8)
+        parked = []
+        for round_ in range(MAX_PARKED_OF_PEER):
+            body.round = round_
+            parked.append(caller.open("Swap", token))
+            await parked[-1].write(pack(Kind.OPEN, 0, body.SerializeToString()))
+        while len(victim.transport._service._slots) < MAX_PARKED_OF_PEER:
+            await asyncio.sleep(0.01)
+        for round_ in range(100, 110):
+            body.round = round_
+            assert (await caller.swap(token, [pack(Kind.OPEN, 0, body.SerializeToString())])).code == "busy"
+        assert len(victim.transport._service._slots) == MAX_PARKED_OF_PEER, "a refused swap leaves nothing behind"
+        theirs = honest.open("Swap", good)
+        await theirs.write(opening(8))
+        while len(victim.transport._service._slots) == MAX_PARKED_OF_PEER:
+            await asyncio.sleep(0.01)
+        for call in (*parked, theirs):
+            call.cancel()
+
+
+def test_a_flood_fills_neither_the_journal_nor_the_memory() -> None:
+    events, time = list[Event](), [EPOCH]
+    conduct = Conduct(lambda: time[0], events.append)
+    for number in range(5000):
+        conduct.refused("192.0.2.7", "bad_proof", f"try {number}")
+        conduct.offence(PeerId(f"peer-{number}"), "digest", "wrong bytes")
+        time[0] += 0.001
+    assert len(events) < 100
+    report = conduct.report()
+    assert len(report["refusals"]) <= SHOWN
+    assert len(report["out_of_favour"]) <= SHOWN
+    time[0] += 120.0
+    conduct.refused("192.0.2.7", "bad_proof", "the last")
+    last = events[-1]
+    assert isinstance(last, CallerRefused)
+    assert last.times == 5000, "what was not written is counted"
+
+
+# -- the coordinator, in virtual time ----------------------------------------------------------------------------------
+
+
+def simulate(spoil: Callable[[SimulatedSwarm, PeerId], None], rounds: int = 8) -> tuple[SimulatedPeer, SimulatedSwarm]:
+    async def main() -> SimulatedSwarm:
+        method = resolve(SyncSection(preset="noloco", codec="fp32"))
+        clock = RoundClock("seconds", ROUND_S, 1, EPOCH)
+        swarm = SimulatedSwarm(4, method=method, rounds=clock, total_rounds=rounds, seed=1)
+        spoil(swarm, swarm.peers[0].peer_id)
+        await swarm.run()
+        return swarm
+
+    swarm = run_virtual(main())
+    return swarm.peers[0], swarm
+
+
+def constant(value: float) -> Callable[[SimulatedSwarm, PeerId], None]:
+    """The first peer sends one value instead of its params."""
+    payload = np.full(LAYOUT.elements, value, dtype="<f4").tobytes()
+
+    def spoil(swarm: SimulatedSwarm, liar: PeerId) -> None:
+        def tamper(sender: PeerId, source: Source) -> Source:
+            return BytesSource(payload) if sender == liar else source
+
+        swarm.network.tamper = tamper
+
+    return spoil
+
+
+def too_long(swarm: SimulatedSwarm, liar: PeerId) -> None:
+    swarm.network.tamper = lambda sender, source: BytesSource(b"0" * 4096) if sender == liar else source
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (constant(float("nan")), "not_finite"),
+        (constant(float("inf")), "not_finite"),
+        (constant(1e30), "norm"),
+        (constant(10.0), "norm"),
+        (too_long, "length"),
+    ],
+    ids=["NaN", "infinity", "exploded", "absurd", "other shape"],
+)
+def test_a_lying_partner_is_named_put_out_and_never_mixed_in(
+    spoil: Callable[[SimulatedSwarm, PeerId], None], code: str
+) -> None:
+    liar, swarm = simulate(spoil)
+    caught = 0
+    for peer in swarm.peers[1:]:
+        lowered = [event for event in peer.events if isinstance(event, StandingLowered)]
+        failed = [event for event in peer.events if isinstance(event, PartnerFailed) and event.code == code]
+        assert {(event.peer, event.code) for event in lowered} <= {(liar.peer_id, code)}
+        assert all(event.score > OUT_OF_FAVOUR and event.out_s > 60 and event.reason for event in lowered)
+        assert len(failed) == len(lowered) <= 1, "out of favour for all the rounds after the first offence"
+        assert liar.peer_id not in peer.partners().values()
+        assert peer.outcomes().total() == 8, "every round ended"
+        assert peer.trainer.counters().seconds_waiting < ROUND_S / 4 + 8
+        assert peer.ledger().imbalance == 0
+        assert torch.isfinite(peer.outer.params).all()
+        assert peer.outer.params.abs().max() < 2.0
+        caught += len(lowered)
+    assert caught >= 1
+    honest = [partner for peer in swarm.peers[1:] for partner in peer.partners().values()]
+    assert len(honest) >= 8, "the others go on with one another"
+
+
+def test_a_partner_that_locks_and_never_swaps_is_put_out_after_a_few_rounds() -> None:
+    def spoil(swarm: SimulatedSwarm, mute: PeerId) -> None:
+        swarm.network.mute = lambda peer: peer == mute
+
+    mute, swarm = simulate(spoil, rounds=24)
+    out = 0
+    for peer in swarm.peers[1:]:
+        lowered = [event for event in peer.events if isinstance(event, StandingLowered)]
+        assert {(event.peer, event.code) for event in lowered} <= {(mute.peer_id, "silent")}
+        assert peer.outcomes().total() == 24
+        assert peer.ledger().imbalance == 0
+        silences = [event for event in peer.events if isinstance(event, PartnerFailed) and event.code == "silent"]
+        assert len(silences) <= 5, "of 24 rounds, eight minutes"
+        assert peer.trainer.counters().seconds_waiting < 60
+        out += any(event.out_s > 0 for event in lowered)
+    assert out >= 1
+
+
+def test_honest_partners_far_apart_are_no_liars() -> None:
+    _, swarm = simulate(lambda swarm, peer: None)
+    assert not [event for peer in swarm.peers for event in peer.events if isinstance(event, StandingLowered)]

@@ -1,0 +1,65 @@
+"""Peers that nobody can dial: whoever can be reached waits for their calls, and no round hangs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from peer.protocol.roundclock import RoundClock
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.swarm import SimulatedSwarm
+
+METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
+SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
+STEPS = RoundClock("steps", 20, 1)
+
+
+def simulate(count: int, behind: set[int], total: int, rounds: RoundClock, seed: int = 3) -> SimulatedSwarm:
+    print(f"seed {seed}")
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(count, method=METHOD, rounds=rounds, total_rounds=total, seed=seed, only_dial_out=behind)
+        await swarm.run()
+        return swarm
+
+    return run_virtual(main())
+
+
+def pairs(swarm: SimulatedSwarm) -> list[frozenset[str]]:
+    return [
+        frozenset((peer.peer_id, other))
+        for peer in swarm.peers
+        for other in peer.partners().values()
+        if peer.peer_id < other
+    ]
+
+
+@pytest.mark.parametrize("rounds", [SECONDS, STEPS], ids=["seconds", "steps"])
+def test_one_public_peer_and_two_that_only_dial_out(rounds: RoundClock) -> None:
+    swarm = simulate(3, {1, 2}, 30, rounds)
+    public, one, other = (peer.peer_id for peer in swarm.peers)
+    formed = pairs(swarm)
+    assert set(formed) == {frozenset((public, one)), frozenset((public, other))}
+    assert len(formed) >= 27
+    assert min(formed.count(pair) for pair in set(formed)) >= 8  # neither starves the other
+    assert [peer.reach.reachable for peer in swarm.peers] == [True, False, False]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_pair_that_can_form_forms(seed: int) -> None:
+    behind = {0, 3, 5}
+    swarm = simulate(8, behind, 80, SECONDS, seed)
+    formed = set(pairs(swarm))
+    for one, other in itertools.combinations(range(8), 2):
+        pair = frozenset((swarm.peers[one].peer_id, swarm.peers[other].peer_id))
+        assert (pair in formed) == (not {one, other} <= behind)
+    assert len(pairs(swarm)) >= 0.9 * 4 * 80  # two public ones that meet leave two behind that cannot
+
+
+def test_two_that_cannot_be_dialled_go_on_alone() -> None:
+    swarm = simulate(3, {0, 1, 2}, 10, SECONDS)
+    assert pairs(swarm) == []
+    assert all(peer.outcomes()["solo"] == 10 for peer in swarm.peers)

@@ -1,0 +1,85 @@
+"""The options that name addresses: repeated, from the environment, and refused at once when they cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from peer.cli.main import peer
+from peer.errors import AddressError
+from peer.identity import Identity
+from peer.run.ticket import Ticket
+
+PEERS = [f"/ip4/192.0.2.{n}/tcp/4001/p2p/{Identity.generate().peer_id}" for n in (1, 2, 3)]
+TICKET = Ticket(b"r" * 32, (PEERS[0],)).encode()
+
+
+def options_of(monkeypatch: pytest.MonkeyPatch, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    """What `peer join TICKET …` would run a daemon with."""
+    from peer.daemon import peer as daemon
+
+    seen: list[Any] = []
+
+    async def run_peer(options: Any, say: Any) -> int:
+        return 0
+
+    def run_daemon(main: Coroutine[Any, Any, int]) -> None:
+        main.close()
+
+    def capture(options: Any, say: Any) -> Coroutine[Any, Any, int]:
+        seen.append(options)
+        return run_peer(options, say)
+
+    monkeypatch.setattr(daemon, "run_peer", capture)
+    monkeypatch.setattr("peer.cli.run.run_daemon", run_daemon)
+    result = CliRunner(env=env).invoke(peer, ["join", TICKET, *arguments])
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_they_reach_the_daemon_and_the_ticket_adds_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of(
+        monkeypatch,
+        *("--initial-peers", PEERS[1], "--initial-peers", PEERS[2]),
+        *("--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--host-maddrs", "/ip6/::1/tcp/0"),
+        *("--announce-maddrs", "/ip6/2001:db8::1/tcp/4810", "--announce-maddrs", "/dns4/host.example/tcp/4810"),
+    )
+    assert set(options.initial_peers) == set(PEERS)
+    assert options.host_maddrs == ("/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0")
+    assert options.announce_maddrs == ("/ip6/2001:db8::1/tcp/4810", "/dns4/host.example/tcp/4810")
+
+
+def test_they_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {
+        "PEER_INITIAL_PEERS": f"{PEERS[1]} {PEERS[2]}",
+        "PEER_HOST_MADDRS": "/ip6/::/tcp/4810",
+        "PEER_ANNOUNCE_MADDRS": "/ip4/203.0.113.7/tcp/4810",
+    }
+    options = options_of(monkeypatch, env=env)
+    assert set(options.initial_peers) == set(PEERS)
+    assert options.host_maddrs == ("/ip6/::/tcp/4810",)
+    assert options.announce_maddrs == ("/ip4/203.0.113.7/tcp/4810",)
+
+
+@pytest.mark.parametrize("command", [["join", TICKET], ["bootstrap", "run.toml"]])
+@pytest.mark.parametrize(
+    ("option", "value", "fix"),
+    [
+        ("--initial-peers", "192.0.2.1:4001", "/p2p/12D3Koo"),
+        ("--initial-peers", "/ip4/192.0.2.1/tcp/4001", "/p2p/12D3Koo"),
+        ("--host-maddrs", "/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001"),
+        ("--host-maddrs", "/ip6/127.0.0.1/tcp/0", "/ip6/::/tcp/4001"),
+        ("--announce-maddrs", "/ip4/192.0.2.1/tcp/0", "with the port others dial"),
+        ("--announce-maddrs", "host.example", "/dns4/host.example/tcp/4001"),
+    ],
+)
+def test_a_bad_one_is_an_address_error_with_its_fix(command: list[str], option: str, value: str, fix: str) -> None:
+    for arguments, env in (([option, value], {}), ([], {f"PEER_{option[2:].replace('-', '_').upper()}": value})):
+        result = CliRunner(env=env).invoke(peer, [*command, *arguments])
+        assert isinstance(result.exception, AddressError), result.output
+        assert result.exception.exit_code == 31
+        assert value in result.exception.found
+        assert fix in result.exception.fix

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peer.daemon.memory import MIB, check_memory, free_bytes, need_of
+from peer.errors import MachineTooSmall
+from peer.run.manifest import default_text, parse_manifest
+from peer.run.overrides import apply_overrides
+
+MODEL = [
+    "hidden_size=512",
+    "intermediate_size=1408",
+    "num_hidden_layers=12",
+    "num_key_value_heads=8",
+    "num_attention_heads=8",
+]
+TRAIN = ["batch=1", "context=8"]
+MANIFEST = parse_manifest(
+    apply_overrides(default_text(), [*(f"model.{one}" for one in MODEL), *(f"train.{one}" for one in TRAIN)]).encode()
+)
+
+
+def written(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_the_estimate_covers_what_was_measured_and_not_much_more() -> None:
+    """This model's processes were measured at their peak: daemon 1252 MiB, trainer 845, shared 293, bootstrap 703."""
+    need = need_of(MANIFEST)
+    for estimate, measured in ((need.daemon, 1252), (need.trainer, 845), (need.shared, 293)):
+        assert 0.95 * measured < estimate / MIB < 1.2 * measured
+    bootstrap = need_of(MANIFEST, donates_only=True)
+    assert 0.95 * 703 < bootstrap.total / MIB < 1.2 * 703
+    assert need_of(MANIFEST, trains_here=False).total < need.total - 16 * MANIFEST.model.parameters
+
+
+def test_too_little_memory_is_told_with_the_numbers() -> None:
+    need = need_of(MANIFEST)
+    check_memory(MANIFEST, need, need.total)
+    check_memory(MANIFEST, need, None)
+    with pytest.raises(MachineTooSmall) as caught:
+        check_memory(MANIFEST, need, need.total - 100 * MIB)
+    assert f"{MANIFEST.model.parameters:,} parameters" in caught.value.found
+    assert "(daemon " in caught.value.found
+    assert "Free 100 MiB" in caught.value.fix
+
+
+MEMINFO = "MemTotal: 999 kB\nMemAvailable:    3000 kB\n"
+
+
+def test_free_is_what_the_system_says(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path) is None
+    assert free_bytes(written(tmp_path, proc__meminfo=MEMINFO)) == 3000 * 1024
+
+
+def test_a_groups_limit_counts_and_its_droppable_cache_is_free(tmp_path: Path) -> None:
+    root = written(
+        tmp_path,
+        proc__meminfo=MEMINFO,
+        proc__self__cgroup="0::/a/b\n",
+        sys__fs__cgroup__a__b__memory_dot_max="max\n",
+        sys__fs__cgroup__a__b__memory_dot_current="7\n",
+        sys__fs__cgroup__a__memory_dot_max="1000000\n",
+        sys__fs__cgroup__a__memory_dot_current="400000\n",
+        sys__fs__cgroup__a__memory_dot_stat="anon 5\ninactive_file 100000\n",
+    )
+    assert free_bytes(root) == 700000
+
+
+def test_a_group_of_version_1_counts_too(tmp_path: Path) -> None:
+    here = "sys__fs__cgroup__memory__x__memory_dot_"
+    root = written(
+        tmp_path,
+        **{
+            "proc__meminfo": MEMINFO,
+            "proc__self__cgroup": "5:devices:/\n4:memory:/x\n0::/\n",
+            f"{here}limit_in_bytes": "2000000",
+            f"{here}usage_in_bytes": "1500000",
+            f"{here}stat": "total_inactive_file 1000\n",
+            "sys__fs__cgroup__memory__memory_dot_limit_in_bytes": "9223372036854771712",
+            "sys__fs__cgroup__memory__memory_dot_usage_in_bytes": "1",
+        },
+    )
+    assert free_bytes(root) == 501000

@@ -1,0 +1,350 @@
+"""The keeper of p2pd: whatever becomes of p2pd, it is there again, and it is told why it was not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.identity import Identity
+from peer.net.directory import dht, process
+from peer.net.directory.address import claimed
+from peer.net.directory.dht import DhtDirectory
+from peer.net.directory.ending import resident_bytes
+from peer.net.directory.helper import Pace
+from peer.net.directory.process import Limits
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+
+RUN = RunId(b"r" * 32)
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+PACE = Pace(heal=0.5, alone=0.1, rebuild=0.05, pulse=0.1, answer=0.5)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 30.0))
+
+
+@dataclass
+class Told:
+    """Notes what a Watcher is told."""
+
+    ended: list[tuple[str, int]] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    back: list[tuple[float, int]] = field(default_factory=list)
+    then: Callable[[], None] = lambda: None
+
+    def helper_ended(self, cause: str, times: int) -> None:
+        self.ended.append((cause, times))
+        self.at.append(time.monotonic())
+        self.then()
+
+    def helper_back(self, seconds: float, times: int) -> None:
+        self.back.append((seconds, times))
+
+
+@contextlib.asynccontextmanager
+async def started(folder: Path, identity: Identity | None = None, **options: Any) -> AsyncIterator[DhtDirectory]:
+    identity = identity or Identity.generate()
+    path = folder / f"{identity.peer_id}.key"
+    path.write_bytes(identity.to_bytes())
+    options = {"host_maddrs": LISTEN, "pace": PACE, **options}
+    directory = await DhtDirectory.start(identity=identity, identity_path=path, run_id=RUN, **options)
+    try:
+        yield directory
+    finally:
+        await directory.close()
+
+
+async def until(holds: Callable[[], object], within_s: float = 10.0) -> float:
+    """Poll until it holds; how long it took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < within_s, "did not happen in time"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began
+
+
+async def until_seen(reader: DhtDirectory, *others: Identity, within_s: float = 10.0) -> None:
+    wanted = {identity.peer_id for identity in others}
+    deadline = time.monotonic() + within_s
+    while not wanted <= {record.peer_id for record in await reader.peers()}:
+        assert time.monotonic() < deadline, "was not seen in time"
+        await asyncio.sleep(0.05)
+
+
+def record(identity: Identity, **changes: Any) -> PeerRecord:
+    now = time.time()
+    made = PeerRecord(
+        PeerId(identity.peer_id), RUN, ("127.0.0.1:9",), True, 1, 1, 0, 10.0, Status.TRAINING, now, now + 30.0
+    )
+    return replace(made, **changes)
+
+
+def pid_of(directory: DhtDirectory) -> int:
+    assert directory.helper_pid is not None
+    return directory.helper_pid
+
+
+def test_a_hung_p2pd_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told = Told()
+        async with started(tmp_path) as directory:
+            directory.watch(told)
+            pid, address = pid_of(directory), directory.addresses()
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: told.back)
+            assert "hung" in told.ended[0][0]
+            assert resident_bytes(pid) == 0, "the old one is gone"
+            assert pid_of(directory) != pid
+            assert directory.addresses() == address
+
+    run(scenario())
+
+
+def test_a_busy_p2pd_that_owes_one_answer_is_left_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told = Told()
+        async with started(tmp_path, pace=replace(PACE, answer=1.0)) as directory:
+            directory.watch(told)
+            node = directory._helper.node
+            assert node is not None
+            owed, answers = [1], node.answers
+
+            async def late_once(timeout_s: float) -> None:
+                if owed:
+                    owed.pop()
+                    raise TimeoutError
+                await answers(timeout_s)
+
+            node.answers = late_once  # type: ignore[method-assign]
+            await until(lambda: not owed)
+            await asyncio.sleep(3 * PACE.pulse)
+            assert told.ended == []
+
+    run(scenario())
+
+
+def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowly(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told = Told()
+        async with started(
+            tmp_path, limits=Limits(memory=4 * 2**20), pace=replace(PACE, rebuild=0.3, pulse=0.05)
+        ) as directory:
+            directory.watch(told)
+            await until(lambda: directory.report()["losses"] >= 4)
+            cause, times = told.ended[-1]
+            assert "MiB of memory, above its bound of 4 MiB" in cause
+            assert times == 4
+            assert f"rebuilding, 4th time, because {cause}" in directory.trouble
+            assert directory.report()["state"] == "rebuilding"
+            waits = [later - earlier for earlier, later in zip(told.at, told.at[1:], strict=False)]
+            assert all(wait >= 0.3 * 2**n for n, wait in enumerate(waits[-2:], 1)), waits
+
+    run(scenario())
+
+
+def test_it_runs_within_its_limits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = Limits(files=200, heap=50 * 2**20, connections=40)
+        async with started(tmp_path, limits=limits) as directory:
+            proc = Path(f"/proc/{pid_of(directory)}")
+            (files,) = [line for line in (proc / "limits").read_text().splitlines() if "open files" in line]
+            assert files.split()[3:5] == ["200", "200"]
+            assert f"GOMEMLIMIT={limits.heap}".encode() in (proc / "environ").read_bytes().split(b"\0")
+            command = (proc / "cmdline").read_bytes().split(b"\0")
+            assert {b"-connHi=40", b"-connLo=20"} <= set(command)
+
+    run(scenario())
+
+
+def test_one_that_strangers_have_filled_with_connections_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        told = Told()
+        async with started(tmp_path, limits=Limits(files=64)) as directory:
+            directory.watch(told)
+            address = directory.addresses()
+            port = int(address[0].split("/")[4])
+            with contextlib.ExitStack() as stack:
+                for _ in range(100):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5.0))
+                await until(lambda: told.back)
+            assert told.ended[0][0].endswith("had all its 64 files open: too many connections")
+            assert directory.addresses() == address
+        assert not caplog.records, "what it says of every connection is not for our log"
+
+    run(scenario())
+
+
+def test_while_it_cannot_be_started_the_known_peers_stay_and_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'fatal: no luck today' >&2\nexit 7\n")
+    broken.chmod(0o700)
+    own, other = Identity.generate(), Identity.generate()
+    monkeypatch.setattr(dht, "HELD_LIFE_S", 5.0)
+
+    async def scenario() -> None:
+        async with (
+            started(tmp_path, other) as second,
+            started(tmp_path, own, initial_peers=second.addresses()) as first,
+        ):
+            told = Told()
+            first.watch(told)
+            await first.announce(record(own))
+            await second.announce(record(other, expires_at=time.time() + 1.5))
+            await until_seen(first, other)
+            monkeypatch.setattr(process, "BINARY", broken)
+            os.kill(pid_of(first), signal.SIGKILL)
+            await until(lambda: len(told.ended) >= 3)
+            assert "signal 9 (SIGKILL)" in told.ended[0][0]
+            assert "no luck today" in told.ended[1][0]
+            assert [times for _, times in told.ended[:3]] == [1, 2, 3]
+            assert first.trouble.startswith("rebuilding, 3rd time, because the DHT helper (p2pd)")
+            expired = time.time() + 1.6
+            await until(lambda: time.time() > expired)
+            (held,) = await first.peers()
+            assert held.peer_id == other.peer_id
+            assert held.expires_at > time.time()
+            monkeypatch.setattr(process, "BINARY", None)
+            await until(lambda: told.back and not first.trouble)
+            assert await first.peers() == [], "it can look again, and the record has expired"
+            await until_seen(second, own)
+
+    run(scenario())
+
+
+def test_held_peers_are_not_held_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = Identity.generate(), Identity.generate()
+
+    async def scenario() -> None:
+        async with started(tmp_path, own, pace=replace(PACE, rebuild=30.0)) as first:
+            first._view.take(record(other), time.time())
+            os.kill(pid_of(first), signal.SIGKILL)
+            await until(lambda: first._helper.lost_at)
+            assert len(await first.peers()) == 1
+            assert first._helper.lost_at is not None
+            later = first._helper.lost_at + dht.HOLD_S + 1
+            assert first._known(later) == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("told_to", [True, False])
+def test_a_port_that_was_taken_meanwhile(tmp_path: Path, told_to: bool) -> None:
+    """One we were told to use is waited for; one we found ourselves is given up for another."""
+    with claimed(LISTEN) as given:
+        pass
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            directory = await stack.enter_async_context(started(tmp_path, host_maddrs=given if told_to else LISTEN))
+            (before,) = directory.addresses()
+            thief = stack.enter_context(socket.socket())
+
+            def steal() -> None:
+                told.then = lambda: None
+                thief.bind(("127.0.0.1", int(before.split("/")[4])))
+                thief.listen()
+
+            told = Told(then=steal)
+            directory.watch(told)
+            os.kill(pid_of(directory), signal.SIGKILL)
+            if told_to:
+                await until(lambda: len(told.ended) >= 2)
+                assert "another program holds this port" in told.ended[1][0]
+                thief.close()
+            await until(lambda: told.back)
+            await until(lambda: (directory.addresses() == [before]) == told_to)
+
+    run(scenario())
+
+
+def test_a_restart_listens_where_others_know_it(tmp_path: Path) -> None:
+    own = Identity.generate()
+
+    async def scenario() -> None:
+        cache = tmp_path / "seen.json"
+        async with started(tmp_path, own, cache_path=cache) as directory:
+            before = directory.addresses()
+        async with started(tmp_path, own, cache_path=cache) as directory:
+            assert directory.addresses() == before
+        with socket.socket() as thief:
+            thief.bind(("127.0.0.1", int(before[0].split("/")[4])))
+            thief.listen()
+            async with started(tmp_path, own, cache_path=cache) as directory:
+                assert directory.addresses() != before
+
+    run(scenario())
+
+
+def test_a_dead_and_a_mute_bootstrap_do_not_delay_the_third(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with claimed(LISTEN) as nobody, socket.socket() as mute:
+            mute.bind(("127.0.0.1", 0))
+            mute.listen()
+            dead, deaf = Identity.generate(), Identity.generate()
+            async with started(tmp_path) as alive:
+                peers = [
+                    f"{nobody[0]}/p2p/{dead.peer_id}",
+                    f"/ip4/127.0.0.1/tcp/{mute.getsockname()[1]}/p2p/{deaf.peer_id}",
+                    *alive.addresses(),
+                ]
+                began = time.monotonic()
+                async with started(tmp_path, initial_peers=peers) as joiner:
+                    took = time.monotonic() - began
+                    assert joiner.report()["state"] == "joined"
+                    assert "refused" in joiner.contact().tried[peers[0]]
+                    assert took < 0.6 * PACE.dial, took
+
+    run(scenario())
+
+
+def test_two_swarms_become_one_when_one_peer_knows_both(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        own = [Identity.generate() for _ in range(5)]
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def start(identity: Identity, *known: DhtDirectory) -> DhtDirectory:
+                peers = [address for one in known for address in one.addresses()]
+                made = await stack.enter_async_context(started(tmp_path, identity, initial_peers=peers))
+                await made.announce(record(identity))
+                return made
+
+            left, right = await start(own[0]), await start(own[1])
+            of_left, of_right = await start(own[2], left), await start(own[3], right)
+            await until_seen(of_left, own[0])
+            await until_seen(of_right, own[1])
+            assert {r.peer_id for r in await of_left.peers()} == {own[0].peer_id}, "they do not know each other yet"
+            everybody = [left, right, of_left, of_right, await start(own[4], left, right)]
+            for reader, me in zip(everybody, own, strict=True):
+                await until_seen(reader, *(identity for identity in own if identity is not me))
+
+    run(scenario())
+
+
+def test_ipv6(tmp_path: Path) -> None:
+    listen = ("/ip6/::1/tcp/0",)
+
+    async def scenario() -> None:
+        own = Identity.generate()
+        async with (
+            started(tmp_path, host_maddrs=listen) as first,
+            started(tmp_path, own, host_maddrs=listen, initial_peers=first.addresses()) as second,
+        ):
+            assert first.addresses()[0].startswith("/ip6/::1/tcp/")
+            await second.announce(record(own))
+            await until_seen(first, own)
+
+    run(scenario())
