@@ -39,7 +39,7 @@ def events_of(home: Path) -> list[Event]:
     found: list[Event] = []
     for journal in sorted(home.rglob("journal*")):
         for line in journal.read_bytes().splitlines():
-            found.append(decode(line).event)  # noqa: PERF401
+            found.append(decode(line)[0])  # noqa: PERF401
     return found
 
 

@@ -230,7 +230,12 @@ class PartnerLost(ExchangeError):
 
 
 class PartnerSilent(PartnerLost):
-    """The partner is connected, or said that it would call, and nothing came of it for too long."""
+    """The partner is connected, or said that it would call, and nothing came of it for too long. `code` is `late` when
+    it never began, `silent` when it stopped in the middle."""
+
+    def __init__(self, reason: str, code: str = "late") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class PartnerRefused(ExchangeError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers
+from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, metrics
 
 
 @click.command("bootstrap", epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810")
@@ -20,6 +20,12 @@ from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, 
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
 @click.option("--min-peers", type=click.IntRange(0, 10000), default=0, help="Round 0 begins when so many are ready.")
+@metrics
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Give joiners this checkpoint folder of a peer instead of the first state; see `peer manifest amend`.",
+)
 def command(
     manifest: Path,
     home: Path,
@@ -31,6 +37,9 @@ def command(
     max_upload: float | None,
     ticket_file: Path | None,
     min_peers: int,
+    metrics_port: int | None,
+    metrics_host: str,
+    state: Path | None,
 ) -> None:
     """Be the entry to a run: serve its signed manifest and first state, and print the ticket others join with."""
     from peer.cli.installed import loading_torch
@@ -38,15 +47,17 @@ def command(
 
     with loading_torch():
         from peer.daemon.bootstrap import run_bootstrap
-        from peer.daemon.node import ANY_HOST, NodeOptions
+        from peer.daemon.node import NodeOptions, any_hosts
 
     options = NodeOptions(
         home=home,
         identity_path=identity_path,
         initial_peers=initial_peers,
-        host_maddrs=host_maddrs or (ANY_HOST,),
+        host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
         port=port,
         max_upload=max_upload,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
-    run_daemon(run_bootstrap(options, manifest, ticket_file, min_peers, say))
+    run_daemon(run_bootstrap(options, manifest, ticket_file, min_peers, say, state))

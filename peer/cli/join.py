@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers
+from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, metrics
 
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
 
@@ -36,6 +36,8 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 )
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
+@metrics
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
     ticket_or_manifest: str,
     home: Path,
@@ -53,6 +55,9 @@ def command(
     checkpoint_every: float,
     wait_s: float,
     min_peers: int,
+    metrics_port: int | None,
+    metrics_host: str,
+    plain: bool,
 ) -> None:
     """Take part in the run of a TICKET (@FILE: the one in that file; or of a manifest file, with --initial-peers).
 
@@ -61,7 +66,7 @@ def command(
     import os
 
     from peer.cli.installed import loading_torch
-    from peer.cli.run import run_daemon, say
+    from peer.cli.run import display, run_daemon
     from peer.protocol.messages import RunId
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
@@ -73,13 +78,13 @@ def command(
         signed = None
         known = Ticket.named(ticket_or_manifest)
     with loading_torch():
-        from peer.daemon.node import ANY_HOST
+        from peer.daemon.node import any_hosts
         from peer.daemon.peer import JoinOptions, run_peer
     options = JoinOptions(
         home=home,
         identity_path=identity_path,
         initial_peers=(*initial_peers, *known.addresses),
-        host_maddrs=host_maddrs or (ANY_HOST,),
+        host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
         port=port,
         max_upload=max_upload,
@@ -93,5 +98,7 @@ def command(
         checkpoint_every_s=checkpoint_every,
         wait_s=wait_s,
         min_peers=min_peers,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
-    run_daemon(run_peer(options, say))
+    run_daemon(run_peer(options, display(plain)))

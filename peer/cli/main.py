@@ -11,6 +11,7 @@ import click
 
 from peer import __version__
 from peer.errors import PeerError
+from peer.observe.text import harmless
 
 COMMANDS = {
     "join": "Take part in a run.",
@@ -68,9 +69,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def told(error: PeerError) -> str:
     """What a person reads of an error, on stderr: a command's --json stays alone on stdout."""
     lines = [f"error: {error.found}", f"  why: {error.why}", f"  fix: {error.fix}", f"  see: {error.page}"]
-    return _harmless("\n".join(lines))
-
-
-def _harmless(text: str) -> str:
-    """Other peers' sentences are in errors: what a terminal would obey is shown instead."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return harmless("\n".join(lines))

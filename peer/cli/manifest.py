@@ -1,4 +1,4 @@
-"""`peer manifest`: make, check, sign and show manifests."""
+"""`peer manifest`: make, check, sign, show and amend manifests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from peer import identity as identities
+from peer.cli.amend import command as amend
 from peer.cli.options import as_json, home, identity_path, settings
 from peer.errors import ManifestError
 from peer.identity import Identity
@@ -29,7 +30,7 @@ FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run
 
 @click.group("manifest")
 def command() -> None:
-    """Make, check, sign and show manifests. A manifest is the run: its exact bytes are hashed into the run's id."""
+    """Make, check, sign, show and amend manifests. Its exact bytes are hashed into the run's id."""
 
 
 @command.command("new", epilog="Example: peer manifest new run.toml --set sync_every=300 --set name=my-run")
@@ -90,6 +91,9 @@ def show(file: Path, as_json: bool) -> None:
         return
     for name, value in [*report.items(), ("parameters", f"{parameters:,}"), *describe(method, parameters)]:
         click.echo(f"{name.replace('_', ' '):>18}  {value}")
+
+
+command.add_command(amend)
 
 
 def _signature(file: Path) -> str:

@@ -80,6 +80,23 @@ def announce_maddrs(function: F) -> F:
     )(function)
 
 
+def metrics(function: F) -> F:
+    """`--metrics-port` and `--metrics-host`."""
+    function = click.option(
+        "--metrics-host",
+        default="127.0.0.1",
+        envvar="PEER_METRICS_HOST",
+        show_default=True,
+        help="Who can ask for metrics: there is no password.",
+    )(function)
+    return click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        envvar="PEER_METRICS_PORT",
+        help="Serve Prometheus metrics at this port, path /metrics; 0: any free one.  [default: none]",
+    )(function)
+
+
 def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
 

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from peer.observe.text import harmless
+
+if TYPE_CHECKING:
+    from peer.daemon.display import Display
 
 
 def say(line: str) -> None:
     """A plain status line with the time, flushed so that logs are live."""
-    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+    print(f"{time.strftime('%H:%M:%S')}  {harmless(line)}", flush=True)
+
+
+def display(plain: bool) -> Display:
+    """The live view where the terminal is fit for one and nobody wants it `plain`, else plain lines."""
+    from peer.daemon.display import PlainLines
+    from peer.observe.terminal import TerminalView, suits
+
+    return TerminalView() if not plain and suits(sys.stdout, os.environ) else PlainLines(say)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

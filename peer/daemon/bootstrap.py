@@ -4,32 +4,51 @@ not train, and the run goes on without it."""
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from peer.daemon.amendments import Amendments
+from peer.daemon.conduct import Conduct
 from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.memory import check_memory, free_bytes, need_of
+from peer.daemon.metrics import MetricsEndpoint, serving
 from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
+from peer.daemon.refound import digest_of
 from peer.daemon.signals import on_stop_signals
+from peer.daemon.status import caps
 from peer.daemon.view import RECORD_TTL_S
-from peer.errors import UsageError
+from peer.errors import PeerError, StateError, UsageError
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
-from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
+from peer.protocol.ruling import describe
+from peer.run.amendments import Chain, beside
 from peer.run.home import Home, write_whole
-from peer.run.manifest import load_signed
+from peer.run.manifest import SignedManifest, load_signed
 from peer.run.ticket import MAX_ADDRESSES, Ticket
+from peer.state.checkpoint import Checkpoint, CheckpointError
 from peer.trainer.model import first_params, layout_of
 
+READ_EVERY_S = 2.0
 START_DELAY_S = 4.0
 """Between the last peer's being ready and round 0: by then all have read it in the directory."""
 
 
 async def run_bootstrap(
-    options: NodeOptions, manifest_path: Path, ticket_file: Path | None, min_peers: int, say: Say
+    options: NodeOptions,
+    manifest_path: Path,
+    ticket_file: Path | None,
+    min_peers: int,
+    say: Say,
+    state: Path | None = None,
 ) -> int:
     """Serve until a signal or `peer leave`; the exit code. Round 0 begins once `min_peers` peers are ready.
+    `state`: a checkpoint folder to give to joiners in place of the first state.
 
     Raises PeerError for everything a person can mend."""
     signed = load_signed(manifest_path)
@@ -38,49 +57,58 @@ async def run_bootstrap(
     with Home(options.home).lock(options.identity_path):
         async with open_node(options, run_id, say) as node:
             node.donor.manifest = signed
+            node.transport.watch(Conduct(node.clock.now, lambda event: None))  # it keeps no journal
             layout = layout_of(signed.manifest.model)
             node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
-            outer = OuterState.fresh(layout, first_params(signed.manifest.model, signed.manifest.seed))
+            outer = _first_state(signed, layout, state, say)
             node.donor.give(outer, lambda: 0, node.clock.now)
+            node.donor.amendments = _amendments(node, signed)
             _print_ticket(node, ticket_file)
-            await _serve(node, RunStart(node, signed.manifest.start, min_peers), layout)
+            began = time.time()
+            run_start = RunStart(node, signed.manifest.start, min_peers)
+            endpoint = MetricsEndpoint(lambda: _status(node, layout, began))
+            async with serving(endpoint, options, say):
+                await _serve(node, run_start, layout, began, beside(manifest_path))
     return 0
 
 
-async def _serve(node: Node, run_start: RunStart, layout: Layout) -> None:
+async def _serve(node: Node, run_start: RunStart, layout: Layout, began: float, operators_file: Path) -> None:
     stop = asyncio.Event()
 
     async def control(command: str, request: dict[str, Any]) -> dict[str, Any]:
         if command == "leave":
             stop.set()
             return {"leaving": True}
-        return _status(node, layout)
+        return _status(node, layout, began)
 
     await serve_control(node, control)
     node.directory.watch(HelperWatch(lambda event: None, node.say))  # a bootstrap node keeps no journal
     with on_stop_signals(stop.set):
         announcing = asyncio.create_task(_announce(node, run_start))
         stopping = asyncio.create_task(stop.wait())
-        reaching = asyncio.create_task(_ask_who_reaches(node))
+        duties = {announcing, asyncio.create_task(_ask_who_reaches(node))}
+        duties |= {asyncio.create_task(duty) for duty in _about_amendments(node, operators_file)}
         try:
-            await asyncio.wait({announcing, stopping, reaching}, return_when=asyncio.FIRST_COMPLETED)
-            for serving in (announcing, reaching):
-                if serving.done():
-                    serving.result()
+            await asyncio.wait({stopping, *duties}, return_when=asyncio.FIRST_COMPLETED)
+            for duty in duties:
+                if duty.done():
+                    duty.result()
         finally:
-            for task in (announcing, stopping, reaching):
+            for task in (stopping, *duties):
                 task.cancel()
-            await asyncio.wait({announcing, stopping, reaching})
+            await asyncio.wait({stopping, *duties})
             await node.directory.withdraw()
     node.say("left")
 
 
-def _status(node: Node, layout: Layout) -> dict[str, Any]:
+def _status(node: Node, layout: Layout, began: float) -> dict[str, Any]:
+    """`began`: when it started, seconds since the epoch."""
     return {
         "role": "bootstrap",
         "peer_id": node.me,
         "run_id": node.run_id.hex(),
         "status": Status.SERVING.value,
+        "uptime_s": round(time.time() - began, 1),
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
@@ -89,6 +117,8 @@ def _status(node: Node, layout: Layout) -> dict[str, Any]:
         "parameters": layout.elements,
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
+        "caps": caps(node),
+        "clock_correction_s": node.clock.correction,
     }
 
 
@@ -146,6 +176,62 @@ async def _announce(node: Node, run_start: RunStart) -> None:
             await node.directory.announce(_record(node, run_start.value))
             announced = time.monotonic()
         await asyncio.sleep(1.0 if run_start.value else 0.5)
+
+
+def _first_state(signed: SignedManifest, layout: Layout, folder: Path | None, say: Say) -> OuterState:
+    """What this node gives to joiners: made from the manifest's seed, or the checkpoint the operator names."""
+    if folder is None:
+        return OuterState.fresh(layout, first_params(signed.manifest.model, signed.manifest.seed))
+    try:
+        params, _ = Checkpoint(folder, {}, 0).load()
+    except CheckpointError as error:
+        raise StateError(str(error), "Give --state a checkpoint folder of a peer of this run.") from error
+    if params.numel() != layout.elements:
+        raise StateError(
+            f"the state in {folder} has {params.numel():,} parameters, the run's model {layout.elements:,}",
+            "Give --state a checkpoint folder of a peer of this run.",
+        )
+    outer = OuterState.fresh(layout, params.to(torch.float32))
+    digest = digest_of(outer.params).hex()
+    say(f"serving the state in {folder}; to make everybody go on from it:  peer manifest amend … refound {digest}")
+    return outer
+
+
+def _amendments(node: Node, signed: SignedManifest) -> Amendments:
+    chain = Chain(node.run_id, signed.manifest.operator)
+    held = Amendments(chain, node.folder.path / "amendments.jsonl", lambda event: None)
+    held.told = lambda amendment: node.say(describe(amendment))
+    node.transport.obey(lambda peer: held.ruling(MAX_ROUND).banned.get(peer, ""))
+    return held
+
+
+def _about_amendments(node: Node, operators_file: Path) -> list[Coroutine[Any, Any, None]]:
+    """Read the operator's file whenever it changed, and ask other nodes of the run, which may hold more."""
+    held = node.donor.amendments
+    assert held is not None
+    asking = held.run(node.transport, node.clock, random.Random(), node.directory.peers)
+    return [_read_amendments(node, held, operators_file), asking]
+
+
+async def _read_amendments(node: Node, held: Amendments, operators_file: Path) -> None:
+    seen: tuple[int, int] | None = None
+    while True:
+        try:
+            state = _state_of(operators_file)
+            if state != seen:
+                seen = state
+                held.read(operators_file)
+        except PeerError as error:  # said once for each state of the file; those in force stay in force
+            node.say(f"{error.found}: nothing of it is handed on from there")
+        await asyncio.sleep(READ_EVERY_S)
+
+
+def _state_of(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
 
 
 async def _ask_who_reaches(node: Node) -> None:

@@ -6,7 +6,7 @@ not written is counted in the next line. Standing is not kept over a restart."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from peer.net.directory.record import BadRecord
 from peer.net.limits import Buckets, Rate
 from peer.observe import events
+from peer.observe.tally import known_code
 from peer.protocol.messages import PeerId
 from peer.protocol.standing import Standing
 
@@ -43,6 +44,7 @@ class Conduct:
         self._standing = Standing()
         self._why: OrderedDict[PeerId, str] = OrderedDict()
         self._last: deque[Refused] = deque(maxlen=SHOWN)
+        self._counts: Counter[str] = Counter()
         self._written: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._lines: Buckets[str] = Buckets(LINES)
 
@@ -85,6 +87,7 @@ class Conduct:
         now = self._now()
         out = self._standing.out_of_favour(now)
         return {
+            "refusal_counts": dict(self._counts),
             "out_of_favour": [
                 {"peer_id": peer, "seconds_left": round(left), "reason": self._why.get(peer, "")}
                 for peer, left in list(out.items())[:SHOWN]
@@ -96,6 +99,7 @@ class Conduct:
         }
 
     def _note(self, now: float, caller: str, code: str, reason: str) -> None:
+        self._counts[known_code(code)] += 1
         last = self._last[-1] if self._last else None
         if last is not None and (last.caller, last.code, last.reason) == (caller, code, reason):
             self._last.pop()  # the same once more: one line is enough

@@ -35,6 +35,7 @@ from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut, cut_work
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status, SwapReport
 from peer.protocol.roundclock import RoundClock, pairing_window
+from peer.protocol.ruling import Ruling
 
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ LINGER_S = 30.0
 """A peer that did all its rounds answers others no longer than this."""
 GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
+RETRY_S = 2.0
+"""Between two looks for a state that the operator named."""
 TOGETHER_S = 1.0
 """Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
 HELD_S = 3.0
@@ -70,10 +73,14 @@ class Coordinator:
         rounds: RoundClock,
         on_boundary: Callable[[int], Awaitable[None]] | None = None,
         upto: dict[int, int] | None = None,
+        ruling: Callable[[int], Ruling] = lambda round_: Ruling(),
+        founded: bytes = b"",
+        fetch_founded: Callable[[bytes], Awaitable[Tensor | None]] | None = None,
         conduct: Conduct | None = None,
     ) -> None:
         """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
-        `on_boundary` is called between rounds, with the number of the next one."""
+        `on_boundary` is called between rounds, with the number of the next one. `founded`: digest of the state that
+        `outer` goes back to, if the operator had refounded the run; `fetch_founded` looks for such a state."""
         self._plan = plan
         self._clock = clock
         self._trainer = trainer
@@ -83,6 +90,9 @@ class Coordinator:
         self._offload = offload
         self._rounds = rounds
         self._on_boundary = on_boundary
+        self._ruling = ruling
+        self.founded = founded
+        self._fetch_founded = fetch_founded
         codec = CODECS[plan.method.codec]
         self._exchange = Exchange(transport, clock, codec, offload, plan.max_upload)
         self.conduct = conduct or Conduct(clock.now, emit)
@@ -110,7 +120,13 @@ class Coordinator:
         await self._supervised(lambda: self._evaluate(round_))
         while not self._leaving.is_set() and not self._finished(round_):
             self.live.round = round_
+            if self._ruling(round_).paused is not None:
+                round_ = await self._paused(round_)
+                continue
             try:
+                if (digest := self._ruling(round_).founded) != self.founded:
+                    round_ = await self._refound(round_, digest)
+                    continue
                 round_ = await self._round(round_)
             except TrainerDied as death:
                 await self._revive(death, round_)
@@ -173,6 +189,40 @@ class Coordinator:
                 return
             await self._view.look()
 
+    async def _paused(self, round_: int) -> int:
+        """Wait until the operator says go on; the round to go on with. A clock in seconds runs on meanwhile."""
+        self._emit(events.Paused(round=round_, reason=self._ruling(round_).paused or ""))
+        while (why := self._ruling(round_).paused) is not None:
+            self._set(Status.PAUSED, f"paused by the operator: {why}" if why else "paused by the operator")
+            if await self._left_within(1.0):
+                return round_
+            if self._rounds.kind == "seconds":
+                round_ = self.live.round = max(round_, self._rounds.round_at(self._clock.now()))
+        self._based_at = self._clock.now()
+        self._set(Status.TRAINING, "training")
+        self._emit(events.WentOn(round=round_))
+        return round_
+
+    async def _refound(self, round_: int, digest: bytes) -> int:
+        """Take the state the operator names in place of ours; the round to go on with. Until somebody gives it this
+        peer neither trains nor exchanges: it would pull the others back."""
+        assert self._fetch_founded is not None
+        self._set(Status.JOINING, "fetching the state that the operator goes on from")
+        while (params := await self._or_leave(self._fetch_founded(digest))) is None:
+            if await self._left_within(RETRY_S):
+                return round_
+            if self._rounds.kind == "seconds":
+                round_ = self.live.round = max(round_, self._rounds.round_at(self._clock.now()))
+        self.drop_outstanding("the operator refounded the run")
+        self._outer.params.copy_(params)
+        self._outer.momentum.zero_()
+        self.founded = digest
+        self._emit(events.Refounded(round=round_, digest=digest.hex()))
+        await self._trainer.start(self._outer.params, round_, None)
+        self._based_at = self._clock.now()
+        self._set(Status.TRAINING, "training")
+        return round_
+
     # -- one round ---------------------------------------------------------------------------------------------------
 
     async def _round(self, round_: int) -> int:
@@ -221,7 +271,8 @@ class Coordinator:
         """Train until the round is due; None when we are leaving."""
         steps = int(self._rounds.sync_every) if due is None else None
         until = None if due is None else self._clock.raw(due)
-        return await self._or_leave(self._trainer.work(WorkRequest(key, steps, until, hold=True)))
+        scale = self._ruling(key.round).lr_scale
+        return await self._or_leave(self._trainer.work(WorkRequest(key, steps, until, hold=True, lr_scale=scale)))
 
     async def _seek(self) -> None:
         if self._plan.method.topology == "pair":
@@ -290,6 +341,7 @@ class Coordinator:
     def _journal(self, key: RoundKey, work: Work, cut: Cut, got: Exchanged) -> None:
         self._upto[key.fragment] = work.processed
         self.live.last_outcome, self.live.last_partner = got.outcome, got.partner or ""
+        self.live.last_seconds = got.report.seconds if got.report else 0.0
         self._emit(
             events.RoundEnded(
                 round=key.round,
@@ -440,11 +492,11 @@ class Coordinator:
 
 
 def _code_of(error: ExchangeError, held_s: float) -> str:
-    """Stable name of a failure. `held_s`: how long the partner kept us; one that leaves late enough not to be called
-    silent has cost the same."""
-    if isinstance(error, PartnerRefused | BadPayload):
+    """Stable name of a failure. `held_s`: how long the partner kept us; one that leaves just before it would be called
+    late has cost the same."""
+    if isinstance(error, PartnerRefused | BadPayload | PartnerSilent):
         return error.code
-    return "silent" if isinstance(error, PartnerSilent) or held_s > HELD_S else "lost"
+    return "late" if held_s > HELD_S else "lost"
 
 
 async def _whole(call: Awaitable[None]) -> None:

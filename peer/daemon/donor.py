@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from peer.daemon.amendments import Amendments
 from peer.daemon.matchmaker import Matchmaker
 from peer.outer.state import OuterState
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
@@ -17,6 +18,7 @@ class Donor:
     def __init__(self, learn: Callable[[PeerRecord], None] = lambda record: None) -> None:
         self.manifest: SignedManifest | None = None
         self.matchmaker: Matchmaker | None = None
+        self.amendments: Amendments | None = None
         self.learn = learn
         self._shelf: SnapshotShelf | None = None
         self._outer: OuterState | None = None
@@ -38,6 +40,9 @@ class Donor:
         if self.matchmaker is None:
             return Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
         return self.matchmaker.on_swap(sender, key)
+
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        return [] if self.amendments is None else self.amendments.since(held, head)
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         return None if self.manifest is None else (self.manifest.raw, self.manifest.signature)

@@ -24,9 +24,9 @@ HEARTBEAT_S = 1.0
 TRANSFER_SLACK_S = 5.0
 TRANSFER_FACTOR = 4.0
 """A transfer may take this many times what the measured rate predicts, and the slack."""
-START_S = 5.0
-"""A locked partner sends its first byte within this, or by the end of the round's window if that is later: it may have
-to end a step, and to encode."""
+START_S = 3.0
+"""So long after the end of the round's window a locked partner may still send its first byte: it may have to end a
+step, and to encode."""
 ASSUMED_RATE = 250_000.0
 """Bytes per second assumed of a partner nothing was measured of."""
 
@@ -80,9 +80,9 @@ class Exchange:
         payload = await self._offload(lambda: self._encode(own))
         sink = _Watched(self._codec.nbytes(elements), self._clock)
         budget_s = self.budget_s(partner.peer_id, elements)
-        timeout_s = max(wait_s, START_S) + budget_s
+        timeout_s = wait_s + START_S + budget_s
         swap = self._transport.swap(partner, key, BytesSource(payload), sink, timeout_s, dial)
-        begin_by = self._clock.now() + max(wait_s, START_S)
+        begin_by = self._clock.now() + wait_s + START_S
         report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s))
         self._remember(partner.peer_id, report)
         return await self._offload(lambda: self._decode(sink, own)), report
@@ -108,7 +108,7 @@ class Exchange:
             self._rates.popitem(last=False)
 
     async def _unless_dead(
-        self, swap: Awaitable[SwapReport], alive: Callable[[], Awaitable[bool]], behind: Callable[[], str]
+        self, swap: Awaitable[SwapReport], alive: Callable[[], Awaitable[bool]], behind: Callable[[], None]
     ) -> SwapReport:
         """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
         only says that it is there."""
@@ -118,8 +118,7 @@ class Exchange:
                 done, _ = await asyncio.wait({running}, timeout=HEARTBEAT_S)
                 if done:
                     return running.result()
-                if why := behind():
-                    raise PartnerSilent(why)
+                behind()
                 await self._check(alive, running)
         finally:
             running.cancel()
@@ -150,14 +149,16 @@ class _Watched(BufferSink):
         self._received += len(data)
         super().write(offset, data)
 
-    def behind(self, begin_by: float, budget_s: float) -> str:
-        """Why to give up, for a person; empty: go on. `budget_s`: for the whole transfer, from its first byte."""
+    def behind(self, begin_by: float, budget_s: float) -> None:
+        """Raise PartnerSilent when it is. `budget_s`: for the whole transfer, from its first byte."""
         now = self._clock.now()
         if not self._began:
-            return "the partner was locked with us and sent nothing in time" if now > begin_by else ""
+            if now > begin_by:
+                raise PartnerSilent("the partner was locked with us and sent nothing in time")
+            return
         due = self.nbytes * (now - self._began - TRANSFER_SLACK_S) / max(budget_s - TRANSFER_SLACK_S, 1e-9)
-        too_slow = f"the partner sent {self._received} of {self.nbytes} bytes and is too slow"
-        return too_slow if self._received < due else ""
+        if self._received < due:
+            raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
 
 
 def rms(one: Tensor, other: Tensor | None = None) -> float:

@@ -89,6 +89,11 @@ class Transport(Protocol):
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         """Ask a peer to dial us, at these endpoints and where it sees us calling from."""
 
+    async def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        """(raw, signature) of the operator's amendments behind the `held` we have, unchecked."""
+
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]: ...
 
     async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex: ...

@@ -13,6 +13,7 @@ import torch
 from peer.daemon.interfaces import Clock, Directory, Transport
 from peer.daemon.waiting import check_clock, unreachable, waiting_for
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, PartnerRefused, PeerError, StateError
+from peer.observe.waits import Progress, untold
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
 from peer.protocol.messages import PeerRecord, RunId, Status
@@ -23,9 +24,11 @@ from peer.state.snapshot import fetch_state
 RETRY_S = 1.0
 STATE_WAIT_S = 600.0
 CALL_TIMEOUT_S = 10.0
+FETCHING = "fetching the state"
 
 FINAL_REFUSALS = {
     "wire_version": "Update this program: pip install -U peer-swarm",
+    "banned": "Ask the operator of the run.",
     "clock": ClockWrong.fix,
 }
 """Refusals that asking again does not change, and what does."""
@@ -46,12 +49,20 @@ class FirstState:
     seconds: float = 0.0
     resume: Path | None = None
     """The checkpoint's folder, for the trainer."""
+    founded: bytes | None = None
+    """Of a checkpoint: digest of the state the run had last been refounded on; None: not a checkpoint."""
     checkpoint_tokens: int = -1
     """The trainer's token counter when the checkpoint was written; -1 without one."""
 
 
 async def obtain_manifest(
-    run_id: RunId, directory: Directory, transport: Transport, clock: Clock, say: Say, wait_s: float
+    run_id: RunId,
+    directory: Directory,
+    transport: Transport,
+    clock: Clock,
+    say: Say,
+    wait_s: float,
+    progress: Progress = untold,
 ) -> SignedManifest:
     """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
 
@@ -59,6 +70,7 @@ async def obtain_manifest(
     everybody refuses for good."""
     deadline = asyncio.get_running_loop().time() + wait_s
     said = problem = ""
+    progress("reaching the run", 0, wait_s, "s")
     while asyncio.get_running_loop().time() < deadline:
         records = await directory.peers()
         problem, refusals = "nobody of this run is in the directory yet", dict[str, PartnerRefused]()
@@ -101,6 +113,7 @@ async def obtain_state(
     transport: Transport,
     clock: Clock,
     say: Say,
+    progress: Progress = untold,
 ) -> FirstState:
     """An own checkpoint if there is a valid one, else the state of a donor; waits for one, saying so. A newcomer
     prefers peers that train, the furthest first: the bootstrap node holds only the very first state.
@@ -113,10 +126,15 @@ async def obtain_state(
     said = ""
     while asyncio.get_running_loop().time() < deadline:
         problem = "no peer with a complete state is in the directory yet"
+        waited = STATE_WAIT_S - (deadline - asyncio.get_running_loop().time())
+        progress("waiting for a donor", waited, STATE_WAIT_S, "s")
         for donor in _donors(await directory.peers()):
             began = clock.now()
             try:
-                params, round_ = await fetch_state(transport, donor, layout)
+                progress(FETCHING, 0, 4 * layout.elements, "bytes")
+                params, round_ = await fetch_state(
+                    transport, donor, layout, progress=lambda done, total: progress(FETCHING, done, total, "bytes")
+                )
             except ExchangeError as error:
                 problem = f"{donor.peer_id}: {error}"
                 continue
@@ -137,7 +155,7 @@ async def obtain_state(
 
 def _donors(records: list[PeerRecord]) -> list[PeerRecord]:
     shuffled = random.sample(records, len(records))
-    complete = (Status.TRAINING, Status.FINISHED, Status.SERVING)
+    complete = (Status.TRAINING, Status.PAUSED, Status.FINISHED, Status.SERVING)
     able = [record for record in shuffled if record.status in complete]
     return sorted(able, key=lambda r: (not r.reachable, r.status is Status.SERVING, -r.round))
 
@@ -153,4 +171,8 @@ def _from_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore
     facts = checkpoint.facts
     round_, tokens = int(facts["round"]), int(facts["tokens"])
     why = f"resumed from own {checkpoint.folder.name} of round {round_}"
-    return FirstState(outer, round_, why, resume=checkpoint.folder, checkpoint_tokens=tokens)
+    try:
+        founded = bytes.fromhex(str(facts.get("founded", "")))
+    except ValueError:
+        founded = b""
+    return FirstState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)

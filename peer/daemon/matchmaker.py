@@ -48,6 +48,8 @@ class Matchmaker:
         pairing, now = self._pairing, self._clock.now()
         if not offer.withdraw and (why := self._conduct.why_out(sender)):
             return Answer(Verdict.REFUSED, reason=f"standing: {why}")
+        if self._view.banned(sender):
+            return Answer(Verdict.REFUSED, reason="banned by the operator")
         if pairing is None or offer.key > pairing.key:
             return Answer(Verdict.LATER, eta_s=1.0, reason="not in that round yet")
         if offer.key < pairing.key:

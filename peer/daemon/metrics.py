@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from peer import __version__
 from peer.daemon.http import HttpServer, Page
+from peer.daemon.node import NodeOptions
 from peer.net.directory.ending import open_files, resident_bytes
 from peer.net.probing import join_host
 from peer.observe.tally import Tally
@@ -91,6 +93,19 @@ class MetricsEndpoint:
         if self._tally is not None:
             facts["counted"] = self._tally.report(self._now())
         return facts
+
+
+@contextlib.asynccontextmanager
+async def serving(endpoint: MetricsEndpoint, options: NodeOptions, say: Callable[[str], None]) -> AsyncIterator[None]:
+    """The endpoint is open within the context, if it is wanted at all. Raises AddressError."""
+    if options.metrics_port is None:
+        yield
+        return
+    try:
+        say(f"metrics: {await endpoint.start(options.metrics_host, options.metrics_port)}")
+        yield
+    finally:
+        await endpoint.close()
 
 
 def _processes(report: dict[str, Any]) -> dict[str, dict[str, int]]:

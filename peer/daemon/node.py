@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,17 @@ from peer.run.home import Home, RunFolder, write_whole
 
 Say = Callable[[str], None]
 ANY_HOST = "/ip4/0.0.0.0/tcp/0"
+ANY_HOST_6 = "/ip6/::/tcp/0"
+
+
+def any_hosts() -> tuple[str, ...]:
+    """Where to listen if nobody says: at every address, of IPv6 too where this machine has it."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as trial:
+            trial.bind(("::", 0))
+    except OSError:
+        return (ANY_HOST,)
+    return (ANY_HOST, ANY_HOST_6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +53,9 @@ class NodeOptions:
     """Of the exchange service; 0: the one used last time, else any free one."""
     max_upload: float | None = None
     max_download: float | None = None
+    metrics_port: int | None = None
+    """Of the metrics page; 0: any free one; None: no page."""
+    metrics_host: str = "127.0.0.1"
 
 
 @dataclass

@@ -10,26 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from peer import __version__
+from peer.daemon.amendments import Amendments, check
 from peer.daemon.clock import BulkThread
 from peer.daemon.conduct import Conduct
 from peer.daemon.coordinator import Coordinator
+from peer.daemon.display import Display, showing
 from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.joining import FirstState, obtain_manifest, obtain_state
 from peer.daemon.memory import check_memory, free_bytes, need_of, trains_in_main_memory
-from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
+from peer.daemon.metrics import MetricsEndpoint, serving
+from peer.daemon.node import Node, NodeOptions, open_node, serve_control
 from peer.daemon.plan import Plan
+from peer.daemon.refound import fetch_founded, founded_on
 from peer.daemon.signals import on_stop_signals
-from peer.daemon.status import Facts, status_line, status_report
+from peer.daemon.status import Facts, status_report
 from peer.daemon.view import RECORD_TTL_S, View
 from peer.daemon.waiting import check_clock
 from peer.errors import ExchangeError, ManifestError, PeerError, TrainerDied
 from peer.net.directory.record import seal
 from peer.observe import events
 from peer.observe.journal import Journal
+from peer.observe.tally import Tally
 from peer.protocol.layout import Layout
-from peer.protocol.messages import WIRE_VERSION, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
 from peer.protocol.roundclock import RoundClock
+from peer.protocol.ruling import Ruling, describe
+from peer.run.amendments import Chain
 from peer.run.home import Home, write_whole
 from peer.run.manifest import Manifest, SignedManifest, keep, load_signed
 from peer.run.presets import resolve
@@ -40,7 +49,8 @@ from peer.trainer.process import TrainerConfig, TrainerProcess
 DRAIN_S = 8.0
 """After the signal to leave, an exchange under way and the last checkpoint get this long."""
 HELLO_S = 5.0
-STATUS_LINE_EVERY_S = 10.0
+CATCH_UP_FROM = 4
+"""Before training, so many peers are asked for the operator's amendments."""
 CHECKPOINT_SHARE = 0.02
 """Of the time, at most, goes into writing checkpoints: large models write them less often."""
 
@@ -64,24 +74,29 @@ class JoinOptions(NodeOptions):
     min_peers: int = 1
 
 
-async def run_peer(options: JoinOptions, say: Say) -> int:
+async def run_peer(options: JoinOptions, display: Display) -> int:
     """Take part until the run is over, a signal, or `peer leave`; the exit code. Raises PeerError for everything a
     person can mend."""
     with Home(options.home).lock(options.identity_path):
-        async with open_node(options, options.run_id, say) as node:
-            daemon = PeerDaemon(options, node)
+        async with open_node(options, options.run_id, display.say) as node:
+            daemon = PeerDaemon(options, node, display)
             return await daemon.run()
 
 
 class PeerDaemon:
     """One run of the daemon. Parts that do not exist yet are None; `status` tells as much as there is."""
 
-    def __init__(self, options: JoinOptions, node: Node) -> None:
+    def __init__(self, options: JoinOptions, node: Node, display: Display) -> None:
         self._options = options
         self._node = node
+        self._display = display
         self._bulk = BulkThread()
         self._journal = Journal(node.folder.journal, node.clock.now)
         self._facts = Facts(started_at=time.time())
+        self._waits = self._facts.waits
+        tally = Tally()
+        self._journal.listeners.append(tally.hear)
+        self._metrics = MetricsEndpoint(self._status, lambda: self._journal.totals, tally, node.clock.now)
         self._conduct = Conduct(node.clock.now, self._journal.append)
         node.transport.watch(self._conduct)
         node.directory.on_bad_record(self._conduct.bad_record)
@@ -93,11 +108,16 @@ class PeerDaemon:
         self._checkpoint_due = 0.0  # the first one at the first boundary: a crash soon after still resumes
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
+        self._rng = random.Random()
         node.reach.changed = self._reachability_changed
 
     async def run(self) -> int:
+        async with serving(self._metrics, self._options, self._node.say), showing(self._display, self._status):
+            return await self._run()
+
+    async def _run(self) -> int:
         await serve_control(self._node, self._control)
-        with on_stop_signals(self._leave):
+        with on_stop_signals(self._leave, self._display.close):
             self._main = asyncio.create_task(self._take_part())
             try:
                 self._exit_code = await self._main
@@ -119,6 +139,7 @@ class PeerDaemon:
         if self._facts.leaving:
             return
         self._facts.leaving = True
+        self._waits.tell("leaving", 0, DRAIN_S, "s")
         self._node.say("leaving: finishing what is under way (once more: leave at once)")
         self._journal.append(events.Leaving(reason="told to leave"))
         if self._coordinator is not None:
@@ -157,16 +178,30 @@ class PeerDaemon:
         node.transport.show_record(lambda: seal(self._record(), node.identity))
         checkpoints = CheckpointStore(node.folder.checkpoints)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
+        amendments = await self._amendments(signed)
         self._facts.phase = "getting the state"
         state = await obtain_state(
-            options.run_id, layout, checkpoints, node.directory, node.transport, node.clock, node.say
+            options.run_id,
+            layout,
+            checkpoints,
+            node.directory,
+            node.transport,
+            node.clock,
+            node.say,
+            self._waits.tell,
         )
+        self._waits.end()
         node.say(f"state: {state.why}")
-        coordinator = await self._prepare(manifest, layout, state, checkpoints)
+        coordinator = await self._prepare(manifest, layout, state, checkpoints, amendments)
         return await self._train(coordinator, state, checkpoints)
 
     async def _prepare(
-        self, manifest: Manifest, layout: Layout, state: FirstState, checkpoints: CheckpointStore
+        self,
+        manifest: Manifest,
+        layout: Layout,
+        state: FirstState,
+        checkpoints: CheckpointStore,
+        amendments: Amendments,
     ) -> Coordinator:
         """Start the trainer from the state, and build the coordinator around it."""
         node = self._node
@@ -200,6 +235,9 @@ class PeerDaemon:
             rounds,
             on_boundary=lambda round_: self._maybe_checkpoint(round_, state, checkpoints),
             upto=dict(self._journal.totals.upto),
+            ruling=amendments.ruling,
+            founded=self._founded_on(state, amendments),
+            fetch_founded=lambda digest: self._fetch_founded(digest, layout),
             conduct=self._conduct,
         )
         self._journal.append(
@@ -212,7 +250,11 @@ class PeerDaemon:
         if trainer.counters().tokens != state.checkpoint_tokens:
             coordinator.drop_outstanding("lost with the process that did it")
         self._facts.phase = "starting the trainer"
+        self._waits.tell("starting the trainer", 0, None, "s")
+        trainer.on_note = lambda note: self._waits.tell(f"the trainer is {note}", 0, None, "s")
         info = await trainer.start(state.outer.params, state.round, state.resume)
+        self._waits.end()
+        trainer.on_note = lambda note: None  # later starts show in the phase
         node.say(f"trainer: {info.device} ({info.device_reason})")
         self._journal.append(events.TrainerStarted(device=info.device, reason=info.device_reason))
         return coordinator
@@ -223,8 +265,12 @@ class PeerDaemon:
         assert view is not None
         self._coordinator = coordinator
         node.donor.matchmaker = coordinator.matchmaker
+        amendments = node.donor.amendments
+        assert amendments is not None
+        view.banned = lambda peer: peer in amendments.ruling(coordinator.live.round).banned
         node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
-        background = [asyncio.create_task(view.run()), asyncio.create_task(self._status_lines())]
+        background = [asyncio.create_task(view.run()), asyncio.create_task(self._obey(amendments, coordinator))]
+        background.append(asyncio.create_task(amendments.run(node.transport, node.clock, self._rng, self._known)))
         playing = asyncio.create_task(coordinator.run(state.round))
         try:
             await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
@@ -250,6 +296,44 @@ class PeerDaemon:
             await asyncio.sleep(0.2)
         limit.reschedule(asyncio.get_running_loop().time() + DRAIN_S / 2)
 
+    # -- the operator's word -----------------------------------------------------------------------------------------
+
+    async def _amendments(self, signed: SignedManifest) -> Amendments:
+        """What is kept and what the others hold, before anything is trained."""
+        node = self._node
+        chain = Chain(node.run_id, signed.manifest.operator)
+        held = Amendments(chain, node.folder.path / "amendments.jsonl", self._journal.append)
+        held.told = lambda amendment: node.say(describe(amendment))
+        node.donor.amendments = held
+        node.transport.obey(lambda peer: self._ruling().banned.get(peer, ""))
+        records = await node.directory.peers()
+        for record in records[:CATCH_UP_FROM]:
+            await held.ask(node.transport, record)
+        check(held.ruling(max((record.round for record in records), default=0)), node.me)
+        return held
+
+    def _founded_on(self, state: FirstState, amendments: Amendments) -> bytes:
+        if state.founded is not None:
+            return state.founded
+        return founded_on(state.outer.params, state.round, amendments.ruling(MAX_ROUND))
+
+    async def _fetch_founded(self, digest: bytes, layout: Layout) -> torch.Tensor | None:
+        return await fetch_founded(digest, layout, await self._known(), self._node.transport)
+
+    def _ruling(self) -> Ruling:
+        held = self._node.donor.amendments
+        round_ = self._coordinator.live.round if self._coordinator is not None else 0
+        return Ruling() if held is None else held.ruling(round_)
+
+    async def _obey(self, amendments: Amendments, coordinator: Coordinator) -> None:
+        """Ends with JoinRefused when the operator keeps us out."""
+        while True:
+            now = amendments.ruling(coordinator.live.round)
+            check(now, self._node.me)
+            if now.wire is not None:
+                self._node.transport.narrow_wire(*now.wire)
+            await asyncio.sleep(1.0)
+
     # -- manifest and clock ------------------------------------------------------------------------------------------
 
     def _kept_manifest(self) -> SignedManifest | None:
@@ -264,8 +348,15 @@ class PeerDaemon:
         node = self._node
         self._facts.phase = "getting the manifest"
         signed = await obtain_manifest(
-            self._options.run_id, node.directory, node.transport, node.clock, node.say, self._options.wait_s
+            self._options.run_id,
+            node.directory,
+            node.transport,
+            node.clock,
+            node.say,
+            self._options.wait_s,
+            self._waits.tell,
         )
+        self._waits.end()
         keep(node.folder.manifest, signed)
         node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
         return signed
@@ -329,7 +420,8 @@ class PeerDaemon:
             async with asyncio.timeout(DRAIN_S / 2):
                 await trainer.save(folder)
             tokens = trainer.counters().tokens
-            facts = {"round": round_, "tokens": tokens, "peer_id": self._node.me}
+            founded = self._coordinator.founded.hex() if self._coordinator is not None else ""
+            facts = {"round": round_, "tokens": tokens, "peer_id": self._node.me, "founded": founded}
             outer = state.outer
             digest = outer.layout.digest()
             saved = await self._bulk(
@@ -377,11 +469,6 @@ class PeerDaemon:
         self._node.say(f"reachable by others: {'yes' if reachable else 'no'}: {why}")
         if self._view is not None:
             self._view.touch()
-
-    async def _status_lines(self) -> None:
-        while True:
-            self._node.say(status_line(self._status()))
-            await asyncio.sleep(STATUS_LINE_EVERY_S)
 
     def _status(self) -> dict[str, Any]:
         return status_report(

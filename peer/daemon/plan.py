@@ -49,3 +49,5 @@ class Live:
     due_at: float | None = None
     last_partner: str = ""
     last_outcome: str = ""
+    last_seconds: float = 0.0
+    """Of the last exchange's transfer."""

@@ -12,9 +12,9 @@ SECOND_SIGNAL_EXIT = 130
 
 
 @contextlib.contextmanager
-def on_stop_signals(drain: Callable[[], None]) -> Iterator[None]:
-    """Within the context SIGINT and SIGTERM call `drain` once; the next one ends the process with exit code 130. Its
-    children see their connection to it close and exit by themselves."""
+def on_stop_signals(drain: Callable[[], None], at_last: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Within the context SIGINT and SIGTERM call `drain` once; the next one calls `at_last` and ends the process with
+    exit code 130. Its children see their connection to it close and exit by themselves."""
     loop = asyncio.get_running_loop()
     seen = 0
 
@@ -22,6 +22,7 @@ def on_stop_signals(drain: Callable[[], None]) -> Iterator[None]:
         nonlocal seen
         seen += 1
         if seen > 1:
+            at_last()
             os._exit(SECOND_SIGNAL_EXIT)
         drain()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from peer.observe.totals import Totals, ledger
+from peer.observe.waits import Waits
 from peer.protocol.messages import PeerRecord, Status
 from peer.run.manifest import Manifest
 
@@ -27,6 +28,7 @@ class Facts:
     phase: str = "starting"
     leaving: bool = False
     manifest: Manifest | None = None
+    waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
 
 
 def status_report(
@@ -49,12 +51,18 @@ def status_report(
         "uptime_s": round(time.time() - facts.started_at, 1),
         "endpoints": list(node.endpoints()),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
+        "amendments": 0 if node.donor.amendments is None else node.donor.amendments.count,
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "clock_correction_s": node.clock.correction,
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
+        "caps": caps(node),
+        "wait": facts.waits.report(),
     }
+    if facts.manifest is not None:
+        report["parameters"] = facts.manifest.model.parameters
+        report["total_rounds"] = facts.manifest.train.total_rounds
     if coordinator is not None:
         live = coordinator.live
         report |= {
@@ -64,6 +72,7 @@ def status_report(
             "next_due_in_s": None if live.due_at is None else round(live.due_at - node.clock.now(), 1),
             "last_partner": live.last_partner,
             "last_outcome": live.last_outcome,
+            "last_seconds": round(live.last_seconds, 2),
             "rounds": dict(totals.rounds),
         }
     if view is not None:
@@ -82,6 +91,11 @@ def status_report(
         report |= _of_the_trainer(trainer, coordinator, totals)
     report |= conduct.report()
     return report
+
+
+def caps(node: Node) -> dict[str, float | None]:
+    """Bytes per second; None: no cap."""
+    return {"sent": node.options.max_upload, "received": node.options.max_download}
 
 
 def _why_no_pair(record: PeerRecord, node: Node) -> str:

@@ -40,6 +40,7 @@ class View:
         self._announced: PeerRecord | None = None
         self._dirty = asyncio.Event()
         self.acquaintance = Acquaintance()
+        self.banned: Callable[[PeerId], bool] = lambda peer: False
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -64,6 +65,7 @@ class View:
     def candidates(self, round_: int) -> list[PeerId]:
         """Live peers that train and were not met too often lately."""
         training = [peer for peer, record in self.peers.items() if record.status is Status.TRAINING]
+        training = [peer for peer in training if not self.banned(peer)]
         return [p for p in training if not self.acquaintance.too_often(p, round_, len(training) + 1)]
 
     def dialable(self) -> bool:

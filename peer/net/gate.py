@@ -35,6 +35,8 @@ class Gate:
         self.tokens = TokenTable()
         self.limits = Limits(now)
         self.conduct: Conduct = Indulgence()
+        self.why_banned: Callable[[PeerId], str] = lambda peer: ""
+        """The operator's word on a peer, for a person; empty: it is not banned."""
 
     @contextlib.asynccontextmanager
     async def greeting(self, context: Context) -> AsyncIterator[None]:
@@ -51,9 +53,11 @@ class Gate:
             self.limits.leave_hello(address)
 
     @contextlib.asynccontextmanager
-    async def admitted(self, context: Context) -> AsyncIterator[Caller]:
-        """Around every other call: its caller has a token, is in favour, and within the limits."""
+    async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
+        """Around every other call: its caller has a token, is not banned, in favour, and within the limits."""
         peer = await self.owner(context)
+        if not even_banned and (why := self.why_banned(peer)):
+            await refuse(context, "banned", why)
         if why := self.conduct.why_out(peer):
             await refuse(context, "standing", why)
         caller = Caller(network_of(context.peer()), peer)
@@ -107,12 +111,14 @@ class Gate:
         method: Callable[[Any, Context], Awaitable[Any]],
         parse: Callable[[bytes], Any],
         serialize: Callable[[Any], bytes],
+        *,
+        even_banned: bool = False,
     ) -> Any:
         """The handler of a call with one request and one reply. Not gRPC's own: that reads the request before anybody
         has looked at the caller, and waits for it for ever."""
 
         async def serve(_: Any, context: Context) -> None:
-            async with self.admitted(context) as caller:
+            async with self.admitted(context, even_banned=even_banned) as caller:
                 raw = await self.request(context, caller.peer)
                 try:
                     request = parse(raw)

@@ -42,6 +42,9 @@ class Handler(Protocol):
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
 
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        """(raw, signature) of the amendments behind the `held` first, the last of which has digest `head`."""
+
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         """(exact manifest bytes, signature), None if we have none yet."""
 

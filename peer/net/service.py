@@ -182,6 +182,11 @@ class ExchangeService:
         found = await self._prober.probe(caller, context.peer(), list(request.endpoints[:MAX_ENDPOINTS]), request.port)
         return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
+    async def amendments(self, request: pb.AmendmentsRequest, context: Context) -> pb.AmendmentsReply:
+        await self._caller(context)
+        given = self._handler.on_amendments(request.held, request.head)
+        return pb.AmendmentsReply(amendments=[pb.SignedAmendment(raw=raw, signature=sig) for raw, sig in given])
+
     async def manifest(self, request: pb.ManifestRequest, context: Context) -> pb.ManifestReply:
         await self._caller(context)
         held = self._handler.on_manifest()

@@ -79,7 +79,7 @@ async def _next_frame(read: Read) -> bytes | None:
         async with asyncio.timeout(STALL_S):
             return await read()
     except TimeoutError:
-        raise PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload") from None
+        raise PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent") from None
 
 
 async def read_open(read: Read) -> pb.SwapOpen:

@@ -30,6 +30,7 @@ from peer.protocol.messages import (
     WIRE_VERSION,
     Answer,
     Offer,
+    PeerId,
     PeerRecord,
     Probed,
     RoundKey,
@@ -102,6 +103,14 @@ class GrpcTransport:
         self._facts.layout_digest, self._facts.max_payload = digest, max_payload
         self._facts.codec, self._facts.max_clock_offset_s = codec, max_clock_offset_s
 
+    def obey(self, why_banned: Callable[[PeerId], str]) -> None:
+        """Refuse whom the operator banned; `why_banned` is empty for everybody else."""
+        self._service.gate.why_banned = why_banned
+
+    def narrow_wire(self, low: int, high: int) -> None:
+        """Speak only these wire versions from now on; those we do not know stay unspoken."""
+        self._facts.wire_min, self._facts.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
+
     def show_record(self, record: Callable[[], bytes]) -> None:
         """Our sealed record, to be shown to those we call."""
         self._facts.record = record
@@ -144,6 +153,12 @@ class GrpcTransport:
             ),
             "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
             "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
+            "Amendments": unary(
+                service.amendments,
+                pb.AmendmentsRequest.FromString,
+                pb.AmendmentsReply.SerializeToString,
+                even_banned=True,  # how else would it learn why
+            ),
             "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
             "Swap": grpc.stream_stream_rpc_method_handler(service.swap),
@@ -177,6 +192,13 @@ class GrpcTransport:
         reply = await self._unary(by, "Probe", request, pb.ProbeReply, timeout_s)
         tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
         return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500])
+
+    async def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        request = pb.AmendmentsRequest(held=held, head=head)
+        reply = await self._unary(to, "Amendments", request, pb.AmendmentsReply, timeout_s)
+        return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)

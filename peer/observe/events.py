@@ -169,7 +169,7 @@ class PartnerFailed(Event):
     """Peer id."""
     round: int
     code: str
-    """`lost`, `silent`, or the code of the refusal or of what was wrong with its bytes."""
+    """`lost`, `late`, `silent`, or the code of the refusal or of what was wrong with its bytes."""
     reason: str
 
 
@@ -232,6 +232,56 @@ class CheckpointFailed(Event):
 
     kind: ClassVar[str] = "checkpoint_failed"
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amended(Event):
+    """The operator changed the run; known here from now on."""
+
+    kind: ClassVar[str] = "amended"
+    number: int
+    round: int
+    """From this round on it holds."""
+    change: str
+    """For a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmendmentRefused(Event):
+    """Somebody handed us an amendment that does not check, or one out of order."""
+
+    kind: ClassVar[str] = "amendment_refused"
+    peer: str
+    """Who handed it on; empty: our own file."""
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused(Event):
+    """By the operator: no training and no exchange from this round on."""
+
+    kind: ClassVar[str] = "paused"
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refounded(Event):
+    """The run goes on from another state, by the operator's word; what was outstanding is dropped."""
+
+    kind: ClassVar[str] = "refounded"
+    round: int
+    digest: str
+    """Hex, of the state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WentOn(Event):
+    """The pause is over."""
+
+    kind: ClassVar[str] = "went_on"
+    round: int
 
 
 @dataclass(frozen=True, kw_only=True)

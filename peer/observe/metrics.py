@@ -24,7 +24,7 @@ SOURCES = {
 
 DIRECTIONS = ("sent", "received")
 OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
-STATUSES = ("joining", "training", "finished", "serving", "leaving")
+STATUSES = ("joining", "training", "paused", "finished", "serving", "leaving")
 PROCESSES = ("daemon", "trainer", "p2pd")
 OTHER = "other"
 CODES = (
@@ -79,7 +79,7 @@ class Metric:
     help: str
     path: str
     unit: str = ""
-    """Base unit; the name ends with it (before `_total`)."""
+    """Base unit; it is in the name."""
     label: str = ""
     values: tuple[str, ...] = ()
     """All values of the label. An info has its labels here, each with the text found under its name."""

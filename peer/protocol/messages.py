@@ -38,6 +38,8 @@ class Status(enum.StrEnum):
     TRAINING = "training"
     SERVING = "serving"
     """A bootstrap node: a donor that does not train and is never a candidate."""
+    PAUSED = "paused"
+    """By the operator: a donor that answers, and no candidate."""
     FINISHED = "finished"
     """Did all its rounds; still answers and donates until the others are done."""
     LEAVING = "leaving"

@@ -26,7 +26,8 @@ WRONG_BYTES = 6.0
 """One is enough. TLS keeps line noise out, so wrong bytes were sent: three minutes out, then longer."""
 WEIGHTS: Mapping[str, float] = {
     "lost": 1.0,  # a crash, a closed laptop or a bad line is no crime: only the fifth within minutes is too many
-    "silent": 2.5,  # connected and says nothing: it may be asleep, but each time our trainer waits for it
+    "late": 2.0,  # was locked and did not begin: slow or asleep, but each time our trainer waits for it
+    "silent": 4.5,  # stopped in the middle of a payload: somebody holds us up, or the line is of no use for a minute
     "timeout": 0.75,
     "limit": 0.1,
     "layout": 2.0,  # most likely a wrong manifest or an old program: three tries, then it is asked to wait

@@ -158,6 +158,15 @@ class MemoryTransport:
             raise PartnerLost(f"{partner} vanished in the middle")
         return SwapReport(source.nbytes, theirs.nbytes, self._clock.now() - started, True)
 
+    async def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        async def call() -> list[tuple[bytes, bytes]]:
+            host = await self._network.reach(self._me, to.peer_id)
+            return host._handler.on_amendments(held, head)
+
+        return await _bounded(call(), timeout_s, to.peer_id)
+
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         async def call() -> tuple[bytes, bytes]:
             host = await self._network.reach(self._me, to.peer_id)

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 
 import torch
 
+from peer.daemon.amendments import Amendments
 from peer.daemon.coordinator import Coordinator
 from peer.daemon.donor import Donor
 from peer.daemon.plan import Plan
 from peer.daemon.reach import Reach
 from peer.daemon.view import RECORD_TTL_S, View
+from peer.identity import Identity
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId
 from peer.protocol.roundclock import RoundClock
+from peer.run.amendments import Chain
 from peer.run.presets import Method
 from peer.testing.clock import VirtualClock, inline
 from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
@@ -28,6 +31,7 @@ from peer.testing.network import MemoryTransport, Network
 from peer.testing.trainer import FakeTrainer
 
 RUN = RunId(b"simulated run ".ljust(32, b"."))
+OPERATOR = Identity.generate()
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
 
 
@@ -37,9 +41,11 @@ class SimulatedPeer:
 
     peer_id: PeerId
     coordinator: Coordinator
+    transport: MemoryTransport
     trainer: FakeTrainer
     view: View
     reach: Reach
+    amendments: Amendments
     outer: OuterState
     events: list[Event] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -77,6 +83,8 @@ class SimulatedSwarm:
     ) -> None:
         """`only_dial_out`: numbers of the peers nobody can open a connection to."""
         self.network = Network(dialable=lambda peer: int(peer.rpartition("-")[2]) not in only_dial_out)
+        self.states: dict[bytes, torch.Tensor] = {}
+        """What a node of the operator serves, by digest."""
         self.hub = MemoryDirectoryHub(VirtualClock().now)
         self._method, self._rounds, self._total = method, rounds, total_rounds
         self.hub.hide = self._views_missing(missing_views, seed)
@@ -97,10 +105,10 @@ class SimulatedSwarm:
         seconds = step_seconds if isinstance(step_seconds, float) else step_seconds[number]
         trainer = FakeTrainer(LAYOUT, clock, step_seconds=seconds, seed=seed * 1000 + number)
         directory = MemoryDirectory(self.hub, me, RUN)
-        donor = Donor()
+        donor, journal = Donor(), list[Event]()
+        amendments = donor.amendments = Amendments(Chain(RUN, OPERATOR.peer_id), None, journal.append)
         transport = MemoryTransport(self.network, me, donor, clock)
         outer = OuterState.fresh(LAYOUT, torch.zeros(LAYOUT.elements))
-        journal: list[Event] = []
         made: list[Coordinator] = []
         rng = random.Random(seed * 1000 + number)
         endpoints = (f"memory:{number}",)
@@ -125,10 +133,26 @@ class SimulatedSwarm:
 
         view = View(directory, clock, rng, describe)
         plan = Plan(RUN, me, self._method, self._total, eval_every=10, min_peers=1)
-        coordinator = Coordinator(plan, clock, transport, trainer, view, outer, journal.append, inline, self._rounds)
+        coordinator = Coordinator(
+            plan,
+            clock,
+            transport,
+            trainer,
+            view,
+            outer,
+            journal.append,
+            inline,
+            self._rounds,
+            ruling=amendments.ruling,
+            fetch_founded=self._fetch_founded,
+        )
+        view.banned = lambda peer: peer in amendments.ruling(coordinator.live.round).banned
         made.append(coordinator)
         donor.matchmaker = coordinator.matchmaker
-        return SimulatedPeer(me, coordinator, trainer, view, reach, outer, journal)
+        return SimulatedPeer(me, coordinator, transport, trainer, view, reach, amendments, outer, journal)
+
+    async def _fetch_founded(self, digest: bytes) -> torch.Tensor | None:
+        return self.states.get(digest)
 
     async def run(self) -> None:
         """All peers, from start to end."""
@@ -141,6 +165,8 @@ class SimulatedSwarm:
         await peer.view.look()
         await peer.trainer.start(peer.outer.params, 0, None)
         background = {asyncio.create_task(peer.view.run()), asyncio.create_task(peer.reach.run(peer.view.known))}
+        asking = peer.amendments.run(peer.transport, VirtualClock(), random.Random(peer.peer_id), peer.view.known)
+        background.add(asyncio.create_task(asking))
         try:
             await peer.coordinator.run(0)
         finally:

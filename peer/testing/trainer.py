@@ -42,6 +42,8 @@ class FakeTrainer:
         self._training = 0.0
         self._waiting = 0.0
         self._held_since: float | None = None
+        self.lr_scales: list[float] = []
+        """Of every request so far."""
 
     def kill(self, cause: str = "killed by SIGKILL") -> None:
         self._cause = cause
@@ -57,6 +59,7 @@ class FakeTrainer:
         return TrainerInfo("fake", "a simulation has no device", self._tokens_per_step)
 
     async def work(self, request: WorkRequest) -> Work:
+        self.lr_scales.append(request.lr_scale)
         if self._held_since is not None:
             self._waiting += self._clock.now() - self._held_since
             self._held_since = None

@@ -135,7 +135,7 @@ class Child:
         self._ended(self._cause_of(code))
 
     def _take(self, message: Message) -> None:
-        if "progress" in message:
+        if "progress" in message or "note" in message:
             self._on_progress(message)
         elif "dying" in message:
             self._last_words = message["dying"]

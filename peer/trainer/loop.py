@@ -58,6 +58,7 @@ class InnerLoop:
         self.step_in_round = 0
         steps_per_round = config.sync_every / len(layout.fragments)
         self._steps_per_round = steps_per_round if config.clock == "steps" else None
+        self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
         self.optimizer = AdamW(self.params, self._matrices(), config.optimizer)
 
@@ -82,7 +83,7 @@ class InnerLoop:
         total = self._config.train.total_rounds
         progress = progress_of(self.round, self.step_in_round, self._steps_per_round, total)
         factor = schedule(progress, config.warmup_fraction, config.final_fraction)
-        return config.lr * factor * self.optimizer.freshness
+        return config.lr * factor * self.optimizer.freshness * self.lr_scale
 
     def step(self) -> float | None:
         """One inner step on the next windows. The mean loss in nats a token; None when loss or gradient were not

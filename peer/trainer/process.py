@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class TrainerProcess:
         self._in_slots = asyncio.Lock()
         self._handovers: set[asyncio.Task[Message]] = set()
         self.progress = Progress()
+        self.on_note: Callable[[str], None] = lambda note: None
+        """Told what a starting trainer is doing, for a person."""
 
     @property
     def pid(self) -> int | None:
@@ -99,6 +102,7 @@ class TrainerProcess:
                 steps=request.steps,
                 until=request.until,
                 hold=request.hold,
+                lr_scale=request.lr_scale,
             )
         except asyncio.CancelledError:
             child.post("hold")
@@ -159,5 +163,8 @@ class TrainerProcess:
             task.exception()  # seen here too: the caller may have been cancelled
 
     def _on_progress(self, message: Message) -> None:
+        if "note" in message:
+            self.on_note(message["note"])
+            return
         round_, step, loss, tokens_per_s = message["progress"]
         self.progress = Progress(round_, step, loss, tokens_per_s)

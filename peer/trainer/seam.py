@@ -29,6 +29,8 @@ class WorkRequest:
     until: float | None
     hold: bool
     """Stop after the snapshot until `apply` (schedule `full`); else go on training (streaming)."""
+    lr_scale: float = 1.0
+    """Of the inner learning rate, from now on: the operator's word."""
 
 
 @dataclass(frozen=True, slots=True)

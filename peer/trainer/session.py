@@ -133,6 +133,7 @@ class Session:
         self._end_waiting()
         self._goal = Goal(message["id"], message["fragment"], message["steps"], message["until"], message["hold"])
         self._running = True
+        self._loop.lr_scale = message["lr_scale"]
         if message["round"] > self._loop.round:
             self._loop.move_to(message["round"], 0)
 

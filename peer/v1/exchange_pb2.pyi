@@ -410,6 +410,77 @@ class ProbeReply(_message.Message):
 Global___ProbeReply: _TypeAlias = ProbeReply  # noqa: Y015
 
 @_typing.final
+class AmendmentsRequest(_message.Message):
+    """What I lack of the operator's amendments, behind the `held` I have; the last of them has this digest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    held: _builtins.int
+    head: _builtins.bytes
+    """32 bytes; the run id when none is held"""
+    def __init__(
+        self,
+        *,
+        held: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "held", b"held"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AmendmentsRequest: _TypeAlias = AmendmentsRequest  # noqa: Y015
+
+@_typing.final
+class AmendmentsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AMENDMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def amendments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedAmendment]:
+        """in order, at most 64"""
+
+    def __init__(
+        self,
+        *,
+        amendments: _abc.Iterable[Global___SignedAmendment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendments", b"amendments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AmendmentsReply: _TypeAlias = AmendmentsReply  # noqa: Y015
+
+@_typing.final
+class SignedAmendment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAW_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    raw: _builtins.bytes
+    """JSON, at most 4 KiB"""
+    signature: _builtins.bytes
+    """Ed25519 by the operator over "peer amendment v1\\0" + raw"""
+    def __init__(
+        self,
+        *,
+        raw: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raw", b"raw", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedAmendment: _TypeAlias = SignedAmendment  # noqa: Y015
+
+@_typing.final
 class ManifestRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -6,14 +6,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from peer.codec.plain import CODECS
 from peer.daemon.clock import WallClock
 from peer.daemon.conduct import SHOWN, Conduct
-from peer.errors import BadPayload, PartnerSilent
+from peer.daemon.exchange import Exchange
+from peer.daemon.interfaces import Transport
+from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.identity import Identity
 from peer.net import gate, stream
 from peer.net.directory.record import seal
@@ -23,14 +27,27 @@ from peer.net.tokens import LIFETIME_S
 from peer.net.transport import GrpcTransport
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
 from peer.protocol.frames import HEADER, Kind, pack
-from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Source, Status, Verdict
+from peer.protocol.messages import (
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    RoundKey,
+    RunId,
+    Sink,
+    Source,
+    Status,
+    SwapReport,
+    Verdict,
+)
 from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.roundclock import RoundClock
 from peer.protocol.standing import OUT_OF_FAVOUR
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.clock import EPOCH, VirtualClock, inline, run_virtual
 from peer.testing.hostile import HostileCaller, Refused, ended
+from peer.testing.network import MemoryTransport
 from peer.testing.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
 from peer.v1 import exchange_pb2 as pb
 
@@ -242,8 +259,9 @@ def test_half_a_payload_and_then_silence_ends_by_its_own_deadline(monkeypatch: p
             ours = asyncio.create_task(victim.swap(caller))
             refusal = await caller.swap(token, [opening(8), pack(Kind.CHUNK, 0, b"1234")], hang=True)
             assert refusal.code == "timeout"
-            with pytest.raises(PartnerSilent, match="in the middle"):
+            with pytest.raises(PartnerSilent, match="in the middle") as caught:
                 await ours
+            assert caught.value.code == "silent"
 
     attempt()
 
@@ -438,14 +456,66 @@ def test_a_partner_that_locks_and_never_swaps_is_put_out_after_a_few_rounds() ->
     out = 0
     for peer in swarm.peers[1:]:
         lowered = [event for event in peer.events if isinstance(event, StandingLowered)]
-        assert {(event.peer, event.code) for event in lowered} <= {(mute.peer_id, "silent")}
+        assert {(event.peer, event.code) for event in lowered} <= {(mute.peer_id, "late")}
         assert peer.outcomes().total() == 24
         assert peer.ledger().imbalance == 0
-        silences = [event for event in peer.events if isinstance(event, PartnerFailed) and event.code == "silent"]
+        silences = [event for event in peer.events if isinstance(event, PartnerFailed) and event.code == "late"]
         assert len(silences) <= 5, "of 24 rounds, eight minutes"
         assert peer.trainer.counters().seconds_waiting < 60
         out += any(event.out_s > 0 for event in lowered)
     assert out >= 1
+
+
+@pytest.mark.parametrize(("held_s", "code"), [(1.0, "lost"), (4.0, "late")])
+def test_a_partner_that_keeps_us_waiting_and_leaves_is_charged_for_the_waiting(
+    held_s: float, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = MemoryTransport._swap
+
+    def spoil(swarm: SimulatedSwarm, quitter: PeerId) -> None:
+        async def swap(self: MemoryTransport, partner: PeerId, *rest: Any) -> SwapReport:
+            if partner != quitter:
+                return await real(self, partner, *rest)
+            await asyncio.sleep(held_s)
+            raise PartnerLost("the connection broke")
+
+        monkeypatch.setattr(MemoryTransport, "_swap", swap)
+
+    quitter, swarm = simulate(spoil, rounds=24)
+    for peer in swarm.peers[1:]:
+        lowered = [event for event in peer.events if isinstance(event, StandingLowered)]
+        assert {(event.peer, event.code) for event in lowered} <= {(quitter.peer_id, code)}
+        assert peer.trainer.counters().seconds_waiting < 0.1 * 24 * ROUND_S
+    assert any(event.code == code for peer in swarm.peers for event in peer.events if isinstance(event, PartnerFailed))
+
+
+@pytest.mark.parametrize(("every_s", "ends_after_s"), [(0.5, 10.0), (1e9, 8.0)], ids=["trickle", "first byte only"])
+def test_a_partner_that_sends_too_slowly_is_given_up_long_before_the_budget(
+    every_s: float, ends_after_s: float
+) -> None:
+    class Trickler:
+        async def swap(
+            self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
+        ) -> SwapReport:
+            for offset in range(sink.nbytes):
+                sink.write(offset, b"x")
+                await asyncio.sleep(every_s)
+            raise AssertionError("the coordinator waited for all of it")
+
+    async def alive() -> bool:
+        return True
+
+    async def main() -> float:
+        own = torch.zeros(10_000_000)
+        exchange = Exchange(cast(Transport, Trickler()), VirtualClock(), CODECS["bf16"], inline, None)
+        partner = PeerRecord(PeerId("p"), RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+        began = asyncio.get_running_loop().time()
+        assert exchange.budget_s(partner.peer_id, own.numel()) > 300
+        with pytest.raises(PartnerSilent):
+            await exchange.swap(partner, KEY, own, 2.0, True, alive)
+        return asyncio.get_running_loop().time() - began
+
+    assert run_virtual(main()) < ends_after_s
 
 
 def test_honest_partners_far_apart_are_no_liars() -> None:

@@ -39,14 +39,22 @@ def test_standing_comes_back_after_the_time_that_was_named() -> None:
     assert standing.score(ONE, 100.0 + HALF_LIFE_S) == pytest.approx(WRONG_BYTES / 2)
 
 
-def test_silence_needs_repeating_and_repeating_slowly_costs_nothing() -> None:
+def test_being_late_needs_repeating_and_repeating_slowly_costs_nothing() -> None:
     quick, slow = Standing(), Standing()
     for number in range(6):
-        quick.offend(ONE, "silent", 10.0 * number)
-        slow.offend(ONE, "silent", 300.0 * number)
-        assert slow.out_for_s(ONE, 300.0 * number + 120.0) == 0
+        quick.offend(ONE, "late", 10.0 * number)
+        slow.offend(ONE, "late", 400.0 * number)
+        assert slow.out_for_s(ONE, 400.0 * number) == 0
     assert quick.out_for_s(ONE, 60.0) > 300
-    assert weight("silent") < OUT_OF_FAVOUR, "once is forgiven"
+    assert 2 * weight("late") <= OUT_OF_FAVOUR, "twice is forgiven"
+
+
+def test_stopping_in_the_middle_costs_a_minute_and_then_more() -> None:
+    standing = Standing()
+    standing.offend(ONE, "silent", 0.0)
+    assert 0 < standing.out_for_s(ONE, 0.0) < 60
+    standing.offend(ONE, "silent", 60.0)
+    assert standing.out_for_s(ONE, 60.0) > 240
 
 
 def test_a_second_offence_lasts_longer_but_nothing_lasts_for_ever() -> None:
@@ -82,5 +90,5 @@ def test_who_is_out_is_listed_with_the_longest_first() -> None:
     standing.offend(ONE, "digest", 0.0)
     standing.offend(TWO, "digest", 0.0)
     standing.offend(TWO, "digest", 0.0)
-    standing.offend(PeerId("three"), "silent", 0.0)
+    standing.offend(PeerId("three"), "late", 0.0)
     assert list(standing.out_of_favour(1.0)) == [TWO, ONE]

@@ -1,0 +1,1 @@
+"""The image, a swarm of containers, and the means to rehearse both without a container engine."""

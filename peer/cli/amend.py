@@ -1,0 +1,92 @@
+"""`peer manifest amend`: change what may change in a run that is under way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peer import identity as identities
+from peer.cli.options import home, identity_path
+from peer.errors import BadPayload, ManifestError, UsageError
+from peer.protocol.messages import RunId
+from peer.protocol.ruling import Change, describe
+from peer.run.amendments import Chain, beside, keep, load
+from peer.run.home import Home
+from peer.run.manifest import load_signed
+
+WORDS = {change.value.replace("_", "-"): change for change in Change}
+NEEDS = {
+    Change.LR_SCALE: "a factor, e.g. 0.5",
+    Change.WIRE: "wire versions, e.g. 1-2",
+    Change.BAN: "a peer id",
+    Change.UNBAN: "a peer id",
+    Change.REFOUND: "the digest of a state",
+}
+
+
+@click.command("amend", epilog='Example: peer manifest amend run.toml lr-scale 0.5 --at-round 120 --reason "plateau"')
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("change", type=click.Choice(list(WORDS)))
+@click.argument("value", required=False)
+@click.option("--at-round", type=click.IntRange(0), help="First round it holds in.  [default: as soon as it is known]")
+@click.option("--reason", default="", help="For every volunteer to read.")
+@home
+@identity_path
+def command(
+    file: Path,
+    change: str,
+    value: str | None,
+    at_round: int | None,
+    reason: str,
+    home: Path,
+    identity_path: Path | None,
+) -> None:
+    """Change a run that is under way: sign an amendment and add it to the file beside the manifest, run.amendments.
+
+    The bootstrap node reads that file while it runs and hands it on; every peer obeys from the round named. lr-scale
+    takes a factor, wire a range, ban and unban a peer id, refound the digest of the state to go on from; pause and
+    go-on take nothing."""
+    signed = load_signed(file)
+    operator = identities.load_or_create(identity_path or Home(home).identity)
+    if operator.peer_id != signed.manifest.operator:
+        raise ManifestError(
+            f"{file} names {signed.manifest.operator} as operator; your key is {operator.peer_id}",
+            "Only the operator's key amends a run: name it with --identity-path, or its --home.",
+        )
+    chain = Chain(RunId(signed.run_id), signed.manifest.operator)
+    load(beside(file), chain)
+    kind, earliest = WORDS[change], chain.amendments[-1].round if chain.amendments else 0
+    try:
+        chain.make(operator, earliest if at_round is None else at_round, kind, reason, **_fields(kind, value))
+    except BadPayload as bad:
+        fix = f"The last amendment holds from round {earliest} on; give --at-round {earliest} or later."
+        raise UsageError(
+            bad.reason, fix if bad.code == "amendment_order" else f"Give {NEEDS.get(kind, 'nothing')}."
+        ) from None
+    keep(beside(file), chain)
+    click.echo(describe(chain.amendments[-1]))
+    click.echo(f"wrote {beside(file)}; a bootstrap node that runs from {file} reads it within seconds")
+
+
+def _fields(change: Change, value: str | None) -> dict[str, Any]:
+    """What the amendment says beyond its kind. Raises UsageError."""
+    if (change in NEEDS) != (value is not None):
+        raise UsageError(f"{change.value} takes {NEEDS.get(change, 'no value')}", f"Give {NEEDS.get(change, 'none')}.")
+    text = value or ""
+    try:
+        match change:
+            case Change.LR_SCALE:
+                return {"value": float(text)}
+            case Change.WIRE:
+                low, _, high = text.partition("-")
+                return {"low": int(low), "high": int(high or low)}
+            case Change.BAN | Change.UNBAN:
+                return {"peer": text}
+            case Change.REFOUND:
+                return {"digest": text.lower()}
+            case _:
+                return {}
+    except ValueError:
+        raise UsageError(f"{change.value} {text[:80]!r} cannot be read", f"Give {NEEDS[change]}.") from None

@@ -1,0 +1,63 @@
+"""Writing to a terminal without ever waiting for it."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+from typing import TextIO
+
+LAST_WORDS_S = 0.3
+
+
+class PatientStream(io.TextIOBase):
+    """A text stream onto the terminal of another one. What the terminal does not take now (Ctrl+S, a dead connection)
+    stays `pending`, and goes out with a later `flush`.
+
+    The terminal is opened once more for it: a flag on the given stream would be one for the shell, too. Raises OSError
+    when that is impossible."""
+
+    encoding = "utf-8"
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._fd = os.open(os.ttyname(terminal.fileno()), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        self._left = b""
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._left)
+
+    def isatty(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, text: str, /) -> int:
+        self._left += text.encode()
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what the terminal takes. One that is gone takes everything, unseen."""
+        while self._left:
+            try:
+                self._left = self._left[os.write(self._fd, self._left) :]
+            except BlockingIOError:
+                return
+            except OSError:
+                self._left = b""
+
+    def close(self) -> None:
+        """Give the terminal a moment for the rest."""
+        if self.closed:
+            return
+        self.flush()
+        while self._left and select.select([], [self._fd], [], LAST_WORDS_S)[1]:
+            self.flush()
+        self._left = b""
+        super().close()
+        os.close(self._fd)

@@ -1,0 +1,89 @@
+"""The live view in a terminal: drawn in place at the bottom, with what is said scrolling above it.
+
+It runs on the daemon's event loop, without a thread, and never holds it up, and with it the swarm: while the terminal
+takes nothing (Ctrl+S, a dead ssh connection), nothing is drawn, and what is said is kept, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import IO, Any, TextIO, cast
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from peer.observe.patient import PatientStream
+from peer.observe.picture import History, picture
+from peer.observe.text import harmless
+
+REFRESH_S = 0.5
+MAX_UNSAID = 200
+SIMPLE_TERMINALS = ("", "dumb", "unknown")
+
+
+def suits(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether a live view can be drawn here: a terminal that moves its cursor, in UTF-8, and nobody who wants it plain
+    (NO_COLOR)."""
+    if not stream.isatty() or environment.get("NO_COLOR") or environment.get("TERM", "") in SIMPLE_TERMINALS:
+        return False
+    try:
+        os.ttyname(stream.fileno())
+    except OSError:
+        return False
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+
+class TerminalView:
+    """A `Display`. `close` takes the view away and gives the terminal back, cursor and all; afterwards lines go to it
+    plainly."""
+
+    def __init__(self, terminal: TextIO = sys.stdout, refresh_s: float = REFRESH_S) -> None:
+        """Raises OSError when the terminal cannot be opened again."""
+        self._terminal = terminal
+        self._refresh_s = refresh_s
+        self._stream = PatientStream(terminal)
+        self._console = Console(file=cast(IO[str], self._stream), highlight=False)
+        self._history = History()
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._unsaid: deque[str] = deque(maxlen=MAX_UNSAID)
+
+    def say(self, line: str, /) -> None:
+        text = f"{time.strftime('%H:%M:%S')}  {harmless(line)}"
+        if self._stream.closed:
+            print(text, file=self._terminal, flush=True)
+            return
+        self._unsaid.append(text)
+        self._say_all()
+
+    async def run(self, report: Callable[[], dict[str, Any]], /) -> None:
+        now = asyncio.get_running_loop().time
+        self._live.start()
+        try:
+            while True:
+                self._show(report(), now())
+                await asyncio.sleep(self._refresh_s)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._stream.closed:
+            return
+        self._live.stop()
+        self._say_all()
+        self._stream.close()
+
+    def _show(self, report: dict[str, Any], now: float) -> None:
+        self._history.add(report, now)
+        self._say_all()
+        if not self._stream.pending:
+            self._live.update(picture(report, self._history), refresh=True)
+
+    def _say_all(self) -> None:
+        self._stream.flush()
+        while self._unsaid and not self._stream.pending:
+            self._console.print(Text(self._unsaid.popleft()), soft_wrap=True)

@@ -1,0 +1,112 @@
+"""What an operator may change in a live run, and what holds in a given round. The chain of amendments is append-only
+and signed (`peer.run.amendments`); here is only what follows from it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from peer.protocol.messages import PeerId
+
+NOBODY = PeerId("")
+
+
+class Change(enum.StrEnum):
+    """The kinds of amendment."""
+
+    LR_SCALE = "lr_scale"
+    """Multiply the inner learning rate by `value`; the last one holds, they do not add up."""
+    PAUSE = "pause"
+    """No training and no exchange; peers still answer and donate."""
+    GO_ON = "go_on"
+    WIRE = "wire"
+    """Peers must speak a wire version from `low` to `high`."""
+    BAN = "ban"
+    UNBAN = "unban"
+    REFOUND = "refound"
+    """Everybody goes on from the state whose digest is `digest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """One change. Fields that its kind does not use are as here."""
+
+    number: int
+    """1, 2, 3, …"""
+    round: int
+    """The first round it holds in; never below that of the one before."""
+    change: Change
+    reason: str
+    """The operator's words, for every volunteer to read."""
+    value: float = 1.0
+    low: int = 0
+    high: int = 0
+    peer: PeerId = NOBODY
+    digest: bytes = b""
+    """BLAKE3 of `outer_params`, fp32 little endian, in layout order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What holds in a round."""
+
+    lr_scale: float = 1.0
+    paused: str | None = None
+    """The operator's reason while paused."""
+    wire: tuple[int, int] | None = None
+    banned: Mapping[PeerId, str] = field(default_factory=dict)
+    """Peer to reason."""
+    founded: bytes = b""
+    """Digest of the state to go on from; empty: the run's first one."""
+    founded_round: int = 0
+    """The round in which that took effect."""
+
+
+def ruling(amendments: Iterable[Amendment], round_: int) -> Ruling:
+    """The amendments that have taken effect by `round_`, one after another."""
+    now = Ruling()
+    for amendment in amendments:
+        if amendment.round <= round_:
+            now = _after(now, amendment)
+    return now
+
+
+def _after(now: Ruling, amendment: Amendment) -> Ruling:
+    match amendment.change:
+        case Change.LR_SCALE:
+            return replace(now, lr_scale=amendment.value)
+        case Change.PAUSE:
+            return replace(now, paused=amendment.reason)
+        case Change.GO_ON:
+            return replace(now, paused=None)
+        case Change.WIRE:
+            return replace(now, wire=(amendment.low, amendment.high))
+        case Change.BAN:
+            return replace(now, banned={**now.banned, amendment.peer: amendment.reason})
+        case Change.UNBAN:
+            return replace(now, banned={peer: why for peer, why in now.banned.items() if peer != amendment.peer})
+        case Change.REFOUND:
+            return replace(now, founded=amendment.digest, founded_round=amendment.round)
+
+
+def describe(amendment: Amendment) -> str:
+    """For a person."""
+    match amendment.change:
+        case Change.LR_SCALE:
+            what = f"learning rate times {amendment.value:g}"
+        case Change.PAUSE:
+            what = "pause"
+        case Change.GO_ON:
+            what = "go on"
+        case Change.WIRE:
+            what = f"wire versions {amendment.low} to {amendment.high}"
+        case Change.BAN:
+            what = f"{amendment.peer} is banned"
+        case Change.UNBAN:
+            what = f"{amendment.peer} is no longer banned"
+        case Change.REFOUND:
+            what = f"everybody goes on from the state {amendment.digest.hex()[:16]}"
+    return f"amendment {amendment.number}, from round {amendment.round} on: {what}" + (
+        f" ({amendment.reason})" if amendment.reason else ""
+    )

@@ -1,0 +1,163 @@
+"""Everybody obeys the operator in the same round, newcomers too; who was cut off gets the rest later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import torch
+
+from peer.daemon.refound import digest_of
+from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, WentOn
+from peer.protocol.messages import Status
+from peer.protocol.roundclock import RoundClock
+from peer.protocol.ruling import Amendment, Change
+from peer.run.amendments import Chain, SignedAmendment
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.swarm import LAYOUT, OPERATOR, RUN, SimulatedPeer, SimulatedSwarm
+
+METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
+SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
+STEPS = RoundClock("steps", 20, 1)
+
+
+class Operator:
+    """Hands amendments to peer 0 alone, as its node would."""
+
+    def __init__(self, swarm: SimulatedSwarm) -> None:
+        self.chain = Chain(RUN, OPERATOR.peer_id)
+        self._first = swarm.peers[0].amendments
+
+    def amend(self, round_: int, change: Change, **fields: Any) -> SignedAmendment:
+        signed = self.chain.make(OPERATOR, round_, change, "because", **fields)
+        self._first._chain.extend(signed)
+        return signed
+
+
+def simulate(
+    play: Callable[[SimulatedSwarm, Operator], Coroutine[Any, Any, None]], rounds: RoundClock = SECONDS, total: int = 20
+) -> SimulatedSwarm:
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(5, method=METHOD, rounds=rounds, total_rounds=total, seed=4)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(swarm.run())
+            group.create_task(play(swarm, Operator(swarm)))
+        return swarm
+
+    return run_virtual(main())
+
+
+def rounds_of(peer: SimulatedPeer) -> list[int]:
+    return [event.round for event in peer.events if isinstance(event, RoundEnded)]
+
+
+def test_all_change_the_learning_rate_in_the_same_round_within_a_minute() -> None:
+    heard: list[float] = []
+
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        await asyncio.sleep(60)
+        operator.amend(7, Change.LR_SCALE, value=0.5)
+        while any(peer.amendments.count == 0 for peer in swarm.peers):
+            await asyncio.sleep(0.5)
+            heard.append(0.5)
+
+    swarm = simulate(play)
+    assert sum(heard) < 60
+    for peer in swarm.peers:
+        assert peer.trainer.lr_scales == [1.0] * 7 + [0.5] * 13
+    assert sum(isinstance(event, Amended) for peer in swarm.peers for event in peer.events) == 4  # all but the first
+
+
+@pytest.mark.parametrize("rounds", [SECONDS, STEPS], ids=["seconds", "steps"])
+def test_all_pause_and_go_on(rounds: RoundClock) -> None:
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        await asyncio.sleep(1)
+        operator.amend(6, Change.PAUSE)
+        await asyncio.sleep(200)
+        operator.amend(6, Change.GO_ON)
+
+    swarm = simulate(play, rounds)
+    for peer in swarm.peers:
+        assert any(isinstance(event, Paused) and event.round == 6 for event in peer.events)
+        assert any(isinstance(event, WentOn) for event in peer.events)
+        played = rounds_of(peer)
+        assert played[:6] == [0, 1, 2, 3, 4, 5]
+        assert played[-1] == 19
+        if rounds is STEPS:
+            assert played == list(range(20))
+        else:
+            assert not set(range(6, 10)) & set(played)
+        book = peer.ledger()
+        assert book.processed == book.applied + book.dropped + book.outstanding
+
+
+def test_nobody_pairs_with_a_banned_peer_until_it_is_unbanned() -> None:
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        bad = swarm.peers[2].peer_id  # a simulation's ids are no keys, so the chain would not take them
+        for peer in swarm.peers:
+            peer.amendments._chain.amendments += [
+                Amendment(1, 5, Change.BAN, "because", peer=bad),
+                Amendment(2, 12, Change.UNBAN, "", peer=bad),
+            ]
+
+    swarm = simulate(play)
+    bad = swarm.peers[2].peer_id
+    met = {round_ for peer in swarm.peers for round_, other in peer.partners().items() if other == bad}
+    assert not met & set(range(5, 12))
+    assert met & set(range(5))
+    assert met & set(range(12, 20))
+    assert all(rounds_of(peer) == list(range(20)) for peer in swarm.peers)
+
+
+def test_a_peer_that_was_cut_off_gets_the_rest() -> None:
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        lost = swarm.peers[3].peer_id
+        await asyncio.sleep(30)
+        swarm.network.connected = lambda one, other: lost not in (one, other)
+        for factor in (0.5, 0.25, 0.125):
+            operator.amend(4, Change.LR_SCALE, value=factor)
+        await asyncio.sleep(100)
+        assert swarm.peers[3].amendments.count == 0
+        swarm.network.connected = lambda one, other: True
+
+    swarm = simulate(play)
+    assert [peer.amendments.count for peer in swarm.peers] == [3] * 5
+    assert swarm.peers[3].trainer.lr_scales[-1] == 0.125
+
+
+def test_all_go_on_from_the_state_the_operator_names() -> None:
+    state = torch.full((LAYOUT.elements,), 7.0)
+
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        await asyncio.sleep(1)
+        operator.amend(6, Change.REFOUND, digest=digest_of(state).hex())
+        await asyncio.sleep(150)  # by now all have stopped to wait for it
+        assert all(peer.coordinator.live.status is Status.JOINING for peer in swarm.peers)
+        swarm.states[digest_of(state)] = state
+
+    swarm = simulate(play)
+    for peer in swarm.peers:
+        (refounded,) = [event for event in peer.events if isinstance(event, Refounded)]
+        assert not set(range(6, refounded.round)) & set(rounds_of(peer))
+        assert rounds_of(peer)[-1] == 19
+        assert float((peer.outer.params - 7.0).abs().max()) < 2.0  # a few steps from there, not from zero
+        book = peer.ledger()
+        assert book.processed == book.applied + book.dropped + book.outstanding
+
+
+def test_a_forged_amendment_is_journaled_once_and_obeyed_by_nobody() -> None:
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        signed = operator.chain.make(OPERATOR, 0, Change.PAUSE, "")
+        forged = (signed.raw, signed.signature[::-1])
+        swarm.peers[0].amendments.since = lambda held, head: [forged]  # type: ignore[method-assign]
+
+    swarm = simulate(play)
+    for peer in swarm.peers[1:]:
+        (refused,) = [event for event in peer.events if isinstance(event, AmendmentRefused)]
+        assert refused.code == "amendment_signature"
+        assert refused.peer == swarm.peers[0].peer_id
+        assert rounds_of(peer) == list(range(20))

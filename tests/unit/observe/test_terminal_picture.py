@@ -1,0 +1,200 @@
+"""What the view shows, drawn without a terminal, at several widths."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from peer.observe.picture import MAX_LOSSES, History, picture, sparkline
+
+ME, PARTNER = f"12D3KooW{'x' * 38}ABCDEF", f"12D3KooW{'x' * 38}UVWXYZ"
+
+JOINING: dict[str, Any] = {
+    "role": "peer",
+    "peer_id": ME,
+    "run_id": "ab" * 32,
+    "run": "",
+    "status": "joining",
+    "phase": "getting the state",
+    "uptime_s": 7.0,
+    "bytes_sent": 0,
+    "bytes_received": 12_300_000,
+    "caps": {"sent": 125_000.0, "received": None},
+    "reachable": {"value": None, "why": ""},
+    "directory": {"state": "joined", "why": ""},
+    "refusals": [],
+    "wait": {"name": "fetching the state", "done": 12.3e6, "total": 40.0e6, "unit": "bytes", "seconds": 10.0},
+}
+TRAINING = JOINING | {
+    "run": "stdlib",
+    "status": "training",
+    "phase": f"exchanging with {PARTNER}",
+    "uptime_s": 754.0,
+    "bytes_sent": 2_000_000,
+    "round": 12,
+    "total_rounds": 40,
+    "next_due_in_s": 23.4,
+    "last_partner": PARTNER,
+    "last_outcome": "exchanged",
+    "last_seconds": 1.26,
+    "rounds": {"due": 11, "exchanged": 9, "solo": 2},
+    "steps": 1234,
+    "tokens_per_s": 5321.0,
+    "loss": 1.871,
+    "val_loss": [10, 1.9, 2.741],
+    "peers": [{"status": "training", "reachable": True}, {"status": "joining", "reachable": False}],
+    "refusals": [{"seconds_ago": 12.0, "caller": "203.0.113.9", "code": "clock", "reason": "your clock is 90 s ahead"}],
+    "wait": None,
+}
+
+
+def drawn(report: dict[str, Any], width: int, history: History | None = None) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    console.print(picture(report, history or History()))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def row(report: dict[str, Any], name: str, width: int = 100, history: History | None = None) -> str:
+    """What stands behind a name."""
+    (line,) = [line for line in drawn(report, width, history) if line.startswith(f"{name} ")]
+    return line.removeprefix(name).strip()
+
+
+def test_a_peer_that_trains_shows_what_matters() -> None:
+    title = drawn(TRAINING, 100)[1]
+    for words in ("stdlib", "training", "exchanging with …UVWXYZ", "up 12 min", "…ABCDEF"):
+        assert words in title
+    assert PARTNER not in title
+    assert row(TRAINING, "round") == "12 of 40, due in 23 s"
+    assert row(TRAINING, "rounds") == "took part in 82%: 9 exchanged, 2 solo"
+    assert row(TRAINING, "partner") == "…UVWXYZ, 1.3 s"
+    assert row(TRAINING, "step") == "1,234 · 5,321 tokens/s"
+    assert row(TRAINING, "loss") == "1.871 nats = 2.699 bits per byte"
+    assert row(TRAINING, "hold-out") == "2.741 bits per byte, round 10"
+    assert row(TRAINING, "peers") == "2 known, 1 train, 1 can be dialled"
+    assert row(TRAINING, "refused") == "12 s ago, 203.0.113.9: clock: your clock is 90 s ahead"
+    assert row(TRAINING, "down") == "12.3 MB · 0 B/s · no cap"
+
+
+def test_bytes_are_shown_against_the_cap_at_the_rate_of_the_last_seconds() -> None:
+    history = History()
+    for second in range(20):
+        history.add(TRAINING | {"bytes_sent": 50_000 * second if second > 10 else 0}, float(second))
+    assert history.rates() == (50_000.0, 0.0)
+    assert row(TRAINING, "up", 100, history).startswith("2.0 MB · 50.0 kB/s of 125.0 kB/s ━")
+    full, half = (row(TRAINING, "up", 100, rate_of(rate)).count("━") for rate in (125_000, 62_500))
+    assert full == 12
+    assert half in (5, 6)
+
+
+def rate_of(rate: int) -> History:
+    history = History()
+    history.add(TRAINING | {"bytes_sent": 0}, 0.0)
+    history.add(TRAINING | {"bytes_sent": rate}, 1.0)
+    return history
+
+
+def test_a_joiner_shows_its_phase_and_how_far_the_wait_is() -> None:
+    text = "\n".join(drawn(JOINING, 100))
+    for words in ("abababababababab", "joining", "getting the state", "fetching the state", "━"):
+        assert words in text
+    assert "12.3 MB of 40.0 MB, 1.2 MB/s, 23 s left" in text
+    assert "round" not in text
+
+
+def test_a_short_wait_is_not_shown() -> None:
+    assert "fetching" not in "\n".join(drawn(JOINING | {"wait": JOINING["wait"] | {"seconds": 1.9}}, 100))
+
+
+def test_a_wait_without_a_known_end_has_a_moving_bar() -> None:
+    wait = {"name": "the trainer is reading the data", "done": 5.0, "total": None, "unit": "s", "seconds": 5.0}
+    lines = drawn(JOINING | {"wait": wait}, 100)
+    assert lines[-2].startswith("waiting")
+    assert "the trainer is reading the data ━" in lines[-2]
+    assert lines[-1].strip() == "5 s"
+
+
+def test_a_solo_round_and_an_unreachable_peer_say_so() -> None:
+    report = TRAINING | {"last_partner": "", "last_outcome": "solo", "reachable": {"value": False, "why": "no answer"}}
+    assert row(report, "partner") == "none in the last round: solo"
+    assert row(report, "reachable") == "no: no answer"
+    trouble = TRAINING | {"directory": {"why": "rebuilding, 2nd time"}}
+    assert row(trouble, "directory") == "rebuilding, 2nd time"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+@pytest.mark.parametrize("report", [JOINING, TRAINING, TRAINING | {"wait": JOINING["wait"]}])
+def test_no_line_is_wider_than_the_terminal_nor_wrapped(width: int, report: dict[str, Any]) -> None:
+    history = History()
+    for step in range(500):
+        history.add(TRAINING | {"steps": step, "loss": 5.0 - step / 100}, step / 2)
+    lines = drawn(report, width, history)
+    assert max(cell_len(line) for line in lines) <= width
+    assert len(lines) == len(drawn(report, 200, history))
+
+
+def test_at_60_columns_nothing_that_matters_is_cut() -> None:
+    report = TRAINING | {"wait": JOINING["wait"]}
+    text = "\n".join(drawn(report, 60, rate_of(50_000)))
+    for words in (
+        "12 of 40, due in 23 s",
+        "took part in 82%: 9 exchanged, 2 solo",
+        "1.871 nats = 2.699 bits per byte",
+        "2.0 MB · 50.0 kB/s of 125.0 kB/s",
+        "12.3 MB of 40.0 MB, 1.2 MB/s, 23 s left",
+        "203.0.113.9: clock:",
+    ):
+        assert words in text
+
+
+def test_strangers_cannot_send_commands_to_the_terminal() -> None:
+    evil = "\x1b[2J\x07\x9b31m[red]not markup[/red]"
+    refusal = {"seconds_ago": 1.0, "caller": evil, "code": evil, "reason": evil}
+    report = TRAINING | {"run": evil, "phase": evil, "refusals": [refusal], "directory": {"why": evil}}
+    report |= {"reachable": {"value": False, "why": evil}, "wait": JOINING["wait"] | {"name": evil}}
+    text = "".join(drawn(report, 300))
+    assert all(c.isprintable() for c in text)
+    assert "[red]not markup[/red]" in text
+
+
+def test_missing_parts_are_left_out() -> None:
+    least = {key: JOINING[key] for key in ("peer_id", "run_id", "status", "phase", "uptime_s")}
+    assert "joining" in "".join(drawn(least | {"bytes_sent": 0, "bytes_received": 0}, 80))
+    early = TRAINING | {"loss": None, "val_loss": None, "rounds": {}, "last_outcome": "", "next_due_in_s": None}
+    assert row(early, "loss") == row(early, "partner") == "none yet"
+    assert row(early, "rounds") == "none was due yet"
+    assert row(early, "round") == "12 of 40"
+    assert row(TRAINING | {"val_loss": [3, None, None]}, "hold-out") == "none yet"
+
+
+# -- the sparkline
+
+
+def test_a_sparkline_falls_as_the_loss_does_and_fills_the_width() -> None:
+    assert sparkline([8.0, 7, 6, 5, 4, 3, 2, 1], 8) == "█▇▆▅▄▃▂▁"
+    assert sparkline([8.0, 8, 6, 6, 1, 1], 3) == "█▆▁"
+    assert sparkline([2.0, 2.0], 10) == "▁▁"
+    assert sparkline([], 10) == sparkline([1.0], 0) == ""
+    assert len(sparkline([float(n) for n in range(1000)], 50)) == 50
+
+
+def test_a_loss_that_is_not_finite_leaves_no_mark() -> None:
+    history = History()
+    for step, loss in enumerate([2.0, float("nan"), float("inf"), 1.0]):
+        history.add(TRAINING | {"steps": step, "loss": loss}, float(step))
+    assert "█▁" in "\n".join(drawn(TRAINING, 60, history))
+
+
+def test_history_takes_each_step_once_and_is_bounded() -> None:
+    history = History()
+    for _ in range(3):
+        history.add(TRAINING, 0.0)
+    assert list(history.losses) == [1.871]
+    for step in range(MAX_LOSSES + 100):
+        history.add(TRAINING | {"steps": step}, float(step))
+    assert len(history.losses) == MAX_LOSSES

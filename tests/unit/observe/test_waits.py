@@ -1,0 +1,97 @@
+"""What a wait tells of itself, and how numbers are written."""
+
+from __future__ import annotations
+
+from peer.observe.text import amount, duration, harmless
+from peer.observe.waits import Waits, wait_line, words, worth_showing
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_transfer_tells_bytes_rate_and_time_left() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    waits.tell("fetching", 0, 4e6, "bytes")
+    clock.now += 2
+    waits.tell("fetching", 1e6, 4e6, "bytes")
+    report = waits.report()
+    assert report == {"name": "fetching", "done": 1e6, "total": 4e6, "unit": "bytes", "seconds": 2.0}
+    assert wait_line(report) == "fetching: 1.0 MB of 4.0 MB, 500.0 kB/s, 6 s left"
+
+
+def test_a_transfer_that_begins_anew_counts_anew() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    waits.tell("fetching", 3e6, 4e6, "bytes")
+    clock.now += 50
+    waits.tell("fetching", 0, 4e6, "bytes")
+    clock.now += 1
+    report = waits.report()
+    assert report is not None
+    assert report["seconds"] == 1.0
+    assert words(report) == "0 B of 4.0 MB", "no rate is made up"
+
+
+def test_a_wait_for_a_moment_goes_on_over_interruptions() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    waits.tell("waiting for a donor", 0, 600, "s")
+    waits.tell("fetching", 0, None, "bytes")
+    clock.now += 30
+    waits.tell("waiting for a donor", 30, 600, "s")
+    clock.now += 5
+    report = waits.report()
+    assert report is not None
+    assert report["done"] == report["seconds"] == 35.0
+    assert words(report) == "35 s of at most 10 min"
+
+
+def test_without_a_total_only_what_is_known_is_told() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    waits.tell("reading", 0, None, "s")
+    clock.now += 3
+    assert words(waits.report() or {}) == "3 s"
+    waits.tell("packing", 5, None, "files")
+    assert words(waits.report() or {}) == "5 files"
+
+
+def test_nothing_is_shown_before_two_seconds_or_after_the_end() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    assert not worth_showing(waits.report())
+    waits.tell("reading", 0, None, "s")
+    assert not worth_showing(waits.report())
+    clock.now += 2
+    assert worth_showing(waits.report())
+    waits.end()
+    assert waits.report() is None
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [amount(n, "bytes") for n in (0, 999, 1000, 12_345_678, 5e9)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "12.3 MB",
+        "5.0 GB",
+    ]
+    assert [duration(s) for s in (-1, 0.4, 119, 120, 7199, 12_000)] == [
+        "0 s",
+        "0 s",
+        "119 s",
+        "2 min",
+        "119 min",
+        "3 h 20 min",
+    ]
+    assert amount(3, "pieces") == "3 pieces"
+
+
+def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+    assert harmless("a\x1b[2Jb\nc\x9bd\u202ee") == "a\\x1b[2Jb\nc\\x9bd\\u202ee"
+    assert harmless("grün · 日本") == "grün · 日本"

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.errors import BadPayload, ManifestError
+from peer.identity import Identity
+from peer.protocol.messages import RunId
+from peer.protocol.ruling import Change, Ruling, describe, ruling
+from peer.run.amendments import DOMAIN, MAX_BYTES, Chain, SignedAmendment, keep, load, parse
+
+RUN = RunId(b"r" * 32)
+OPERATOR, SOMEBODY = Identity.generate(), Identity.generate()
+
+
+def chain() -> Chain:
+    return Chain(RUN, OPERATOR.peer_id)
+
+
+def three() -> Chain:
+    made = chain()
+    made.make(OPERATOR, 5, Change.LR_SCALE, "plateau", value=0.5)
+    made.make(OPERATOR, 7, Change.BAN, "lies", peer=SOMEBODY.peer_id)
+    made.make(OPERATOR, 9, Change.PAUSE, "")
+    return made
+
+
+def altered(which: int, by: Identity = OPERATOR, **fields: Any) -> SignedAmendment:
+    """Number `which` of the three with other fields, signed again."""
+    body = json.loads(three().signed[which - 1].raw) | fields
+    raw = json.dumps(body).encode()
+    return SignedAmendment(raw, by.sign(DOMAIN, raw))
+
+
+def test_another_copy_of_the_chain_takes_them_in_order() -> None:
+    made, copy = three(), chain()
+    for signed in made.signed:
+        copy.extend(signed)
+    assert copy.amendments == made.amendments
+    assert copy.head == made.head != bytes(RUN)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_gap_is_refused(first: int) -> None:
+    with pytest.raises(BadPayload, match="does not follow") as caught:
+        chain().extend(three().signed[first])
+    assert caught.value.code == "amendment_order"
+
+
+def test_twice_the_same_is_refused() -> None:
+    made = three()
+    with pytest.raises(BadPayload, match="does not follow"):
+        made.extend(made.signed[-1])
+    assert len(made.signed) == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (altered(1, SOMEBODY), "amendment_signature"),
+        (altered(1, run="00" * 32), "amendment_run"),
+        (altered(1, previous="00" * 32), "amendment_order"),
+        (altered(1, number=2), "amendment_order"),
+        (altered(1, number=0), "amendment"),
+        (altered(1, value=float("nan")), "amendment"),
+        (altered(1, value=-1.0), "amendment"),
+        (altered(1, value="0.5"), "amendment"),
+        (altered(1, round=-1), "amendment"),
+        (altered(1, change="format_the_disk"), "amendment"),
+        (altered(1, change="ban", peer="nobody"), "amendment"),
+        (altered(1, change="wire", low=3, high=2), "amendment"),
+        (altered(1, change="refound", digest=""), "amendment"),
+        (altered(1, format=2), "amendment"),
+        (altered(1, execute="rm"), "amendment"),
+        (altered(1, reason="\x1b[2J"), "amendment"),
+        (SignedAmendment(b"", b""), "amendment"),
+        (SignedAmendment(b"[" * 4000, b""), "amendment"),
+        (SignedAmendment(b" " * (MAX_BYTES + 1), b""), "amendment"),
+    ],
+)
+def test_what_does_not_check_is_refused_and_changes_nothing(bad: SignedAmendment, code: str) -> None:
+    held = chain()
+    with pytest.raises(BadPayload) as caught:
+        held.extend(bad)
+    assert caught.value.code == code
+    assert held.signed == []
+
+
+def test_a_round_before_the_former_ones_is_refused() -> None:
+    made = three()
+    with pytest.raises(BadPayload, match="before the one before") as caught:
+        made.make(OPERATOR, 8, Change.GO_ON, "")
+    assert caught.value.code == "amendment_order"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    with pytest.raises(BadPayload):
+        parse(raw)
+
+
+def test_who_lacks_some_gets_the_rest_and_a_fork_gets_nothing() -> None:
+    made = three()
+    assert made.since(0, bytes(RUN)) == made.signed
+    assert made.since(2, made.signed[1].digest) == made.signed[2:]
+    assert made.since(3, made.head) == []
+    assert made.since(9, b"?" * 32) == []
+    assert made.since(2, b"?" * 32) is None
+
+
+def test_what_holds_in_a_round() -> None:
+    made = three()
+    made.make(OPERATOR, 9, Change.GO_ON, "")
+    made.make(OPERATOR, 12, Change.UNBAN, "", peer=SOMEBODY.peer_id)
+    made.make(OPERATOR, 12, Change.WIRE, "", low=1, high=2)
+    made.make(OPERATOR, 13, Change.REFOUND, "diverged", digest="ab" * 32)
+    assert ruling(made.amendments, 4) == Ruling()
+    assert ruling(made.amendments, 5) == Ruling(lr_scale=0.5)
+    assert ruling(three().amendments, 9).paused == ""
+    assert ruling(made.amendments, 9) == Ruling(lr_scale=0.5, banned={SOMEBODY.peer_id: "lies"})
+    assert ruling(made.amendments, 13) == Ruling(lr_scale=0.5, wire=(1, 2), founded=b"\xab" * 32, founded_round=13)
+    for amendment in made.amendments:
+        assert f"from round {amendment.round} on" in describe(amendment)
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    made, read = three(), chain()
+    keep(tmp_path / "run.amendments", made)
+    assert load(tmp_path / "run.amendments", read) == made.amendments
+    assert load(tmp_path / "run.amendments", read) == []  # nothing new
+    assert load(tmp_path / "none", chain()) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw.replace(b"0.5", b"0.9"), lambda raw: raw[:-30], lambda raw: b"[1]\n"]
+)
+def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, damage: Any) -> None:
+    path = tmp_path / "run.amendments"
+    keep(path, three())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ManifestError, match=r"run.amendments, line \d: ") as caught:
+        load(path, chain())
+    assert caught.value.fix
+
+
+def test_another_amendment_under_a_number_in_force_is_refused(tmp_path: Path) -> None:
+    other, path = chain(), tmp_path / "run.amendments"
+    other.make(OPERATOR, 1, Change.PAUSE, "")
+    keep(path, other)
+    with pytest.raises(ManifestError, match="another amendment 1 is in force"):
+        load(path, three())
