@@ -102,8 +102,11 @@ class Played:
         round_: int = 0,
         fragment: int = 0,
         hold: bool = True,
+        lr_scale: float = 1.0,
     ) -> dict[str, Any]:
-        return self.call("work", steps=steps, until=until, round=round_, fragment=fragment, hold=hold)
+        return self.call(
+            "work", steps=steps, until=until, round=round_, fragment=fragment, hold=hold, lr_scale=lr_scale
+        )
 
     def apply(self, params: torch.Tensor, base: int, next_round: int, fragment: int = 0) -> None:
         start, end = self.session._layout.fragment_span(fragment)
@@ -242,7 +245,16 @@ def test_hold_ends_work_under_way(home: Path, data: Path) -> None:
     played = Played(home, data)
     played.start()
     played.line.waiting += [
-        {"id": 90, "op": "work", "steps": 10**6, "until": None, "round": 0, "fragment": 0, "hold": True},
+        {
+            "id": 90,
+            "op": "work",
+            "steps": 10**6,
+            "until": None,
+            "round": 0,
+            "fragment": 0,
+            "hold": True,
+            "lr_scale": 1.0,
+        },
         {"op": "hold"},
     ]
     with pytest.raises(Idle):
@@ -358,3 +370,17 @@ def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path: Path, home: Pa
     played.start()
     assert "failed" in played.call("save", folder=str(tmp_path / "missing"))
     assert played.work(steps=1)["steps"] == 1
+
+
+def test_the_operators_scale_multiplies_the_learning_rate(tmp_path: Path, data: Path) -> None:
+    played = Played(tmp_path, data)
+    played.start()
+    played.work(steps=1, lr_scale=1.0)
+    before = played.session._loop.learning_rate
+    played.session._loop.lr_scale = 1.0
+    played.work(steps=1, lr_scale=0.5)
+    played.session._loop.step_in_round -= 1
+    scaled = played.session._loop.learning_rate
+    played.session._loop.lr_scale = 1.0
+    assert before > 0
+    assert scaled == 0.5 * played.session._loop.learning_rate
