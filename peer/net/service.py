@@ -258,7 +258,10 @@ class ExchangeService:
         except TimeoutError:
             await self.gate.turn_away(context, "timeout", "the opening frame did not come", caller)
         except BadPayload as error:
-            self.gate.conduct.offence(caller, error.code, error.reason)
+            if (expecting := self._expecting(caller)) is not None:
+                _settle(expecting, error)  # our coordinator blames it
+            else:
+                self.gate.conduct.offence(caller, error.code, error.reason)
             await refuse(context, bad_payload_code(error), error.reason)
         except PartnerLost:
             return
@@ -289,6 +292,13 @@ class ExchangeService:
         else:
             if not accepting.done.done():
                 accepting.done.set_result(report)
+
+    def _expecting(self, caller: PeerId) -> asyncio.Future[SwapReport] | None:
+        """Where our coordinator waits for this caller to dial."""
+        for (peer, _), slot in self._slots.items():
+            if peer == caller and slot.serving is None and slot.accepting.done():
+                return slot.accepting.result().done
+        return None
 
     async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> Slot:
         """A place to wait for our coordinator in. Whom it is locked with always finds one."""

@@ -57,6 +57,9 @@ class Owner:
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return self.swap_answer
 
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        return [(b"%d" % number, head) for number in range(held, 3)]
+
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         return self.held
 
@@ -172,6 +175,15 @@ async def test_a_swap_gives_each_the_others_payload(low: End, high: End) -> None
     assert (first.bytes_received, second.bytes_received) == (len(other), len(one))
     assert first.sent_all
     assert second.sent_all
+
+
+@scenario
+async def test_the_amendments_one_lacks_are_handed_on(low: End, high: End) -> None:
+    assert await low.transport.fetch_amendments(high.record, 1, b"h" * 32, TIMEOUT) == [
+        (b"1", b"h" * 32),
+        (b"2", b"h" * 32),
+    ]
+    assert await low.transport.fetch_amendments(high.record, 3, b"h" * 32, TIMEOUT) == []
 
 
 @scenario

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 from peer.daemon.control import COMMANDS, _parse, _parse_reply, _Refused
-from peer.errors import ManifestError, PeerError, TicketError, UsageError
+from peer.errors import BadPayload, ManifestError, PeerError, TicketError, UsageError
+from peer.protocol.ruling import Change, Ruling, describe, ruling
+from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
+from peer.run.amendments import Chain, SignedAmendment
 from peer.run.manifest import default_text
 from peer.run.overrides import SECTIONS, apply_overrides
 from peer.run.schema import parse_manifest
@@ -54,6 +58,40 @@ def overrides() -> Target:
     corpus = tuple(f"format = 1\n[sync]\nsync_every = 5\n\0{setting}".encode() for setting in settings)
     refuses = (ManifestError, UsageError)
     return Target(name="overrides", run=run, corpus=corpus, refuses=refuses, tokens=TOML + LITERALS, limit=8192)
+
+
+def amendment() -> Target:
+    """What a chain takes is signed, of this run, and its successor."""
+
+    def first(change: Change, **fields: Any) -> bytes:
+        return Chain(RUN, OWNER.peer_id).make(OWNER, 3, change, "plateau", **fields).raw
+
+    wire, banned = first(Change.WIRE, low=1, high=2), first(Change.BAN, peer=OWNER.peer_id)
+    refound = first(Change.REFOUND, digest="ab" * 32)
+
+    def run(raw: bytes) -> None:
+        """Signed by the operator whatever it says, so that the checks behind the signature are reached."""
+        chain = Chain(RUN, OWNER.peer_id)
+        got = chain.extend(SignedAmendment(raw, OWNER.sign(AMENDMENT_DOMAIN, raw)))
+        assert (got.number, len(chain.signed)) == (1, 1)
+        assert describe(got).isprintable()
+        changed = ruling(chain.amendments, got.round) != Ruling()
+        assert changed or got.change in (Change.GO_ON, Change.UNBAN, Change.LR_SCALE)
+
+    corpus = (first(Change.LR_SCALE, value=0.5), first(Change.PAUSE), wire, banned, refound)
+    tokens = (
+        b'"lr_scale"',
+        b'"wire"',
+        b'"pause"',
+        b"NaN",
+        b"1e999",
+        b"-1",
+        b"\\u001b",
+        b'"number": 1',
+        b"[" * 50,
+        b"null",
+    )
+    return Target(name="amendment", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, limit=6000)
 
 
 def ticket() -> Target:
@@ -108,4 +146,4 @@ def control_reply() -> Target:
     )
 
 
-TARGETS = (manifest, overrides, ticket, control_request, control_reply)
+TARGETS = (manifest, overrides, amendment, ticket, control_request, control_reply)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from peer.cli.main import peer
+from peer.errors import ManifestError, UsageError
+from peer.identity import load_or_create
+from peer.protocol.messages import RunId
+from peer.protocol.ruling import Change
+from peer.run.amendments import Chain, load
+from peer.run.manifest import load_signed, write_new
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    write_new(tmp_path / "run.toml", load_or_create(tmp_path / "home" / "identity.key"))
+    return tmp_path / "run.toml"
+
+
+def amend(manifest: Path, *words: str, home: str = "home") -> str:
+    arguments = ["manifest", "amend", str(manifest), *words, "--home", str(manifest.parent / home)]
+    result = CliRunner().invoke(peer, arguments)
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def held(manifest: Path) -> Chain:
+    signed = load_signed(manifest)
+    chain = Chain(RunId(signed.run_id), signed.manifest.operator)
+    load(manifest.with_suffix(".amendments"), chain)
+    return chain
+
+
+def test_amendments_follow_one_another(manifest: Path) -> None:
+    who = load_or_create(manifest.parent / "other.key").peer_id
+    assert "learning rate times 0.5 (plateau)" in amend(
+        manifest, "lr-scale", "0.5", "--at-round", "9", "--reason", "plateau"
+    )
+    amend(manifest, "pause")
+    amend(manifest, "go-on")
+    amend(manifest, "ban", who)
+    amend(manifest, "wire", "1-2", "--at-round", "12")
+    amend(manifest, "refound", "AB" * 32)
+    made = held(manifest).amendments
+    assert [(a.number, a.round, a.change) for a in made] == [
+        (1, 9, Change.LR_SCALE),
+        (2, 9, Change.PAUSE),
+        (3, 9, Change.GO_ON),
+        (4, 9, Change.BAN),
+        (5, 12, Change.WIRE),
+        (6, 12, Change.REFOUND),
+    ]
+    assert (made[4].low, made[4].high, made[5].digest) == (1, 2, b"\xab" * 32)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lr-scale",),
+        ("lr-scale", "fast"),
+        ("lr-scale", "nan"),
+        ("lr-scale", "0"),
+        ("pause", "now"),
+        ("wire", "3-1"),
+        ("wire", "new"),
+        ("ban", "me"),
+        ("refound", "xyz"),
+        ("pause", "--reason", "\x1b[31m"),
+    ],
+)
+def test_what_cannot_be_is_said_with_what_to_give(manifest: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        amend(manifest, *words)
+    assert caught.value.fix
+    assert not manifest.with_suffix(".amendments").exists()
+
+
+def test_a_round_before_the_last_amendments_is_refused(manifest: Path) -> None:
+    amend(manifest, "pause", "--at-round", "20")
+    with pytest.raises(UsageError) as caught:
+        amend(manifest, "go-on", "--at-round", "19")
+    assert "--at-round 20 or later" in caught.value.fix
+    assert len(held(manifest).signed) == 1
+
+
+def test_only_the_operators_key_amends(manifest: Path) -> None:
+    with pytest.raises(ManifestError, match=r"names .* as operator; your key is"):
+        amend(manifest, "pause", home="somebody")
+
+
+def test_a_damaged_file_is_left_alone(manifest: Path) -> None:
+    amend(manifest, "pause")
+    path = manifest.with_suffix(".amendments")
+    damaged = path.read_bytes().replace(b"pause", b"go_on")
+    path.write_bytes(damaged)
+    with pytest.raises(ManifestError, match="line 1"):
+        amend(manifest, "go-on")
+    assert path.read_bytes() == damaged
