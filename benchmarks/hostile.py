@@ -101,10 +101,9 @@ async def hellos(target: Target) -> None:
 async def calls(target: Target) -> None:
     """Calls with an old token and without one, large messages, and streams that say nothing."""
     async with target.caller() as caller:
-        for token in (b"", b"x" * 32):
-            for _ in range(10):
-                with contextlib.suppress(Refused):
-                    await caller.unary("Offer", token)
+        for token in (b"", b"x" * 32) * 10:
+            with contextlib.suppress(Refused):
+                await caller.unary("Offer", token)
         with contextlib.suppress(Refused):
             token = await caller.hello()
             large = [asyncio.create_task(caller.unary("Offer", token, b"\0" * MAX_CHUNK)) for _ in range(32)]
@@ -174,8 +173,10 @@ class Liar:
 
     def on_manifest(self) -> None: ...
 
-    def on_state(self) -> None: ...
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        return []
 
+    def on_state(self) -> None: ...
     def on_piece(self, snapshot: str, piece: int) -> None: ...
 
 
@@ -253,8 +254,7 @@ class Turn:
 
 
 def rss_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def cpu_s(pid: int) -> float:
@@ -373,7 +373,6 @@ def report(
         ),
         "journal_lines": sum(isinstance(e, StandingLowered | CallerRefused) for e, _ in journal),
         "out_of_favour": len(status["out_of_favour"]),
-        "refusals_shown": len(status["refusals"]),
     }
     body["tokens_per_s_ratio"] = statistics.median(body["tokens_per_s_ratios"])
     for name, some in (("calm", calm), ("hostile", hostile)):

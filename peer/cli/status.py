@@ -10,6 +10,8 @@ import click
 
 from peer.cli.options import home
 
+ANSWERS = {True: "yes", False: "no", None: "not known"}
+
 
 @click.command("status", epilog="Example: peer status --json | jq .rounds")
 @home
@@ -24,16 +26,24 @@ def command(home: Path, as_json: bool) -> None:
         click.echo(json.dumps(report, indent=2))
         return
     for key, value in report.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{name} {number}" for name, number in value.items())
-        elif isinstance(value, list):
-            value = "".join(f"\n    {_entry(item)}" for item in value) or "none"
-        elif isinstance(value, float):
-            value = f"{value:.4g}"
-        click.echo(f"{key.replace('_', ' '):>18}  {value}")
+        click.echo(f"{key.replace('_', ' '):>18}  {_text(value)}")
+
+
+def _text(value: object) -> str:
+    """One value for a person."""
+    if isinstance(value, dict) and set(value) == {"value", "why"}:
+        return f"{ANSWERS[value['value']]}: {value['why']}"
+    if isinstance(value, dict):
+        told = [f"{name.replace('_', ' ')} {_text(number)}" for name, number in value.items()]
+        return ", ".join(told) or "none"
+    if isinstance(value, list):
+        return "".join(f"\n    {_entry(item)}" for item in value) or "none"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None or value == "" else str(value)
 
 
 def _entry(item: object) -> str:
     if isinstance(item, dict):
-        return "  ".join(str(value) for value in item.values())
-    return str(item)
+        return "  ".join(", ".join(value) if isinstance(value, list) else _text(value) for value in item.values())
+    return _text(item)

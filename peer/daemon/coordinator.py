@@ -15,10 +15,13 @@ from typing import TypeVar
 from torch import Tensor
 
 from peer.codec.plain import CODECS
+from peer.daemon.care import Care
 from peer.daemon.conduct import Conduct
 from peer.daemon.exchange import Exchange, Offload
 from peer.daemon.interfaces import Clock, Trainer, Transport, Work, WorkRequest
+from peer.daemon.leaving import Leaving
 from peer.daemon.matchmaker import Matchmaker
+from peer.daemon.orders import FetchFounded, Orders, nowhere
 from peer.daemon.plan import Exchanged, Live, Plan
 from peer.daemon.view import View
 from peer.errors import (
@@ -28,7 +31,6 @@ from peer.errors import (
     PartnerRefused,
     PartnerSilent,
     TrainerDied,
-    TrainerFailed,
 )
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -39,16 +41,12 @@ from peer.protocol.ruling import Ruling
 
 T = TypeVar("T")
 
-MAX_TRAINER_DEATHS = 5
-"""In a row, without a finished round between them: then the trainer is given up."""
 STALE_AFTER = 1.5
 """Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
 LINGER_S = 30.0
 """A peer that did all its rounds answers others no longer than this."""
 GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
-RETRY_S = 2.0
-"""Between two looks for a state that the operator named."""
 TOGETHER_S = 1.0
 """Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
 HELD_S = 3.0
@@ -75,7 +73,7 @@ class Coordinator:
         upto: dict[int, int] | None = None,
         ruling: Callable[[int], Ruling] = lambda round_: Ruling(),
         founded: bytes = b"",
-        fetch_founded: Callable[[bytes], Awaitable[Tensor | None]] | None = None,
+        fetch_founded: FetchFounded = nowhere,
         conduct: Conduct | None = None,
     ) -> None:
         """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
@@ -90,19 +88,16 @@ class Coordinator:
         self._offload = offload
         self._rounds = rounds
         self._on_boundary = on_boundary
-        self._ruling = ruling
-        self.founded = founded
-        self._fetch_founded = fetch_founded
+        self._orders = Orders(ruling, founded, fetch_founded)
         codec = CODECS[plan.method.codec]
         self._exchange = Exchange(transport, clock, codec, offload, plan.max_upload)
         self.conduct = conduct or Conduct(clock.now, emit)
         self.matchmaker = Matchmaker(plan.run_id, plan.me, transport, clock, view, self.conduct)
         self.live = Live()
-        self._leaving = asyncio.Event()
+        self._leaving = Leaving()
         self._round_seconds = 0.0
         self._based_at = 0.0
-        self._deaths = 0
-        self._upto = dict(upto or {})
+        self._care = Care(trainer, outer, emit, self._leaving, upto or {})
 
     # -- the whole run -----------------------------------------------------------------------------------------------
 
@@ -118,19 +113,14 @@ class Coordinator:
         round_ = self._first_round(first_round)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self._evaluate(round_))
-        while not self._leaving.is_set() and not self._finished(round_):
+        while not self._leaving and not self._finished(round_):
             self.live.round = round_
-            if self._ruling(round_).paused is not None:
-                round_ = await self._paused(round_)
-                continue
             try:
-                if (digest := self._ruling(round_).founded) != self.founded:
-                    round_ = await self._refound(round_, digest)
-                    continue
-                round_ = await self._round(round_)
+                standing = self._orders.stand_still(round_)
+                round_ = await (self._obey(round_) if standing else self._round(round_))
             except TrainerDied as death:
                 await self._revive(death, round_)
-        if not self._leaving.is_set():
+        if not self._leaving:
             await self._finish(round_)
 
     @property
@@ -145,7 +135,12 @@ class Coordinator:
 
     @property
     def leaving(self) -> bool:
-        return self._leaving.is_set()
+        return bool(self._leaving)
+
+    @property
+    def founded(self) -> bytes:
+        """Digest of the state the operator last refounded the run on, as far as our own goes back to it."""
+        return self._orders.founded
 
     def _first_round(self, first: int) -> int:
         if self._rounds.kind == "steps":
@@ -161,11 +156,11 @@ class Coordinator:
         """Peers of a local swarm begin together; and a clock in seconds has to have begun."""
         deadline = self._clock.now() + GATE_S
         while self._view.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
-            if await self._left_within(0.2):
+            if await self._leaving.within(0.2):
                 return
             await self._view.look()
         while self._rounds.kind == "seconds" and (wait := self._until_start()) > 0:
-            if await self._left_within(min(0.2, wait)):
+            if await self._leaving.within(min(0.2, wait)):
                 return
             await self._view.look()
 
@@ -185,43 +180,26 @@ class Coordinator:
         await self._supervised(lambda: self._evaluate(round_))
         deadline = self._clock.now() + LINGER_S
         while self._clock.now() < deadline and self._view.others_training():
-            if await self._left_within(0.5):
+            if await self._leaving.within(0.5):
                 return
             await self._view.look()
 
-    async def _paused(self, round_: int) -> int:
-        """Wait until the operator says go on; the round to go on with. A clock in seconds runs on meanwhile."""
-        self._emit(events.Paused(round=round_, reason=self._ruling(round_).paused or ""))
-        while (why := self._ruling(round_).paused) is not None:
-            self._set(Status.PAUSED, f"paused by the operator: {why}" if why else "paused by the operator")
-            if await self._left_within(1.0):
-                return round_
-            if self._rounds.kind == "seconds":
-                round_ = self.live.round = max(round_, self._rounds.round_at(self._clock.now()))
+    async def _obey(self, round_: int) -> int:
+        """Do as the operator says before this round; the round to go on with."""
+        round_, params = await self._orders.obey(round_, self._leaving, self._round_now, self._set, self._emit)
+        if params is not None:
+            self.drop_outstanding("the operator refounded the run")
+            self._outer.params.copy_(params)
+            self._outer.momentum.zero_()
+            await self._trainer.start(self._outer.params, round_, None)
         self._based_at = self._clock.now()
         self._set(Status.TRAINING, "training")
-        self._emit(events.WentOn(round=round_))
         return round_
 
-    async def _refound(self, round_: int, digest: bytes) -> int:
-        """Take the state the operator names in place of ours; the round to go on with. Until somebody gives it this
-        peer neither trains nor exchanges: it would pull the others back."""
-        assert self._fetch_founded is not None
-        self._set(Status.JOINING, "fetching the state that the operator goes on from")
-        while (params := await self._or_leave(self._fetch_founded(digest))) is None:
-            if await self._left_within(RETRY_S):
-                return round_
-            if self._rounds.kind == "seconds":
-                round_ = self.live.round = max(round_, self._rounds.round_at(self._clock.now()))
-        self.drop_outstanding("the operator refounded the run")
-        self._outer.params.copy_(params)
-        self._outer.momentum.zero_()
-        self.founded = digest
-        self._emit(events.Refounded(round=round_, digest=digest.hex()))
-        await self._trainer.start(self._outer.params, round_, None)
-        self._based_at = self._clock.now()
-        self._set(Status.TRAINING, "training")
-        return round_
+    def _round_now(self, round_: int) -> int:
+        if self._rounds.kind == "seconds":
+            self.live.round = max(round_, self._rounds.round_at(self._clock.now()))
+        return self.live.round
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -265,14 +243,14 @@ class Coordinator:
         self.live.phase = "applying"
         await self._trainer.apply(key, outer, work.processed, key.round + 1)
         self._based_at = self._clock.now()
-        self._deaths = 0
+        self._care.well()
 
     async def _work(self, key: RoundKey, due: float | None) -> Work | None:
         """Train until the round is due; None when we are leaving."""
         steps = int(self._rounds.sync_every) if due is None else None
         until = None if due is None else self._clock.raw(due)
-        scale = self._ruling(key.round).lr_scale
-        return await self._or_leave(self._trainer.work(WorkRequest(key, steps, until, hold=True, lr_scale=scale)))
+        scale = self._orders.lr_scale(key.round)
+        return await self._leaving.unless(self._trainer.work(WorkRequest(key, steps, until, hold=True, lr_scale=scale)))
 
     async def _seek(self) -> None:
         if self._plan.method.topology == "pair":
@@ -305,7 +283,7 @@ class Coordinator:
 
     async def _partner(self, closes: float) -> PeerId | None:
         self.live.phase = "looking for a partner"
-        return None if self._leaving.is_set() else await self.matchmaker.partner(closes)
+        return None if self._leaving else await self.matchmaker.partner(closes)
 
     async def _swap(self, partner: PeerId, key: RoundKey, own: Tensor, closes: float) -> tuple[Tensor, SwapReport]:
         record = self._view.peers.get(partner) or self._unknown(partner)
@@ -339,7 +317,7 @@ class Coordinator:
             self._outer.busy = False
 
     def _journal(self, key: RoundKey, work: Work, cut: Cut, got: Exchanged) -> None:
-        self._upto[key.fragment] = work.processed
+        self._care.journaled(key.fragment, work.processed)
         self.live.last_outcome, self.live.last_partner = got.outcome, got.partner or ""
         self.live.last_seconds = got.report.seconds if got.report else 0.0
         self._emit(
@@ -427,37 +405,13 @@ class Coordinator:
             await self._revive(death, self.live.round)
 
     async def _revive(self, death: TrainerDied, round_: int) -> None:
-        """Start the trainer again from `outer_params`; what it had done since the last outer step is dropped."""
-        while True:
-            self._deaths += 1
-            self._emit(events.TrainerDied(cause=death.cause))
-            if self._deaths > MAX_TRAINER_DEATHS:
-                raise TrainerFailed(
-                    f"the trainer died {self._deaths} times in a row, at last of: {death.cause}",
-                    "See trainer.log in the run's folder under --home. Too little memory is the usual cause.",
-                )
-            self.drop_outstanding(f"the trainer died: {death.cause}")
-            self.live.phase = "restarting the trainer"
-            if await self._left_within(min(30.0, 0.25 * 2**self._deaths)):
-                return
-            try:
-                info = await self._trainer.start(self._outer.params, round_, None)
-            except TrainerDied as again:
-                death = again
-                continue
-            self._emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
-            self._based_at = self._clock.now()
-            return
+        self.live.phase = "restarting the trainer"
+        await self._care.revive(death, round_)
+        self._based_at = self._clock.now()
 
     def drop_outstanding(self, reason: str) -> None:
         """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
-        counters = self._trainer.counters()
-        for fragment, base in enumerate(counters.base):
-            lost = counters.tokens - max(base, self._upto.get(fragment, 0))
-            if lost > 0:
-                dropped = lost * self._outer.layout.fragment_elements(fragment)
-                self._emit(events.Dropped(fragment=fragment, dropped=dropped, upto=counters.tokens, reason=reason))
-            self._upto[fragment] = counters.tokens
+        self._care.drop_outstanding(reason)
 
     # -- small things ------------------------------------------------------------------------------------------------
 
@@ -469,26 +423,6 @@ class Coordinator:
         """A locked partner that called us and is not in the directory yet: it has to dial."""
         now = self._clock.now()
         return PeerRecord(peer, self._plan.run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
-
-    async def _left_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._leaving.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    async def _or_leave(self, call: Awaitable[T]) -> T | None:
-        """The call's result, or None when we were told to leave first."""
-        running = asyncio.ensure_future(call)
-        leaving = asyncio.ensure_future(self._leaving.wait())
-        try:
-            await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return running.result() if running.done() else None
-        finally:
-            for task in (running, leaving):
-                task.cancel()
-            await asyncio.wait({running, leaving})
 
 
 def _code_of(error: ExchangeError, held_s: float) -> str:

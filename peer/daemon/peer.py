@@ -25,11 +25,12 @@ from peer.daemon.metrics import MetricsEndpoint, serving
 from peer.daemon.node import Node, NodeOptions, open_node, serve_control
 from peer.daemon.plan import Plan
 from peer.daemon.refound import fetch_founded, founded_on
+from peer.daemon.saving import Saving
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_report
 from peer.daemon.view import RECORD_TTL_S, View
 from peer.daemon.waiting import check_clock
-from peer.errors import ExchangeError, ManifestError, PeerError, TrainerDied
+from peer.errors import ExchangeError, ManifestError, PeerError
 from peer.net.directory.record import seal
 from peer.observe import events
 from peer.observe.journal import Journal
@@ -42,7 +43,7 @@ from peer.run.amendments import Chain
 from peer.run.home import Home, write_whole
 from peer.run.manifest import Manifest, SignedManifest, keep, load_signed
 from peer.run.presets import resolve
-from peer.state.checkpoint import CheckpointError, CheckpointStore
+from peer.state.checkpoint import CheckpointStore
 from peer.trainer.model import layout_of
 from peer.trainer.process import TrainerConfig, TrainerProcess
 
@@ -51,8 +52,6 @@ DRAIN_S = 8.0
 HELLO_S = 5.0
 CATCH_UP_FROM = 4
 """Before training, so many peers are asked for the operator's amendments."""
-CHECKPOINT_SHARE = 0.02
-"""Of the time, at most, goes into writing checkpoints: large models write them less often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,7 @@ class JoinOptions(NodeOptions):
     speed: float = 1.0
     """Part of the time the trainer may work, in (0, 1]."""
     checkpoint_every_s: float = 60.0
-    """At least; see CHECKPOINT_SHARE."""
+    """At least; see `peer.daemon.saving.SHARE`."""
     wait_s: float = 120.0
     """How long to wait for a first answer from the run."""
     min_peers: int = 1
@@ -105,7 +104,7 @@ class PeerDaemon:
         self._trainer: TrainerProcess | None = None
         self._view: View | None = None
         self._main: asyncio.Task[int] | None = None
-        self._checkpoint_due = 0.0  # the first one at the first boundary: a crash soon after still resumes
+        self._saving: Saving | None = None
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
         self._rng = random.Random()
@@ -193,7 +192,7 @@ class PeerDaemon:
         self._waits.end()
         node.say(f"state: {state.why}")
         coordinator = await self._prepare(manifest, layout, state, checkpoints, amendments)
-        return await self._train(coordinator, state, checkpoints)
+        return await self._train(coordinator, state)
 
     async def _prepare(
         self,
@@ -215,6 +214,16 @@ class PeerDaemon:
         )
         node.donor.learn = view.learn
         rounds = await self._round_clock(manifest)
+        saving = self._saving = Saving(
+            checkpoints,
+            node.run_id,
+            state.outer,
+            trainer,
+            self._bulk,
+            self._journal.append,
+            self._options.checkpoint_every_s,
+            lambda: {"peer_id": node.me, "founded": self._coordinator.founded.hex() if self._coordinator else ""},
+        )
         coordinator = Coordinator(
             Plan(
                 run_id=self._options.run_id,
@@ -233,7 +242,7 @@ class PeerDaemon:
             self._journal.append,
             self._bulk,
             rounds,
-            on_boundary=lambda round_: self._maybe_checkpoint(round_, state, checkpoints),
+            on_boundary=saving.maybe,
             upto=dict(self._journal.totals.upto),
             ruling=amendments.ruling,
             founded=self._founded_on(state, amendments),
@@ -259,7 +268,7 @@ class PeerDaemon:
         self._journal.append(events.TrainerStarted(device=info.device, reason=info.device_reason))
         return coordinator
 
-    async def _train(self, coordinator: Coordinator, state: FirstState, checkpoints: CheckpointStore) -> int:
+    async def _train(self, coordinator: Coordinator, state: FirstState) -> int:
         node = self._node
         view = self._view
         assert view is not None
@@ -288,7 +297,8 @@ class PeerDaemon:
                 task.cancel()
             await asyncio.wait({playing, *background})
         self._keep_start(coordinator.run_start)
-        await self._checkpoint(coordinator.live.round, state, checkpoints, None)
+        assert self._saving is not None
+        await self._saving.write(coordinator.live.round)
         return 0
 
     async def _limit_drain(self, coordinator: Coordinator, limit: asyncio.Timeout) -> None:
@@ -398,44 +408,6 @@ class PeerDaemon:
             threads=options.threads,
             device=options.device,
             speed=options.speed,
-        )
-
-    # -- checkpoints -------------------------------------------------------------------------------------------------
-
-    async def _maybe_checkpoint(self, round_: int, state: FirstState, checkpoints: CheckpointStore) -> None:
-        if time.monotonic() >= self._checkpoint_due:
-            await self._checkpoint(round_, state, checkpoints, self._trainer)
-
-    async def _checkpoint(
-        self, round_: int, state: FirstState, checkpoints: CheckpointStore, trainer: TrainerProcess | None
-    ) -> None:
-        """Write one; on failure the former stays and training goes on."""
-        began = time.monotonic()
-        self._checkpoint_due = began + self._options.checkpoint_every_s
-        trainer = trainer or self._trainer
-        assert trainer is not None
-        folder = None
-        try:
-            folder = checkpoints.begin()
-            async with asyncio.timeout(DRAIN_S / 2):
-                await trainer.save(folder)
-            tokens = trainer.counters().tokens
-            founded = self._coordinator.founded.hex() if self._coordinator is not None else ""
-            facts = {"round": round_, "tokens": tokens, "peer_id": self._node.me, "founded": founded}
-            outer = state.outer
-            digest = outer.layout.digest()
-            saved = await self._bulk(
-                lambda: checkpoints.commit(folder, outer.params, outer.momentum, self._options.run_id, digest, facts)
-            )
-        except (CheckpointError, TrainerDied, OSError) as error:  # a TimeoutError is an OSError
-            if folder is not None:
-                checkpoints.abandon(folder)
-            self._journal.append(events.CheckpointFailed(reason=str(error) or "the trainer did not answer in time"))
-            return
-        seconds = time.monotonic() - began
-        self._checkpoint_due = began + max(self._options.checkpoint_every_s, seconds / CHECKPOINT_SHARE)
-        self._journal.append(
-            events.Checkpointed(round=round_, folder=saved.folder.name, seconds=seconds, bytes=saved.nbytes)
         )
 
     # -- what others and the person see ------------------------------------------------------------------------------

@@ -74,6 +74,9 @@ class Owner:
 
     def on_manifest(self) -> None: ...
 
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        return []
+
     def on_state(self) -> None: ...
 
     def on_piece(self, snapshot: str, piece: int) -> None: ...
@@ -233,7 +236,17 @@ WRONG_SUM = HEADER.pack(b"PEER", 1, 2, 0, 0, 8, 1) + b"12345678"
         ([opening(8), pack(Kind.CHUNK, 0, b"123456789")], "length"),
         ([opening(8), pack(Kind.CHUNK, 0, b"12345678"), pack(Kind.END, 8, b"\0" * 32)], "digest"),
     ],
-    ids=["no opening", "2**40", "zero length", "checksum", "garbage", "half a header", "empty chunk", "too long", "digest"],
+    ids=[
+        "no opening",
+        "2**40",
+        "zero length",
+        "checksum",
+        "garbage",
+        "half a header",
+        "empty chunk",
+        "too long",
+        "digest",
+    ],
 )
 def test_wrong_bytes_end_a_swap_by_name_on_both_sides(frames: list[bytes], code: str) -> None:
     @attack
