@@ -13,6 +13,7 @@ import asyncio
 import collections
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -111,6 +112,23 @@ def main() -> None:
                 print(f"--- {log}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-30:]))
             raise
         print(json.dumps({**found, "connections_not_let_in": router.dropped}, indent=1))
+    wrong = complaints(found["peers"], router.dropped)
+    print("\n".join(wrong) or "every pair that can form formed, none hung", file=sys.stderr)
+    sys.exit(bool(wrong))
+
+
+def complaints(peers: dict[str, Any], dropped: int) -> list[str]:
+    """What should not be."""
+    wrong = [f"{name}: exit {p['exit']}" for name, p in peers.items() if p["exit"] != [0]]
+    wrong += [f"{name}: {p['due']} rounds due" for name, p in peers.items() if p["due"] != sum(p["outcomes"].values())]
+    wrong += [f"{name} is reachable: {p['reachable']}" for name, p in peers.items() if reached(p) != (name == "public")]
+    wrong += [f"public never met {name}" for name in ("home-1", "home-2") if not peers["public"]["partners"].get(name)]
+    wrong += [f"{name} met its like" for name in ("home-1", "home-2") if set(peers[name]["partners"]) != {"public"}]
+    return wrong if dropped else [*wrong, "the router had nothing to refuse: the homes were not closed"]
+
+
+def reached(peer: dict[str, Any]) -> bool:
+    return bool(peer["reachable"]["value"])
 
 
 if __name__ == "__main__":

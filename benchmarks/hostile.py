@@ -3,7 +3,7 @@ caller does everything it should not to the first peer (B): wrong checksums, sha
 infinity, absurd norms, empty streams, garbage, half a payload, silence, forged and replayed records, replayed proofs
 and tokens, a foreign run, idle connections and streams, floods of calls and large messages.
 
-    python benchmarks/hostile.py [--seconds 30] [--turns 2] [--json hostile.json]
+    python benchmarks/hostile.py [--seconds 30] [--turns 2]
 
 Prints for the victim: growth of its resident memory, its trainer's tokens per second in B over A, when its rounds ended
 against their deadlines, and which refusals it journaled. Attacker and victim share the machine: a slower trainer may
@@ -47,6 +47,7 @@ from peer.v1 import exchange_pb2 as pb
 
 SETTINGS = ["sync.clock=seconds", "sync.sync_every=10", "sync.codec=fp32", "train.total_rounds=100000"]
 SETTINGS += ["train.eval_every=1000"]
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 
 @dataclass
@@ -115,9 +116,7 @@ async def calls(target: Target) -> None:
 async def idlers(target: Target) -> None:
     """Connections that never shake hands, and Hellos in which only a large half is said."""
     host, _, port = target.endpoint.rpartition(":")
-    sockets: list[socket.socket] = []
-    with contextlib.suppress(OSError):
-        sockets += [socket.create_connection((host, int(port)), timeout=2) for _ in range(100)]
+    sockets = [socket.create_connection((host, int(port)), timeout=2) for _ in range(100)]
     async with target.caller() as caller:
         streams = [caller.channel.stream_stream("/peer.v1.Exchange/Hello")(timeout=20) for _ in range(80)]
         body = pb.HelloRequest(open=pb.HelloOpen(record=b"\0" * (MAX_CHUNK - 1000))).SerializeToString()
@@ -221,7 +220,7 @@ async def attack(target: Target, seconds: float, liars: dict[str, Identity], loc
     async def again(what: Callable[[], Awaitable[None]], after_s: float, pause_s: float) -> None:
         await asyncio.sleep(after_s)
         while True:
-            with contextlib.suppress(Refused, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            with contextlib.suppress(Refused, OSError, *BROKEN):
                 await what()
             await asyncio.sleep(pause_s)
 
@@ -248,7 +247,6 @@ class Turn:
     tokens_per_training_s: float = 0.0
     attacker_cpu_s: float = 0.0
     daemon_cpu_s: float = 0.0
-    """Of the victim's daemon, its trainer not included."""
     rss_mb: list[float] = field(default_factory=list)
     ended: float = 0.0
 
@@ -270,7 +268,7 @@ async def sample(pid: int, into: list[float]) -> None:
 
 async def counters(daemon: Daemon) -> dict[str, Any]:
     for _ in range(20):
-        if (status := await daemon.status()) is not None and "tokens" in status:
+        if "tokens" in (status := await daemon.status() or {}):
             return status
         await asyncio.sleep(0.5)
     raise SystemExit(f"the victim does not answer:\n{daemon.last_words()}")
@@ -289,10 +287,10 @@ async def play(turn: Turn, target: Target, seconds: float, liars: dict[str, Iden
     after, turn.ended = await counters(target.daemon), time.time()
     turn.daemon_cpu_s += cpu_s(process.pid)
     turn.attacker_cpu_s = time.process_time() - cpu
-    turn.tokens_per_s = (after["tokens"] - before["tokens"]) / (turn.ended - began)
-    training = after["seconds_training"] - before["seconds_training"]
-    turn.tokens_per_training_s = (after["tokens"] - before["tokens"]) / training
-    turn.seconds_waiting = after["seconds_waiting"] - before["seconds_waiting"]
+    done = {name: after[name] - before[name] for name in ("tokens", "seconds_training", "seconds_waiting")}
+    turn.tokens_per_s = done["tokens"] / (turn.ended - began)
+    turn.tokens_per_training_s = done["tokens"] / done["seconds_training"]
+    turn.seconds_waiting = done["seconds_waiting"]
     sampling.cancel()
     await asyncio.wait({sampling})
 
@@ -350,6 +348,14 @@ def read_journal(daemon: Daemon) -> list[tuple[Event, float]]:
     return [line for path in daemon.home.rglob("journal*") if path.is_file() for line in read_lines(path) if line]
 
 
+def codes(journal: list[tuple[Event, float]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for event, _ in journal:
+        if isinstance(event, StandingLowered | CallerRefused):
+            found[event.code] += event.times
+    return dict(found)
+
+
 def report(
     played: list[Turn], journal: list[tuple[Event, float]], status: dict[str, Any], locked: Counter[str]
 ) -> dict[str, Any]:
@@ -365,12 +371,7 @@ def report(
         ],
         "attacker_cpu_s": sum(turn.attacker_cpu_s for turn in hostile),
         "locked_with_a_liar": dict(locked),
-        "codes": dict(
-            sum(
-                (Counter({e.code: e.times}) for e, _ in journal if isinstance(e, StandingLowered | CallerRefused)),
-                Counter[str](),
-            )
-        ),
+        "codes": codes(journal),
         "journal_lines": sum(isinstance(e, StandingLowered | CallerRefused) for e, _ in journal),
         "out_of_favour": len(status["out_of_favour"]),
     }
@@ -389,14 +390,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0, help="Of one turn.")
     parser.add_argument("--turns", type=int, default=2, help="Pairs of A and B.")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peer-hostile-") as name:
         body = asyncio.run(measure(Path(name), options.seconds, options.turns))
-    for key, value in body.items():
-        print(f"{key:>24}  {value if not isinstance(value, float) else f'{value:.3f}'}")
-    if options.json:
-        options.json.write_text(json.dumps(body, indent=2) + "\n")
+    print(json.dumps(body, indent=2))
 
 
 if __name__ == "__main__":

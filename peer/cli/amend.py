@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from peer import identity as identities
 from peer.cli.options import home, identity_path
 from peer.errors import BadPayload, ManifestError, UsageError
 from peer.protocol.messages import RunId
+from peer.protocol.roundclock import RoundClock
 from peer.protocol.ruling import Change, describe
 from peer.run.amendments import Chain, beside, keep, load
 from peer.run.home import Home
-from peer.run.manifest import load_signed
+from peer.run.manifest import SignedManifest, load_signed
 
 WORDS = {change.value.replace("_", "-"): change for change in Change}
 NEEDS = {
@@ -31,6 +33,7 @@ NEEDS = {
 @click.argument("change", type=click.Choice(list(WORDS)))
 @click.argument("value", required=False)
 @click.option("--at-round", type=click.IntRange(0), help="First round it holds in.  [default: as soon as it is known]")
+@click.option("--in-rounds", type=click.IntRange(1), help="Instead: so many rounds ahead of now.")
 @click.option("--reason", default="", help="For every volunteer to read.")
 @home
 @identity_path
@@ -39,6 +42,7 @@ def command(
     change: str,
     value: str | None,
     at_round: int | None,
+    in_rounds: int | None,
     reason: str,
     home: Path,
     identity_path: Path | None,
@@ -57,6 +61,10 @@ def command(
         )
     chain = Chain(RunId(signed.run_id), signed.manifest.operator)
     load(beside(file), chain)
+    if in_rounds is not None:
+        if at_round is not None:
+            raise UsageError("--at-round and --in-rounds name two rounds", "Give one of them.")
+        at_round = max(0, _round_now(signed, home)) + in_rounds
     kind, earliest = WORDS[change], chain.amendments[-1].round if chain.amendments else 0
     try:
         chain.make(operator, earliest if at_round is None else at_round, kind, reason, **_fields(kind, value))
@@ -68,6 +76,21 @@ def command(
     keep(beside(file), chain)
     click.echo(describe(chain.amendments[-1]))
     click.echo(f"wrote {beside(file)}; a bootstrap node that runs from {file} reads it within seconds")
+
+
+def _round_now(signed: SignedManifest, home: Path) -> int:
+    """By this machine's clock and the start that the manifest, or the bootstrap node under this home, knows. Raises
+    UsageError when that cannot tell it."""
+    sync, advice = signed.manifest.sync, "Give --at-round; `peer status` of any peer tells the round."
+    if sync.clock != "seconds":
+        raise UsageError("this run counts its rounds in inner steps: only its peers know the round", advice)
+    start = signed.manifest.start
+    if not start:
+        try:
+            start = float((Home(home).run(signed.run_id).path / "run_start").read_text())
+        except (OSError, ValueError):
+            raise UsageError(f"the home {home} does not know when the run began (if it did)", advice) from None
+    return RoundClock(sync.clock, sync.sync_every, 1, start).round_at(time.time())
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:

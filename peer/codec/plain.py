@@ -1,4 +1,4 @@
-"""Codecs that keep one number an element: fp32 and bf16, little endian, in order."""
+"""Codecs that keep one number an element: fp32, bf16 and fp16, little endian, in order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from torch import Tensor
 
 from peer.errors import BadPayload
 
+Payload = bytes | bytearray | memoryview
+
 
 class Codec(Protocol):
-    """Tensors to bytes and back. `encode` takes a flat fp32 tensor of finite values; `decode` checks the length and
-    raises BadPayload when it is wrong; it does not look at the values."""
+    """Tensors to bytes and back, without state.
+
+    `nbytes`: the exact length of the payload of so many elements.
+    `encode`: takes a flat fp32 tensor of finite values (an invariant of the sender: asserted, except by fp32 and bf16,
+    whose user has just looked). The same values always give the same bytes.
+    `decode`: a fresh flat fp32 tensor; the payload is not kept. Raises BadPayload when the length is wrong, and when
+    bytes are none that `encode` can write. Only fp32 and bf16 let NaN and infinity through: their user looks."""
 
     name: str
 
@@ -21,11 +28,11 @@ class Codec(Protocol):
 
     def encode(self, values: Tensor) -> bytes: ...
 
-    def decode(self, payload: bytes | bytearray | memoryview, elements: int) -> Tensor: ...
+    def decode(self, payload: Payload, elements: int) -> Tensor: ...
 
 
 class Plain:
-    """A plain cast to `dtype` and back."""
+    """A cast to `dtype` and back, to nearest, ties to even."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.name = name
@@ -35,18 +42,53 @@ class Plain:
         return elements * self._dtype.itemsize
 
     def encode(self, values: Tensor) -> bytes:
-        return values.to(self._dtype).contiguous().view(torch.uint8).numpy().tobytes()
+        return to_bytes(values.to(self._dtype))
 
-    def decode(self, payload: bytes | bytearray | memoryview, elements: int) -> Tensor:
+    def decode(self, payload: Payload, elements: int) -> Tensor:
         """A fresh fp32 tensor; the payload is not kept."""
-        if len(payload) != self.nbytes(elements):
-            raise BadPayload("length", f"{self.name}: {len(payload)} bytes for {elements} elements")
-        if elements == 0:
-            return torch.empty(0)
-        raw = torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy())
-        return raw.view(self._dtype).to(torch.float32)
+        return from_bytes(self, payload, elements).view(self._dtype).to(torch.float32)
+
+
+class Saturating(Plain):
+    """A cast to a `dtype` of small range: what is beyond its largest number becomes that number, never infinity."""
+
+    def encode(self, values: Tensor) -> bytes:
+        assert finite(values), f"{self.name}: values that are not finite cannot be sent"
+        largest = torch.finfo(self._dtype).max
+        return super().encode(values.clamp(-largest, largest))
+
+    def decode(self, payload: Payload, elements: int) -> Tensor:
+        """As Plain.decode; raises BadPayload `not_finite` for NaN and infinity, too."""
+        values = super().decode(payload, elements)
+        if not finite(values):
+            raise BadPayload("not_finite", f"{self.name}: the payload holds NaN or infinity")
+        return values
+
+
+def finite(values: Tensor) -> bool:
+    """Whether no element is NaN or infinite; makes no temporary."""
+    if values.numel() == 0:
+        return True
+    low, high = torch.aminmax(values)
+    return bool(low.isfinite()) and bool(high.isfinite())
+
+
+def to_bytes(values: Tensor) -> bytes:
+    """The bytes of a flat tensor of any dtype."""
+    return values.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def from_bytes(codec: Codec, payload: Payload, elements: int) -> Tensor:
+    """A copy of the payload as a flat uint8 tensor. Raises BadPayload unless it is as long as the codec says."""
+    if len(payload) != codec.nbytes(elements):
+        raise BadPayload("length", f"{codec.name}: {len(payload)} bytes for {elements} elements")
+    if len(payload) == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy())
 
 
 FP32 = Plain("fp32", torch.float32)
 BF16 = Plain("bf16", torch.bfloat16)
+FP16 = Saturating("fp16", torch.float16)
 CODECS: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16)}
+"""Those good enough for whole params, by the name the manifest uses."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from peer.daemon.interfaces import Clock, Transport
-from peer.errors import BadPayload, ExchangeError, JoinRefused, ManifestError
+from peer.errors import BadPayload, ExchangeError, HomeUnusable, JoinRefused, ManifestError
 from peer.observe import events
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Status
 from peer.protocol.ruling import Amendment, Ruling, describe, ruling
@@ -23,10 +23,14 @@ MAX_HANDED_ON = 64
 class Amendments:
     """One daemon's. `told` is called with every amendment that is new here."""
 
-    def __init__(self, chain: Chain, path: Path | None, emit: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self, chain: Chain, path: Path | None, emit: Callable[[events.Event], None], *, in_steps: bool = False
+    ) -> None:
         """Reads what was kept (None: nothing is, in simulations). A kept file that does not check counts as
-        far as it does; the rest is asked anew."""
+        far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps."""
         self._chain = chain
+        self._in_steps = in_steps
+        self._ruled: tuple[int, int, Ruling] = (-1, -1, Ruling())
         self._path = path
         self._emit = emit
         self._refused: set[tuple[PeerId, str]] = set()
@@ -38,16 +42,24 @@ class Amendments:
             emit(events.AmendmentRefused(peer="", code="kept", reason=damaged.found))
 
     def ruling(self, round_: int) -> Ruling:
-        """What holds in this round, by the amendments known here."""
-        return ruling(self._chain.amendments, round_)
+        """What holds in this round, by the amendments known here. Asked at every call of another peer: the last answer
+        is kept."""
+        known = len(self._chain.amendments)
+        if self._ruled[:2] != (round_, known):
+            self._ruled = round_, known, ruling(self._chain.amendments, round_, in_steps=self._in_steps)
+        return self._ruled[2]
+
+    def latest(self, count: int) -> list[str]:
+        """The last ones, for a person."""
+        return [describe(amendment) for amendment in self._chain.amendments[-count:]]
 
     @property
     def count(self) -> int:
         return len(self._chain.signed)
 
     def since(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        """For one who asks: what it lacks, in order; nothing for one that holds a foreign chain."""
-        lacking = self._chain.since(held, head) or []
+        """For one who asks: what it lacks, in order."""
+        lacking = self._chain.since(held, head)
         return [(signed.raw, signed.signature) for signed in lacking[:MAX_HANDED_ON]]
 
     def read(self, operators_file: Path) -> None:
@@ -59,11 +71,11 @@ class Amendments:
             self._new_since(before)
 
     async def ask(self, transport: Transport, record: PeerRecord) -> None:
-        """Get what we lack from one peer. Never raises: what does not check is journaled, once a peer and code."""
+        """Get all we lack from one peer. Never raises: what does not check is journaled, once a peer and code."""
         before = self.count
         try:
-            for raw, signature in await transport.fetch_amendments(record, before, self._chain.head, ASK_TIMEOUT_S):
-                self._chain.extend(SignedAmendment(raw, signature))
+            while await self._take(transport, record):
+                continue
         except BadPayload as bad:
             if (record.peer_id, bad.code) not in self._refused and len(self._refused) < 1024:
                 self._refused.add((record.peer_id, bad.code))
@@ -73,14 +85,25 @@ class Amendments:
         finally:
             self._new_since(before)
 
+    async def _take(self, transport: Transport, record: PeerRecord) -> bool:
+        """Ask once; whether there was anything."""
+        held = self.count
+        given = await transport.fetch_amendments(record, held, self._chain.head, ASK_TIMEOUT_S)
+        for raw, signature in given[:MAX_HANDED_ON]:
+            self._chain.extend(SignedAmendment(raw, signature))
+        return self.count > held
+
     def _new_since(self, before: int) -> None:
         if self.count == before:
             return
-        if self._path is not None:
-            keep(self._path, self._chain)
         for amendment in self._chain.amendments[before:]:
             self._emit(events.Amended(number=amendment.number, round=amendment.round, change=describe(amendment)))
             self.told(amendment)
+        try:
+            if self._path is not None:
+                keep(self._path, self._chain)
+        except HomeUnusable as error:  # obeyed all the same; after a restart the others tell again
+            self._emit(events.AmendmentRefused(peer="", code="not_kept", reason=error.found))
 
     async def run(
         self,
@@ -102,7 +125,7 @@ class Amendments:
 def check(now: Ruling, me: PeerId) -> None:
     """Raises JoinRefused when the operator keeps this peer out."""
     if me in now.banned:
-        why = now.banned[me] or "no reason was given"
+        why = now.banned[me]
         raise JoinRefused(f"the operator of this run has banned this peer: {why}", "Ask the operator of the run.")
     if now.wire is not None and not now.wire[0] <= WIRE_VERSION <= now.wire[1]:
         low, high = now.wire

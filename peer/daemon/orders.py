@@ -73,7 +73,8 @@ class Orders:
     ) -> int:
         why = self._ruling(round_).paused
         emit(events.Paused(round=round_, reason=why or ""))
-        tell(Status.PAUSED, f"paused by the operator: {why}" if why else "paused by the operator")
+        since = f"paused by the operator since round {round_}"
+        tell(Status.PAUSED, f"{since}: {why}" if why else since)
         while self._ruling(round_).paused is not None:
             if await leaving.within(LOOK_EVERY_S):
                 return round_

@@ -24,7 +24,7 @@ from peer.daemon.memory import check_memory, free_bytes, need_of, trains_in_main
 from peer.daemon.metrics import MetricsEndpoint, serving
 from peer.daemon.node import Node, NodeOptions, open_node, serve_control
 from peer.daemon.plan import Plan
-from peer.daemon.refound import fetch_founded, founded_on
+from peer.daemon.refound import FoundedStates, founded_on
 from peer.daemon.saving import Saving
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_report
@@ -214,6 +214,7 @@ class PeerDaemon:
         )
         node.donor.learn = view.learn
         rounds = await self._round_clock(manifest)
+        founded_states = FoundedStates(layout, node.transport, self._bulk)
         saving = self._saving = Saving(
             checkpoints,
             node.run_id,
@@ -246,7 +247,7 @@ class PeerDaemon:
             upto=dict(self._journal.totals.upto),
             ruling=amendments.ruling,
             founded=self._founded_on(state, amendments),
-            fetch_founded=lambda digest: self._fetch_founded(digest, layout),
+            fetch_founded=lambda digest: self._fetch_founded(digest, founded_states),
             conduct=self._conduct,
         )
         self._journal.append(
@@ -312,7 +313,8 @@ class PeerDaemon:
         """What is kept and what the others hold, before anything is trained."""
         node = self._node
         chain = Chain(node.run_id, signed.manifest.operator)
-        held = Amendments(chain, node.folder.path / "amendments.jsonl", self._journal.append)
+        kept, in_steps = node.folder.path / "amendments.jsonl", signed.manifest.sync.clock == "steps"
+        held = Amendments(chain, kept, self._journal.append, in_steps=in_steps)
         held.told = lambda amendment: node.say(describe(amendment))
         node.donor.amendments = held
         node.transport.obey(lambda peer: self._ruling().banned.get(peer, ""))
@@ -327,8 +329,8 @@ class PeerDaemon:
             return state.founded
         return founded_on(state.outer.params, state.round, amendments.ruling(MAX_ROUND))
 
-    async def _fetch_founded(self, digest: bytes, layout: Layout) -> torch.Tensor | None:
-        return await fetch_founded(digest, layout, await self._known(), self._node.transport)
+    async def _fetch_founded(self, digest: bytes, states: FoundedStates) -> torch.Tensor | None:
+        return await states.fetch(digest, await self._known())
 
     def _ruling(self) -> Ruling:
         held = self._node.donor.amendments

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from peer.trainer.process import TrainerProcess
 
 
+SHOWN_AMENDMENTS = 5
+"""The last ones; the journal names all."""
+
+
 @dataclass(slots=True)
 class Facts:
     """What the daemon knows of itself beside its parts."""
@@ -52,6 +56,7 @@ def status_report(
         "endpoints": list(node.endpoints()),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
         "amendments": 0 if node.donor.amendments is None else node.donor.amendments.count,
+        "amended": [] if node.donor.amendments is None else node.donor.amendments.latest(SHOWN_AMENDMENTS),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "clock_correction_s": node.clock.correction,

@@ -4,6 +4,7 @@ of three exceptions."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,6 +49,7 @@ from peer.v1 import exchange_pb2 as pb
 T = TypeVar("T")
 
 SERVICE = "peer.v1.Exchange"
+CLOSE_S = 3.0
 MAX_CALLS = 256
 MAX_CONNECTIONS = 384
 """In all; measured 45 to 75 KB each. gRPC cannot count them by address, and without a bound one caller could use up the
@@ -143,7 +145,9 @@ class GrpcTransport:
         """Calls under way end within a second."""
         await self._channels.close()
         if self._server is not None:
-            await self._server.stop(0.5)
+            with contextlib.suppress(TimeoutError):  # gRPC has been seen not to return; the process ends anyway
+                async with asyncio.timeout(CLOSE_S):
+                    await self._server.stop(0.5)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         service, unary = self._service, self._service.gate.unary

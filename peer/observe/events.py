@@ -248,12 +248,14 @@ class Amended(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AmendmentRefused(Event):
-    """Somebody handed us an amendment that does not check, or one out of order."""
+    """Somebody handed us an amendment that does not check, is out of order, or one of two under one number that the
+    operator signed; or one that holds could not be kept on disk."""
 
     kind: ClassVar[str] = "amendment_refused"
     peer: str
     """Who handed it on; empty: our own file."""
     code: str
+    """`amendment` and what did not check of it, `kept` or `not_kept` for our own file."""
     reason: str
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from peer.protocol.messages import PeerId
 
 NOBODY = PeerId("")
+NO_REASON = "no reason was given"
 
 
 class Change(enum.StrEnum):
@@ -56,18 +57,20 @@ class Ruling:
     """The operator's reason while paused."""
     wire: tuple[int, int] | None = None
     banned: Mapping[PeerId, str] = field(default_factory=dict)
-    """Peer to reason."""
+    """Peer to reason, which is never empty."""
     founded: bytes = b""
     """Digest of the state to go on from; empty: the run's first one."""
     founded_round: int = 0
     """The round in which that took effect."""
 
 
-def ruling(amendments: Iterable[Amendment], round_: int) -> Ruling:
-    """The amendments that have taken effect by `round_`, one after another."""
+def ruling(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = False) -> Ruling:
+    """The amendments that have taken effect by `round_`, one after another. `in_steps`: rounds are counted in inner
+    steps. Then none comes during a pause, so the word to go on ends it as soon as it is known, whatever its round."""
     now = Ruling()
     for amendment in amendments:
-        if amendment.round <= round_:
+        ends_the_pause = in_steps and now.paused is not None and amendment.change is Change.GO_ON
+        if amendment.round <= round_ or ends_the_pause:
             now = _after(now, amendment)
     return now
 
@@ -83,7 +86,7 @@ def _after(now: Ruling, amendment: Amendment) -> Ruling:
         case Change.WIRE:
             return replace(now, wire=(amendment.low, amendment.high))
         case Change.BAN:
-            return replace(now, banned={**now.banned, amendment.peer: amendment.reason})
+            return replace(now, banned={**now.banned, amendment.peer: amendment.reason or NO_REASON})
         case Change.UNBAN:
             return replace(now, banned={peer: why for peer, why in now.banned.items() if peer != amendment.peer})
         case Change.REFOUND:

@@ -104,13 +104,17 @@ class Chain:
         """Add the next one.
 
         Raises BadPayload and changes nothing: `amendment` (garbled), `amendment_run`, `amendment_signature`,
-        `amendment_order` (a gap, another predecessor, or a round before the former one's)."""
+        `amendment_fork` (the operator signed another one under a number held here), `amendment_order` (a gap, another
+        predecessor, or a round before the former one's)."""
         body = parse(signed.raw)
         if bytes.fromhex(body.run) != self._run_id:
             raise BadPayload("amendment_run", "an amendment of another run")
         if not verify(self._key, DOMAIN, signed.raw, signed.signature):
             raise BadPayload("amendment_signature", "an amendment that the operator did not sign")
         held = len(self.signed)
+        if body.number <= held and self.signed[body.number - 1].raw != signed.raw:
+            reason = f"the operator signed two amendments number {body.number}; the one that came first holds here"
+            raise BadPayload("amendment_fork", reason)
         if body.number != held + 1 or bytes.fromhex(body.previous) != self.head:
             raise BadPayload("amendment_order", f"amendment {body.number} does not follow on number {held} held here")
         if self.amendments and body.round < self.amendments[-1].round:
@@ -119,12 +123,13 @@ class Chain:
         self.amendments.append(_amendment(body))
         return self.amendments[-1]
 
-    def since(self, held: int, head: bytes) -> list[SignedAmendment] | None:
-        """What one who holds `held` of them, the last with digest `head`, lacks; None: it holds others than we."""
-        if held > len(self.signed):
-            return []
-        ours = self.signed[held - 1].digest if held else bytes(self._run_id)
-        return self.signed[held:] if ours == head else None
+    def since(self, held: int, head: bytes) -> list[SignedAmendment]:
+        """What one who holds `held` of them, the last with digest `head`, lacks. Whoever holds another one there gets
+        ours of that number too: so it sees that the operator signed two."""
+        if not 0 < held <= len(self.signed):
+            return self.signed[held:]
+        same = self.signed[held - 1].digest == head
+        return self.signed[held:] if same else self.signed[held - 1 :]
 
     def make(self, operator: Identity, round_: int, change: Change, reason: str, **fields: Any) -> SignedAmendment:
         """Write, sign and add the next amendment. Raises BadPayload when it does not check."""

@@ -106,7 +106,8 @@ class SimulatedSwarm:
         trainer = FakeTrainer(LAYOUT, clock, step_seconds=seconds, seed=seed * 1000 + number)
         directory = MemoryDirectory(self.hub, me, RUN)
         donor, journal = Donor(), list[Event]()
-        amendments = donor.amendments = Amendments(Chain(RUN, OPERATOR.peer_id), None, journal.append)
+        chain, in_steps = Chain(RUN, OPERATOR.peer_id), self._rounds.kind == "steps"
+        amendments = donor.amendments = Amendments(chain, None, journal.append, in_steps=in_steps)
         transport = MemoryTransport(self.network, me, donor, clock)
         outer = OuterState.fresh(LAYOUT, torch.zeros(LAYOUT.elements))
         made: list[Coordinator] = []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from peer.daemon.amendments import MAX_HANDED_ON
 from peer.daemon.refound import digest_of
 from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, WentOn
 from peer.protocol.messages import Status
@@ -95,6 +96,19 @@ def test_all_pause_and_go_on(rounds: RoundClock) -> None:
         assert book.processed == book.applied + book.dropped + book.outstanding
 
 
+def test_in_steps_a_pause_ends_although_the_round_to_go_on_in_never_comes() -> None:
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        operator.amend(6, Change.PAUSE)
+        await asyncio.sleep(100)
+        assert all(peer.coordinator.live.status is Status.PAUSED for peer in swarm.peers)
+        operator.amend(9, Change.LR_SCALE, value=0.5)
+        operator.amend(10, Change.GO_ON)
+
+    for peer in simulate(play, STEPS).peers:
+        assert rounds_of(peer) == list(range(20))
+        assert peer.trainer.lr_scales == [1.0] * 9 + [0.5] * 11
+
+
 def test_nobody_pairs_with_a_banned_peer_until_it_is_unbanned() -> None:
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         bad = swarm.peers[2].peer_id  # a simulation's ids are no keys, so the chain would not take them
@@ -147,6 +161,41 @@ def test_all_go_on_from_the_state_the_operator_names() -> None:
         assert float((peer.outer.params - 7.0).abs().max()) < 2.0  # a few steps from there, not from zero
         book = peer.ledger()
         assert book.processed == book.applied + book.dropped + book.outstanding
+
+
+def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
+    many = 3 * MAX_HANDED_ON - 1
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(5, method=METHOD, rounds=SECONDS, total_rounds=4, seed=4)
+        operator, first, newcomer = Operator(swarm), swarm.peers[0], swarm.peers[4]
+        for number in range(1, many + 1):
+            operator.amend(0, Change.LR_SCALE, value=number / 100)
+        await newcomer.amendments.ask(newcomer.transport, first.coordinator._unknown(first.peer_id))
+        assert newcomer.amendments.count == many
+        await swarm.run()
+        return swarm
+
+    assert run_virtual(main()).peers[4].trainer.lr_scales == [many / 100] * 4
+
+
+def test_two_amendments_under_one_number_are_journaled_and_the_first_stays() -> None:
+    async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
+        await asyncio.sleep(1)
+        other = Chain(RUN, OPERATOR.peer_id)
+        swarm.peers[1].amendments._chain.extend(other.make(OPERATOR, 8, Change.LR_SCALE, "", value=0.25))
+        operator.amend(8, Change.LR_SCALE, value=0.5)
+
+    swarm = simulate(play)
+    scales = {peer.trainer.lr_scales[-1] for peer in swarm.peers}
+    assert swarm.peers[0].trainer.lr_scales[-1] == 0.5
+    assert swarm.peers[1].trainer.lr_scales[-1] == 0.25
+    assert scales == {0.25, 0.5}
+    for peer in swarm.peers:
+        refused = [event for event in peer.events if isinstance(event, AmendmentRefused)]
+        assert refused
+        assert {event.code for event in refused} == {"amendment_fork"}
+        assert len({event.peer for event in refused}) == len(refused), "once a peer"
 
 
 def test_a_forged_amendment_is_journaled_once_and_obeyed_by_nobody() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from peer.identity import load_or_create
 from peer.protocol.messages import RunId
 from peer.protocol.ruling import Change
 from peer.run.amendments import Chain, load
+from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new
 
 
@@ -85,6 +87,39 @@ def test_a_round_before_the_last_amendments_is_refused(manifest: Path) -> None:
         amend(manifest, "go-on", "--at-round", "19")
     assert "--at-round 20 or later" in caught.value.fix
     assert len(held(manifest).signed) == 1
+
+
+def began(manifest: Path, seconds_ago: float) -> None:
+    """The bootstrap node under this home knows when the run began."""
+    folder = Home(manifest.parent / "home").run(load_signed(manifest).run_id)
+    (folder.path / "run_start").write_text(repr(time.time() - seconds_ago))
+
+
+def test_a_round_may_be_named_by_its_distance(manifest: Path) -> None:
+    length = load_signed(manifest).manifest.sync.sync_every
+    began(manifest, 10.5 * length)
+    amend(manifest, "pause", "--in-rounds", "3")
+    assert held(manifest).amendments[0].round == 13
+
+
+def test_before_the_run_began_the_distance_counts_from_its_beginning(manifest: Path) -> None:
+    began(manifest, -1000.0)
+    amend(manifest, "pause", "--in-rounds", "3")
+    assert held(manifest).amendments[0].round == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("--in-rounds", "3"), "Give --at-round"),
+        (("--in-rounds", "3", "--at-round", "4"), "Give one of them"),
+    ],
+)
+def test_a_distance_that_tells_no_round_is_refused(manifest: Path, words: tuple[str, ...], fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        amend(manifest, "pause", *words)
+    assert fix in caught.value.fix
+    assert not manifest.with_suffix(".amendments").exists()
 
 
 def test_only_the_operators_key_amends(manifest: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
-from peer.protocol.messages import RunId
+from peer.protocol.messages import PeerId, RunId
 from peer.protocol.ruling import Change, Ruling, describe, ruling
 from peer.run.amendments import DOMAIN, MAX_BYTES, Chain, SignedAmendment, keep, load, parse
 
@@ -104,13 +104,33 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
         parse(raw)
 
 
-def test_who_lacks_some_gets_the_rest_and_a_fork_gets_nothing() -> None:
+def test_who_lacks_some_gets_the_rest() -> None:
     made = three()
     assert made.since(0, bytes(RUN)) == made.signed
     assert made.since(2, made.signed[1].digest) == made.signed[2:]
     assert made.since(3, made.head) == []
     assert made.since(9, b"?" * 32) == []
-    assert made.since(2, b"?" * 32) is None
+
+
+def test_the_first_of_two_under_one_number_stays() -> None:
+    ours, theirs = three(), chain()
+    theirs.make(OPERATOR, 5, Change.LR_SCALE, "plateau", value=0.5)
+    theirs.make(OPERATOR, 7, Change.PAUSE, "")
+    for held, other in ((ours, theirs), (theirs, three())):
+        before = list(held.signed)
+        given = other.since(2, held.signed[1].digest)
+        assert given == other.signed[1:]
+        with pytest.raises(BadPayload, match="two amendments number 2") as caught:
+            held.extend(given[0])
+        assert caught.value.code == "amendment_fork"
+        assert held.signed == before
+
+
+def test_only_the_operator_can_make_a_fork_known() -> None:
+    held = three()
+    with pytest.raises(BadPayload) as caught:
+        held.extend(altered(2, SOMEBODY, reason="another"))
+    assert caught.value.code == "amendment_signature"
 
 
 def test_what_holds_in_a_round() -> None:
@@ -124,8 +144,29 @@ def test_what_holds_in_a_round() -> None:
     assert ruling(three().amendments, 9).paused == ""
     assert ruling(made.amendments, 9) == Ruling(lr_scale=0.5, banned={SOMEBODY.peer_id: "lies"})
     assert ruling(made.amendments, 13) == Ruling(lr_scale=0.5, wire=(1, 2), founded=b"\xab" * 32, founded_round=13)
+    assert ruling(made.amendments, 12).banned == {}
     for amendment in made.amendments:
         assert f"from round {amendment.round} on" in describe(amendment)
+
+
+def test_a_ban_without_a_reason_is_a_ban() -> None:
+    made = chain()
+    made.make(OPERATOR, 0, Change.BAN, "", peer=SOMEBODY.peer_id)
+    assert ruling(made.amendments, 0).banned[PeerId(SOMEBODY.peer_id)]
+
+
+def test_in_steps_the_word_to_go_on_holds_at_once() -> None:
+    made = chain()
+    made.make(OPERATOR, 5, Change.PAUSE, "")
+    made.make(OPERATOR, 8, Change.LR_SCALE, "", value=0.5)
+    paused = ruling(made.amendments, 5, in_steps=True)
+    made.make(OPERATOR, 9, Change.GO_ON, "")
+    made.make(OPERATOR, 12, Change.PAUSE, "again")
+    assert paused.paused == ""
+    assert ruling(made.amendments, 5).paused == ""
+    assert ruling(made.amendments, 5, in_steps=True) == Ruling()
+    assert ruling(made.amendments, 11, in_steps=True) == Ruling(lr_scale=0.5)
+    assert ruling(made.amendments, 12, in_steps=True).paused == "again"
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:

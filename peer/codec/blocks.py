@@ -1,0 +1,144 @@
+"""int8, int4 and e3m0: a few bits an element, and one scale for every 128 elements.
+
+The scale is the block's largest magnitude, as fp32: stored itself rather than divided by the number of levels, so
+that it neither underflows in a block of denormals nor overflows near the largest fp32. A payload is all the scales,
+then all the codes; four bit codes lie two in a byte, the earlier element in the low half. The last block may be short;
+the half byte that is left over when the number of elements is odd is zero, and not looked at.
+
+On normally distributed values the error in L2 norm is about 0.7 % (int8), 12 % (int4) and 19 % (e3m0)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from peer.codec.plain import Payload, finite, from_bytes, to_bytes
+from peer.errors import BadPayload
+
+BLOCK = 128
+TILE = 2**18
+"""Elements worked on at a time: temporaries stay small. A multiple of BLOCK, so that it does not show in the bytes."""
+
+
+class Levels(Protocol):
+    """Numbers in [-1, 1] to codes (uint8, below 2**bits) and back; both of any shape."""
+
+    bits: int
+
+    def codes(self, ratios: Tensor) -> Tensor: ...
+
+    def ratios(self, codes: Tensor) -> Tensor: ...
+
+
+class Even:
+    """2**bits - 1 evenly spaced levels, as two's complement; to nearest, ties to even. An element is off by at most
+    half a step: scale / (2**bits - 2)."""
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self._top = 2 ** (bits - 1) - 1
+
+    def codes(self, ratios: Tensor) -> Tensor:
+        signed = (ratios * self._top).round().to(torch.int8)
+        return signed.view(torch.uint8).bitwise_and(2**self.bits - 1)
+
+    def ratios(self, codes: Tensor) -> Tensor:
+        """Raises BadPayload for the one code below -1: with it, a large scale would become infinite."""
+        unused = 8 - self.bits
+        signed = codes.bitwise_left_shift(unused).view(torch.int8).bitwise_right_shift(unused)
+        if bool((signed < -self._top).any()):
+            raise BadPayload("code", f"a code that {self.bits} bit integers do not use")
+        return signed.to(torch.float32).div(self._top)
+
+
+class Powers:
+    """e3m0: a sign (bit 3) and three bits of exponent. 0 is zero, m = 1..7 is 2**(m - 7); to nearest on the linear
+    scale, ties to the even code. An element is off by at most a third of itself, or scale / 128 if that is more."""
+
+    bits = 4
+
+    def __init__(self) -> None:
+        levels = torch.tensor([0.0, *(2.0 ** (m - 7) for m in range(1, 8))])
+        middles = (levels[1:] + levels[:-1]) / 2
+        # bucketize puts an exact middle below; above an odd code it has to go up, so that middle moves down by one bit
+        middles[1::2] = torch.nextafter(middles[1::2], torch.tensor(0.0))
+        self._middles = middles
+        self._levels = torch.cat([levels, -levels])
+
+    def codes(self, ratios: Tensor) -> Tensor:
+        exponents = torch.bucketize(ratios.abs(), self._middles, out_int32=True).to(torch.uint8)
+        return exponents | (torch.signbit(ratios).to(torch.uint8) << 3)
+
+    def ratios(self, codes: Tensor) -> Tensor:
+        return self._levels[codes.to(torch.int32)]
+
+
+class Blocks:
+    """A scale for each block of 128 elements, and a code for each element. See Codec for the contract."""
+
+    def __init__(self, name: str, levels: Levels) -> None:
+        assert levels.bits in (4, 8)
+        self.name = name
+        self._levels = levels
+
+    def nbytes(self, elements: int) -> int:
+        return 4 * -(-elements // BLOCK) + self._code_bytes(elements)
+
+    def encode(self, values: Tensor) -> bytes:
+        assert finite(values), f"{self.name}: values that are not finite cannot be sent"
+        tiles = [self._encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE)]
+        return b"".join([scales for scales, _ in tiles] + [codes for _, codes in tiles])
+
+    def decode(self, payload: Payload, elements: int) -> Tensor:
+        """A fresh fp32 tensor. Raises BadPayload: `length`; `scale` for one that is negative, NaN or infinite; `code`
+        for one that is not used. What it returns is finite."""
+        raw = from_bytes(self, payload, elements)
+        scale_bytes = len(raw) - self._code_bytes(elements)
+        scales, codes = raw[:scale_bytes].view(torch.float32), raw[scale_bytes:]
+        check_scales(self.name, scales)
+        values = torch.empty(elements)
+        for start in range(0, elements, TILE):
+            tile = values[start : start + TILE]
+            first, code = start // BLOCK, self._code_bytes(start)
+            self._decode_tile(tile, scales[first : first + TILE // BLOCK], codes[code : code + self._code_bytes(TILE)])
+        return values
+
+    def _code_bytes(self, elements: int) -> int:
+        return -(-elements * self._levels.bits // 8)
+
+    def _encode_tile(self, values: Tensor) -> tuple[bytes, bytes]:
+        blocks = pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
+        scales = blocks.abs().amax(1)
+        ratios = blocks / torch.where(scales > 0, scales, 1.0).unsqueeze(1)
+        codes = self._levels.codes(ratios).view(-1)[: len(values)]
+        return to_bytes(scales), to_bytes(codes if self._levels.bits == 8 else _join(codes))
+
+    def _decode_tile(self, into: Tensor, scales: Tensor, packed: Tensor) -> None:
+        codes = (packed if self._levels.bits == 8 else _split(packed))[: len(into)]
+        ratios = self._levels.ratios(codes)
+        blocks = pad(ratios, (0, -len(into) % BLOCK)).view(-1, BLOCK) * scales.unsqueeze(1)
+        into.copy_(blocks.view(-1)[: len(into)])
+
+
+def check_scales(name: str, scales: Tensor) -> None:
+    """Raise BadPayload unless every scale of a received payload is finite and not negative."""
+    if not finite(scales) or bool((scales < 0).any()):
+        raise BadPayload("scale", f"{name}: a scale is negative, NaN or infinite")
+
+
+def _join(codes: Tensor) -> Tensor:
+    """Two four bit codes a byte, the earlier one low."""
+    pairs = pad(codes, (0, len(codes) % 2)).view(-1, 2)
+    return pairs[:, 0] | (pairs[:, 1] << 4)
+
+
+def _split(packed: Tensor) -> Tensor:
+    return torch.stack([packed & 15, packed >> 4], 1).view(-1)
+
+
+INT8 = Blocks("int8", Even(8))
+INT4 = Blocks("int4", Even(4))
+E3M0 = Blocks("e3m0", Powers())

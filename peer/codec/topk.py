@@ -1,0 +1,105 @@
+"""The 64 largest of every 4096 elements, two bits each; the rest is not sent, and is zero at the other end.
+
+A chunk of 4096 elements is 120 bytes: two levels (fp32), 64 indices of 12 bits in ascending order, 64 codes of 2 bits.
+A code is a sign (bit 1), and whether the magnitude is in the upper half of those sent (bit 0); the two levels are the
+mean magnitudes of the lower and the upper half. The last chunk is filled up with zeros.
+
+By itself this loses nearly everything: it is meant for updates, with `peer.codec.feedback` in front of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from peer.codec.blocks import check_scales
+from peer.codec.plain import Payload, finite, from_bytes, to_bytes
+from peer.errors import BadPayload
+
+CHUNK = 4096
+KEPT = 64
+LEVEL_BYTES = 8
+INDEX_BYTES = KEPT * 12 // 8
+CHUNK_BYTES = LEVEL_BYTES + INDEX_BYTES + KEPT * 2 // 8
+TILE = 64 * CHUNK
+"""Elements worked on at a time, so that temporaries stay small."""
+SHIFTS = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
+
+
+class TopK:
+    """See Codec for the contract. Of equal magnitudes the earlier element is sent; a magnitude in the very middle
+    counts as low. A sent element is off by at most half the spread of the magnitudes sent of its chunk."""
+
+    name = "topk"
+
+    def nbytes(self, elements: int) -> int:
+        return CHUNK_BYTES * -(-elements // CHUNK)
+
+    def encode(self, values: Tensor) -> bytes:
+        assert finite(values), "topk: values that are not finite cannot be sent"
+        return b"".join(_encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE))
+
+    def decode(self, payload: Payload, elements: int) -> Tensor:
+        """A fresh fp32 tensor. Raises BadPayload: `length`; `scale` for a level that is negative, NaN or infinite;
+        `index` for indices that do not ascend. What it returns is finite."""
+        chunks = from_bytes(self, payload, elements).view(-1, CHUNK_BYTES)
+        levels = chunks[:, :LEVEL_BYTES].contiguous().view(torch.float32)
+        check_scales(self.name, levels)
+        indices = _split_indices(chunks[:, LEVEL_BYTES : LEVEL_BYTES + INDEX_BYTES])
+        if bool((indices.diff(dim=1) <= 0).any()):
+            raise BadPayload("index", "topk: the indices of a chunk do not ascend")
+        codes = _split_codes(chunks[:, LEVEL_BYTES + INDEX_BYTES :])
+        magnitudes = levels.gather(1, (codes & 1).to(torch.int64))
+        signed = torch.where(codes > 1, -magnitudes, magnitudes)
+        return torch.zeros(len(chunks), CHUNK).scatter_(1, indices, signed).view(-1)[:elements].clone()
+
+
+def _encode_tile(values: Tensor) -> bytes:
+    chunks = pad(values, (0, -len(values) % CHUNK)).view(-1, CHUNK)
+    indices = _largest(chunks)
+    sent = chunks.gather(1, indices)
+    levels, upper = _two_levels(sent.abs().to(torch.float64))
+    codes = upper.to(torch.uint8) | ((sent < 0).to(torch.uint8) << 1)
+    parts = [levels.view(torch.uint8), _join_indices(indices), _join_codes(codes)]
+    return to_bytes(torch.cat(parts, 1))
+
+
+def _largest(chunks: Tensor) -> Tensor:
+    """Indices (int64, ascending) of the largest magnitudes of each row. The index is part of what is compared, so no
+    two are equal and the choice does not depend on how they are searched."""
+    magnitudes = chunks.abs().view(torch.int32).to(torch.int64)
+    keys = (magnitudes << 12) | torch.arange(CHUNK - 1, -1, -1)
+    return keys.topk(KEPT, dim=1, sorted=False).indices.sort(1).values
+
+
+def _two_levels(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of the lower and the upper half (fp32, rows x 2), and which are in the upper. fp64 in: sums of the largest
+    fp32 do not overflow."""
+    low, high = magnitudes.aminmax(dim=1, keepdim=True)
+    upper = magnitudes > (low + high) / 2
+    means = [(magnitudes * half).sum(1) / half.sum(1).clamp(min=1) for half in (~upper, upper)]
+    return torch.stack(means, 1).to(torch.float32), upper
+
+
+def _join_indices(indices: Tensor) -> Tensor:
+    """Two 12 bit numbers in three bytes, low bits first."""
+    first, second = indices[:, ::2], indices[:, 1::2]
+    parts = [first & 255, (first >> 8) | ((second & 15) << 4), second >> 4]
+    return torch.stack(parts, 2).to(torch.uint8).flatten(1)
+
+
+def _split_indices(packed: Tensor) -> Tensor:
+    low, middle, high = packed.to(torch.int64).reshape(len(packed), KEPT // 2, 3).unbind(2)
+    return torch.stack([low | ((middle & 15) << 8), (middle >> 4) | (high << 4)], 2).flatten(1)
+
+
+def _join_codes(codes: Tensor) -> Tensor:
+    """Four 2 bit codes a byte, low bits first."""
+    return (codes.view(len(codes), -1, 4) << SHIFTS).sum(2, dtype=torch.uint8)
+
+
+def _split_codes(packed: Tensor) -> Tensor:
+    return ((packed.unsqueeze(2) >> SHIFTS) & 3).flatten(1)
+
+
+TOPK = TopK()

@@ -1,0 +1,145 @@
+"""Real daemons obey their operator: slower, paused, going on, refounded, banned."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from peer import identity as identities
+from peer.cli.main import peer
+from peer.daemon.refound import digest_of
+from peer.observe.events import Amended, Refounded
+from peer.observe.lines import read_lines
+from peer.run.home import Home, RunFolder
+from peer.run.manifest import default_text, sign_text
+from peer.run.overrides import apply_overrides
+from peer.state.checkpoint import OUTER, Checkpoint
+from peer.swarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
+from tests.integration.test_daemons import SETTINGS, eventually, imbalance, trains_on
+
+ELEMENTS = 217_664
+
+
+class Operator:
+    """At the command line."""
+
+    def __init__(self, manifest: Path, node: Daemon) -> None:
+        self._manifest = manifest
+        self._node = node
+
+    def amend(self, *words: str) -> None:
+        arguments = ["manifest", "amend", str(self._manifest), *words, "--home", str(self._node.home)]
+        result = CliRunner().invoke(peer, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+
+    async def serve_state(self, folder: Path) -> None:
+        """Start the node again with a state of the operator's own."""
+        await self._node.stop(10.0)
+        ticket = str(self._node.home / "ticket")
+        node = ("bootstrap", str(self._manifest), "--host-maddrs", LOOPBACK, "--ticket-file", ticket)
+        await self._node.start(*node, "--state", str(folder))
+
+
+async def is_told(daemon: Daemon, what: str, **wanted: Any) -> dict[str, Any]:
+    async def told() -> dict[str, Any] | None:
+        assert daemon.running, daemon.last_words()
+        status = await daemon.status()
+        return status if status is not None and all(status.get(k) == v for k, v in wanted.items()) else None
+
+    return await eventually(f"{daemon.name} {what}", 60, told)
+
+
+def folder_of(daemon: Daemon, run_id: bytes) -> RunFolder:
+    return Home(daemon.home).run(run_id)
+
+
+def newest(folder: RunFolder) -> torch.Tensor:
+    """`outer_params` of the last checkpoint."""
+    last = max(folder.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    return Checkpoint(last, {}, 0).load()[0]
+
+
+def events_of(folder: RunFolder, kind: type) -> list[Any]:
+    return [found[0] for found in read_lines(folder.journal) if found is not None and isinstance(found[0], kind)]
+
+
+async def pauses_and_goes_on(operator: Operator, peers: list[Daemon]) -> None:
+    operator.amend("lr-scale", "0.5")
+    operator.amend("pause", "--reason", "lunch")
+    for daemon in peers:
+        status = await is_told(daemon, "pauses", status="paused", amendments=2)
+        assert status["phase"].startswith("paused by the operator since round ")
+        assert status["phase"].endswith(": lunch")
+        assert "learning rate times 0.5" in status["amended"][0]
+    operator.amend("go-on")
+    for daemon in peers:
+        await is_told(daemon, "goes on", status="training", amendments=3)
+    await trains_on(peers)
+
+
+async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, where: Path) -> None:
+    """On three times what the first peer has: far from all of them."""
+    folders = [folder_of(daemon, run_id) for daemon in peers]
+    old = newest(folders[0])
+    state = 3.0 * old
+    save_file({"outer_params": state, "outer_momentum": torch.zeros_like(state)}, where / OUTER)
+    await operator.serve_state(where)
+    digest = digest_of(state).hex()
+    operator.amend("refound", digest, "--in-rounds", "4")
+    for daemon, folder in zip(peers, folders, strict=True):
+
+        async def refounded(folder: RunFolder = folder) -> bool:
+            return [event.digest for event in events_of(folder, Refounded)] == [digest]
+
+        await eventually(f"{daemon.name} has the state", 60, refounded)
+    await trains_on(peers)
+    for daemon in peers:
+        await daemon.stop(10.0)
+    for folder in folders:
+        now = newest(folder)
+        assert (now - state).norm() < 0.1 * (now - old).norm()
+
+
+async def is_banned(operator: Operator, daemon: Daemon, run_id: bytes, ticket: str) -> None:
+    """While it runs, and when it comes back."""
+    await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+    await is_told(daemon, "is back", status="training")
+    operator.amend("ban", identities.load_or_create(Home(daemon.home).identity).peer_id, "--reason", "sends noise")
+    for again in (False, True):
+        if again:
+            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+        async with asyncio.timeout(90):
+            assert await daemon.wait() == 32, daemon.last_words()
+        assert "banned this peer: sends noise" in daemon.last_words()
+        assert len(events_of(folder_of(daemon, run_id), Amended)) == 5
+
+
+async def scenario(home: Path) -> None:
+    node = Daemon("bootstrap", home / "b")
+    peers = [Daemon(f"peer {n}", home / f"p{n}") for n in (1, 2)]
+    key = identities.load_or_create(Home(node.home).identity)
+    signed = sign_text(apply_overrides(default_text(), SETTINGS), key, home / "run.toml")
+    operator = Operator(home / "run.toml", node)
+    try:
+        ticket = await start_bootstrap(node, home / "run.toml", 1)
+        for daemon in peers:
+            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+        await trains_on(peers)
+        await pauses_and_goes_on(operator, peers)
+        await is_refounded(operator, peers, signed.run_id, home / "state")
+        for daemon in peers:
+            assert imbalance(daemon, signed, ELEMENTS) == 0, daemon.name
+        await is_banned(operator, peers[1], signed.run_id, ticket)
+    finally:
+        for daemon in (*peers, node):
+            await daemon.stop(10.0)
+
+
+def test_the_operators_word_is_obeyed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    asyncio.run(scenario(tmp_path))

@@ -1,0 +1,102 @@
+"""The state that the operator goes on from: taken from who has it, and no other is fetched twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import torch
+
+from peer.daemon.donor import Donor
+from peer.daemon.refound import FoundedStates, digest_of, founded_on
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
+from peer.protocol.ruling import Ruling
+from peer.testing.clock import VirtualClock, inline, run_virtual
+from peer.testing.network import MemoryTransport, Network
+
+LAYOUT = Layout.whole([TensorSpec("w", (1000,))])
+WANTED, ANOTHER = torch.arange(1000.0), torch.zeros(1000)
+
+
+class Counting(Donor):
+    """Counts the pieces it was asked for."""
+
+    def __init__(self, params: torch.Tensor) -> None:
+        super().__init__()
+        self.pieces = 0
+        self.give(OuterState.fresh(LAYOUT, params.clone()), lambda: 0, VirtualClock().now)
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        self.pieces += 1
+        return super().on_piece(snapshot, piece)
+
+    def on_state(self) -> StateIndex | None:
+        assert self._outer is not None
+        self.give(self._outer, lambda: 0, VirtualClock().now)  # a new snapshot each time
+        return super().on_state()
+
+
+class Nodes:
+    """Operator's nodes with these states, and one who asks them."""
+
+    def __init__(self, *states: torch.Tensor, status: Status = Status.SERVING) -> None:
+        network, clock = Network(), VirtualClock()
+        self.donors = [Counting(params) for params in states]
+        self.records = [self._record(number, status) for number in range(len(states))]
+        for donor, record in zip(self.donors, self.records, strict=True):
+            MemoryTransport(network, record.peer_id, donor, clock)
+        self.asking = FoundedStates(LAYOUT, MemoryTransport(network, PeerId("me"), Donor(), clock), inline)
+
+    @staticmethod
+    def _record(number: int, status: Status) -> PeerRecord:
+        return PeerRecord(
+            PeerId(f"node-{number}"), RunId(b"r" * 32), (f"memory:{number}",), True, 1, 1, 0, 0.0, status, 0.0, 60.0
+        )
+
+    async def fetch(self) -> torch.Tensor | None:
+        return await self.asking.fetch(digest_of(WANTED), self.records)
+
+
+def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        run_virtual(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@virtually
+async def test_it_comes_from_the_node_that_has_it() -> None:
+    nodes = Nodes(ANOTHER, WANTED)
+    found = await nodes.fetch()
+    assert found is not None
+    assert torch.equal(found, WANTED)
+
+
+@virtually
+async def test_another_state_is_fetched_once_and_never_taken() -> None:
+    nodes = Nodes(ANOTHER)
+    for _ in range(5):
+        assert await nodes.fetch() is None
+    assert nodes.donors[0].pieces == len(LAYOUT.pieces())
+    nodes.donors[0].give(OuterState.fresh(LAYOUT, WANTED.clone()), lambda: 0, VirtualClock().now)
+    found = await nodes.fetch()
+    assert found is not None
+    assert torch.equal(found, WANTED)
+
+
+@virtually
+async def test_peers_that_train_are_not_asked() -> None:
+    nodes = Nodes(WANTED, status=Status.TRAINING)
+    assert await nodes.fetch() is None
+    assert nodes.donors[0].pieces == 0
+
+
+def test_a_donors_state_counts_as_refounded_by_its_round_or_by_being_it() -> None:
+    now = Ruling(founded=digest_of(WANTED), founded_round=7)
+    assert founded_on(ANOTHER, 7, now) == now.founded
+    assert founded_on(ANOTHER, 6, now) == b""
+    assert founded_on(WANTED, 0, now) == now.founded
+    assert founded_on(WANTED, 9, Ruling()) == b""
