@@ -43,7 +43,7 @@ class Even:
 
     def codes(self, ratios: Tensor) -> Tensor:
         signed = (ratios * self._top).round().to(torch.int8)
-        return signed.view(torch.uint8).bitwise_and(2**self.bits - 1)
+        return torch.bitwise_and(signed.view(torch.uint8), 2**self.bits - 1)
 
     def ratios(self, codes: Tensor) -> Tensor:
         """Raises BadPayload for the one code below -1: with it, a large scale would become infinite."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -21,6 +21,15 @@ HUGE = torch.finfo(torch.float32).max
 ROUNDING = 2.0**-20
 """Of the few fp32 operations of a codec, relative."""
 SMALLEST = 2.0**-149
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """On a busy machine torch's threads wait for each other far longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=sorted(EVERY))
@@ -53,7 +62,7 @@ def topk_bound(values: Tensor) -> Tensor:
 
 BOUNDS: dict[str, Callable[[Tensor], Tensor]] = {
     "fp32": torch.zeros_like,
-    "bf16": lambda values: values.abs() * 2.0**-8,
+    "bf16": lambda values: (values.abs() * 2.0**-8).clamp(min=2.0**-134),
     "fp16": lambda values: (values.abs() * 2.0**-11).maximum(values.abs() - 65504).clamp(min=2.0**-25),
     "int8": lambda values: scales(values) * (0.5 / 127 + ROUNDING) + SMALLEST,
     "int4": lambda values: scales(values) * (0.5 / 7 + ROUNDING) + SMALLEST,
@@ -183,8 +192,8 @@ def test_hostile_bytes_are_refused_or_finite(name: str) -> None:
     good, refused = codec.encode(normal(300)), 0
     for _ in range(200):
         payload = torch.frombuffer(bytearray(good), dtype=torch.uint8)
-        places = torch.randint(0, len(payload), (4,), generator=random)
-        payload[places] = torch.randint(0, 256, (4,), generator=random, dtype=torch.uint8)
+        place = torch.randint(0, len(payload), (1,), generator=random)
+        payload[place] = torch.randint(0, 256, (1,), generator=random, dtype=torch.uint8)
         try:
             assert bool(codec.decode(payload.numpy().tobytes(), 300).isfinite().all())
         except BadPayload:

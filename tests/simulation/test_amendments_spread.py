@@ -44,7 +44,7 @@ def simulate(
 ) -> SimulatedSwarm:
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(5, method=METHOD, rounds=rounds, total_rounds=total, seed=4)
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.timeout(3000), asyncio.TaskGroup() as group:  # of virtual time
             group.create_task(swarm.run())
             group.create_task(play(swarm, Operator(swarm)))
         return swarm
