@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -80,7 +79,6 @@ def test_kills_for_want_of_memory_are_counted(tmp_path: Path) -> None:
     assert oom_kills(tmp_path / "absent") == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_what_a_process_holds() -> None:
     before = open_files(os.getpid())
     with Path("/dev/null").open("rb"):
