@@ -16,6 +16,7 @@ from peer.net.limits import Buckets, Rate
 from peer.observe import events
 from peer.observe.tally import known_code
 from peer.protocol.messages import PeerId
+from peer.protocol.patience import Patience
 from peer.protocol.standing import Standing
 
 QUIET_S = 60.0
@@ -42,6 +43,7 @@ class Conduct:
         self._now = now
         self._emit = emit
         self._standing = Standing()
+        self.patience = Patience(None)
         self._why: OrderedDict[PeerId, str] = OrderedDict()
         self._last: deque[Refused] = deque(maxlen=SHOWN)
         self._counts: Counter[str] = Counter()
@@ -52,6 +54,7 @@ class Conduct:
         """A peer that proved its key did something wrong."""
         now = self._now()
         score = self._standing.offend(peer, code, now)
+        self.patience.offended(peer)
         self._note(now, peer, code, reason)
         _remember(self._why, peer, reason)
         if times := self._times_to_write(peer, code, now):
@@ -76,6 +79,16 @@ class Conduct:
     def out_for_s(self, peer: PeerId) -> float:
         """Seconds until the peer is in favour again; 0: it is."""
         return self._standing.out_for_s(peer, self._now())
+
+    def too_strange(self, peer: PeerId) -> bool:
+        """Whether it never exchanged with us, and others like it held up our trainer enough lately."""
+        return self.patience.of(peer, self._now()) == 0.0
+
+    def held_up(self, peer: PeerId, seconds: float) -> None:
+        """Our trainer waited so long for an exchange with this peer that failed."""
+        now = self._now()
+        if self.patience.of(peer, now) is not None:
+            self.patience.spend(seconds, now)
 
     def why_out(self, peer: PeerId) -> str:
         """For the peer itself: empty while it is in favour."""

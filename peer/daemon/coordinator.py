@@ -8,6 +8,7 @@ work since the last outer step is dropped, by name; a round that nothing was wor
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -36,6 +37,7 @@ from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut, cut_work
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status, SwapReport
+from peer.protocol.patience import Patience
 from peer.protocol.roundclock import RoundClock, pairing_window
 from peer.protocol.ruling import Ruling
 
@@ -92,6 +94,7 @@ class Coordinator:
         codec = CODECS[plan.method.codec]
         self._exchange = Exchange(transport, clock, codec, offload, plan.max_upload)
         self.conduct = conduct or Conduct(clock.now, emit)
+        self.conduct.patience = Patience(rounds.round_length if rounds.kind == "seconds" else None)
         self.matchmaker = Matchmaker(plan.run_id, plan.me, transport, clock, view, self.conduct)
         self.live = Live()
         self._leaving = Leaving()
@@ -267,7 +270,9 @@ class Coordinator:
             try:
                 params, report = await self._swap(partner, key, work.params, closes)
             except ExchangeError as error:
-                code = _code_of(error, self._clock.now() - began)
+                held_s = self._clock.now() - began
+                code = _code_of(error, held_s)
+                self.conduct.held_up(partner, held_s)
                 if not isinstance(error, PartnerLost):
                     refusal = f"{partner}: {error}"
                 if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
@@ -276,6 +281,7 @@ class Coordinator:
                 self.matchmaker.lost(partner, "lost" if isinstance(error, PartnerLost) else "refused")
                 continue
             self._view.acquaintance.met(partner, key.round)
+            self.conduct.patience.well(partner)
             return Exchanged("exchanged", "", partner, params, report)
         if refusal:
             return Exchanged("refused", refusal)
@@ -288,9 +294,9 @@ class Coordinator:
     async def _swap(self, partner: PeerId, key: RoundKey, own: Tensor, closes: float) -> tuple[Tensor, SwapReport]:
         record = self._view.peers.get(partner) or self._unknown(partner)
         wait_s = max(0.0, closes - self._clock.now())
-        return await self._exchange.swap(
-            record, key, own, wait_s, self.matchmaker.we_dial, lambda: self.matchmaker.alive(partner, key)
-        )
+        patience_s = self.conduct.patience.of(partner, self._clock.now())
+        alive = functools.partial(self.matchmaker.alive, partner, key)
+        return await self._exchange.swap(record, key, own, wait_s, self.matchmaker.we_dial, alive, patience_s)
 
     async def _step_and_journal(self, key: RoundKey, work: Work, cut: Cut, got: Exchanged) -> None:
         """Belong together: a step that is not in the journal would be counted as lost work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,8 @@ from peer.protocol.payload import BufferSink, BytesSource
 T = TypeVar("T")
 
 HEARTBEAT_S = 1.0
+PULSES = 4
+"""Looks at the pace of the payload in a heartbeat."""
 TRANSFER_SLACK_S = 5.0
 TRANSFER_FACTOR = 4.0
 """A transfer may take this many times what the measured rate predicts, and the slack."""
@@ -71,19 +74,22 @@ class Exchange:
         wait_s: float,
         dial: bool,
         alive: Callable[[], Awaitable[bool]],
+        patience_s: float | None = None,
     ) -> tuple[Tensor, SwapReport]:
         """The partner's params, decoded, fp32, of own's shape. `wait_s`: how long it may take until the partner is
-        ready; `alive` is asked every second meanwhile.
+        ready; `alive` is asked every second meanwhile. `patience_s`: how far a stranger may be behind, if it is one.
 
         Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used."""
         elements = own.numel()
         payload = await self._offload(lambda: self._encode(own))
         sink = _Watched(self._codec.nbytes(elements), self._clock)
         budget_s = self.budget_s(partner.peer_id, elements)
-        timeout_s = wait_s + START_S + budget_s
-        swap = self._transport.swap(partner, key, BytesSource(payload), sink, timeout_s, dial)
-        begin_by = self._clock.now() + wait_s + START_S
-        report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s))
+        start_s, slack_s = wait_s + START_S, TRANSFER_SLACK_S
+        if patience_s is not None:
+            start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
+        begin_by = self._clock.now() + start_s
+        swap = self._transport.swap(partner, key, BytesSource(payload), sink, start_s + budget_s, dial)
+        report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s, slack_s))
         self._remember(partner.peer_id, report)
         return await self._offload(lambda: self._decode(sink, own)), report
 
@@ -114,12 +120,14 @@ class Exchange:
         only says that it is there."""
         running = asyncio.ensure_future(swap)
         try:
-            while True:
-                done, _ = await asyncio.wait({running}, timeout=HEARTBEAT_S)
+            for pulse in itertools.count(1):
+                done, _ = await asyncio.wait({running}, timeout=HEARTBEAT_S / PULSES)
                 if done:
                     return running.result()
                 behind()
-                await self._check(alive, running)
+                if pulse % PULSES == 0:
+                    await self._check(alive, running)
+            raise AssertionError("counts for ever")
         finally:
             running.cancel()
             await asyncio.wait({running})
@@ -149,14 +157,15 @@ class _Watched(BufferSink):
         self._received += len(data)
         super().write(offset, data)
 
-    def behind(self, begin_by: float, budget_s: float) -> None:
-        """Raise PartnerSilent when it is. `budget_s`: for the whole transfer, from its first byte."""
+    def behind(self, begin_by: float, budget_s: float, slack_s: float) -> None:
+        """Raise PartnerSilent when it is. `budget_s`: for the whole transfer, from its first byte; `slack_s` of it may
+        pass before the pace counts."""
         now = self._clock.now()
         if not self._began:
             if now > begin_by:
                 raise PartnerSilent("the partner was locked with us and sent nothing in time")
             return
-        due = self.nbytes * (now - self._began - TRANSFER_SLACK_S) / max(budget_s - TRANSFER_SLACK_S, 1e-9)
+        due = self.nbytes * (now - self._began - slack_s) / max(budget_s - slack_s, 1e-9)
         if self._received < due:
             raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
 

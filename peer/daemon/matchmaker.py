@@ -62,6 +62,8 @@ class Matchmaker:
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
         if self._cannot_pair(sender, offer.key):
             return Answer(Verdict.TAKEN, reason="met too often lately")
+        if pairing.locked != sender and self._conduct.too_strange(sender):
+            return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
         return pairing.on_offer(sender, now, offer.dialable)
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
@@ -78,8 +80,9 @@ class Matchmaker:
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
 
     def _candidates(self, round_: int) -> list[PeerId]:
-        """Without those out of favour."""
-        return [peer for peer in self._view.candidates(round_) if not self._conduct.out_for_s(peer)]
+        """Without those out of favour, and strangers while our patience with them is used up."""
+        known = self._view.candidates(round_)
+        return [peer for peer in known if not self._conduct.out_for_s(peer) and not self._conduct.too_strange(peer)]
 
     def _cannot_pair(self, sender: PeerId, key: RoundKey) -> bool:
         if self._pairing is not None and self._pairing.locked == sender:

@@ -40,6 +40,7 @@ from peer.protocol.messages import (
     SwapReport,
     Verdict,
 )
+from peer.protocol.patience import MOST_S, SHARE
 from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.roundclock import RoundClock
 from peer.protocol.standing import OUT_OF_FAVOUR
@@ -462,22 +463,21 @@ def test_a_lying_partner_is_named_put_out_and_never_mixed_in(
     assert len(honest) >= 8, "the others go on with one another"
 
 
-def test_a_partner_that_locks_and_never_swaps_is_put_out_after_a_few_rounds() -> None:
+def test_a_stranger_that_locks_and_never_swaps_costs_a_small_part_of_the_time() -> None:
     def spoil(swarm: SimulatedSwarm, mute: PeerId) -> None:
         swarm.network.mute = lambda peer: peer == mute
 
     mute, swarm = simulate(spoil, rounds=24)
-    out = 0
+    caught = 0
     for peer in swarm.peers[1:]:
         lowered = [event for event in peer.events if isinstance(event, StandingLowered)]
-        assert {(event.peer, event.code) for event in lowered} <= {(mute.peer_id, "late")}
+        assert {event.peer for event in lowered} <= {mute.peer_id}
+        assert {event.code for event in lowered} <= {"late", "lost"}
         assert peer.outcomes().total() == 24
         assert peer.ledger().imbalance == 0
-        silences = [event for event in peer.events if isinstance(event, PartnerFailed) and event.code == "late"]
-        assert len(silences) <= 5, "of 24 rounds, eight minutes"
-        assert peer.trainer.counters().seconds_waiting < 60
-        out += any(event.out_s > 0 for event in lowered)
-    assert out >= 1
+        assert peer.trainer.counters().seconds_waiting < MOST_S + SHARE * 24 * ROUND_S + 24 * 0.1
+        caught += len(lowered)
+    assert caught >= 3
 
 
 @pytest.mark.parametrize(("held_s", "code"), [(1.0, "lost"), (4.0, "late")])
@@ -487,9 +487,9 @@ def test_a_partner_that_keeps_us_waiting_and_leaves_is_charged_for_the_waiting(
     real = MemoryTransport._swap
 
     def spoil(swarm: SimulatedSwarm, quitter: PeerId) -> None:
-        async def swap(self: MemoryTransport, partner: PeerId, *rest: Any) -> SwapReport:
-            if partner != quitter:
-                return await real(self, partner, *rest)
+        async def swap(self: MemoryTransport, partner: PeerId, key: RoundKey, *rest: Any) -> SwapReport:
+            if partner != quitter or key.round < 12:
+                return await real(self, partner, key, *rest)
             await asyncio.sleep(held_s)
             raise PartnerLost("the connection broke")
 
@@ -498,7 +498,9 @@ def test_a_partner_that_keeps_us_waiting_and_leaves_is_charged_for_the_waiting(
     quitter, swarm = simulate(spoil, rounds=24)
     for peer in swarm.peers[1:]:
         lowered = [event for event in peer.events if isinstance(event, StandingLowered)]
-        assert {(event.peer, event.code) for event in lowered} <= {(quitter.peer_id, code)}
+        assert {event.peer for event in lowered} <= {quitter.peer_id}
+        if quitter.peer_id in [peer.partners().get(round_) for round_ in range(12)] and lowered:
+            assert lowered[0].code == code, "from one it knew, it waited as long as from anybody"
         assert peer.trainer.counters().seconds_waiting < 0.1 * 24 * ROUND_S
     assert any(event.code == code for peer in swarm.peers for event in peer.events if isinstance(event, PartnerFailed))
 
