@@ -14,6 +14,7 @@ import torch
 
 from peer.daemon.amendments import Amendments
 from peer.daemon.conduct import Conduct
+from peer.daemon.garbage import settle
 from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.memory import check_memory, free_bytes, need_of
 from peer.daemon.metrics import MetricsEndpoint, serving
@@ -83,6 +84,7 @@ async def _serve(node: Node, run_start: RunStart, layout: Layout, began: float, 
 
     await serve_control(node, control)
     node.directory.watch(HelperWatch(lambda event: None, node.say))  # a bootstrap node keeps no journal
+    settle()
     with on_stop_signals(stop.set):
         announcing = asyncio.create_task(_announce(node, run_start))
         stopping = asyncio.create_task(stop.wait())

@@ -18,6 +18,7 @@ from peer.daemon.clock import BulkThread
 from peer.daemon.conduct import Conduct
 from peer.daemon.coordinator import Coordinator
 from peer.daemon.display import Display, showing
+from peer.daemon.garbage import settle
 from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.joining import FirstState, obtain_manifest, obtain_state
 from peer.daemon.memory import check_memory, free_bytes, need_of, trains_in_main_memory
@@ -279,6 +280,7 @@ class PeerDaemon:
         assert amendments is not None
         view.banned = lambda peer: peer in amendments.ruling(coordinator.live.round).banned
         node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
+        settle()
         background = [asyncio.create_task(view.run()), asyncio.create_task(self._obey(amendments, coordinator))]
         background.append(asyncio.create_task(amendments.run(node.transport, node.clock, self._rng, self._known)))
         playing = asyncio.create_task(coordinator.run(state.round))

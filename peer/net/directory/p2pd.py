@@ -9,7 +9,7 @@ import math
 import time
 import warnings
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from peer.net.directory.address import split
 from peer.net.directory.contact import knock, why_not
@@ -34,6 +34,8 @@ _EXCHANGE_S = 5.0
 """A question to our own p2pd, over its control socket."""
 _CALL_S = 2.0
 """A question to another node of the DHT."""
+_MAX_NOTED = 1024
+T = TypeVar("T")
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]
@@ -55,6 +57,14 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
                 if not self.validate(DHTRecord(key, packed_subkey, value, expiry)):
                     del entries[subkey]
         return True
+
+
+def _note(table: dict[str, T], of: str, word: T) -> None:
+    """The latest word; the oldest goes first, for newcomers never end."""
+    table.pop(of, None)
+    table[of] = word
+    if len(table) > _MAX_NOTED:
+        del table[next(iter(table))]
 
 
 def _is_short(subkey: Any) -> bool:
@@ -126,18 +136,18 @@ class Node:
         dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(plain).to_bytes()])
         # We try first, for p2pd dials what did not answer ever more seldom, in the end once in five minutes.
         if deaf := await knock(plain, timeout_s):
-            self.tried[address] = deaf
+            _note(self.tried, address, deaf)
             return False
         try:
             await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
             answered = await self._dht.protocol.call_ping(peer) is not None
         except TimeoutError:
-            self.tried[address] = f"no answer within {timeout_s:.0f} s"
+            _note(self.tried, address, f"no answer within {timeout_s:.0f} s")
             return False
         except LOST as error:
-            self.tried[address] = why_not(str(error), plain) or self.tried.get(address, "no answer yet")
+            _note(self.tried, address, why_not(str(error), plain) or self.tried.get(address, "no answer yet"))
             return False
-        self.tried[address] = "" if answered else "connected, but it does not answer as a node of the directory"
+        _note(self.tried, address, "" if answered else "connected, but it does not answer as a node of the directory")
         if answered:
             await self._compare_clocks(peer_id, peer)
         return answered
@@ -147,7 +157,7 @@ class Node:
         before = time.time()
         with contextlib.suppress(P2PHandlerError, *LOST):
             answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
-            self.clock_offsets[peer_id] = answer.dht_time - (before + time.time()) / 2
+            _note(self.clock_offsets, peer_id, answer.dht_time - (before + time.time()) / 2)
 
     def open_files(self) -> int:
         """Files and sockets that the process holds open."""

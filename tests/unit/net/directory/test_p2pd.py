@@ -200,3 +200,11 @@ def test_announced_addresses_are_what_others_are_told(tmp_path: Path) -> None:
             await directory.close()
 
     run(scenario())
+
+
+def test_what_is_noted_of_newcomers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd, "_MAX_NOTED", 3)
+    noted: dict[str, str] = {}
+    for address in ("a", "b", "c", "a", "d", "e"):
+        p2pd._note(noted, address, f"word of {address}")
+    assert noted == {"a": "word of a", "d": "word of d", "e": "word of e"}

@@ -1,0 +1,61 @@
+"""Garbage in cycles goes soon, however much is loaded."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from peer.daemon.garbage import settle
+
+LOADED = 300_000
+
+
+class Call:
+    """Refers to itself, as a finished call does whose exception holds its frame."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def _thawed() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def old_garbage() -> weakref.ref[Call]:
+    """A cycle that has become garbage after the collector has seen it alive twice."""
+    call = Call()
+    gc.collect(0)
+    gc.collect(1)
+    return weakref.ref(call)
+
+
+def work() -> None:
+    """What makes the collector run some ten times: objects come, live for a moment and go."""
+    batch = 2 * gc.get_threshold()[0]
+    for _ in range(20):
+        alive = [[] for _ in range(batch)]
+        del alive
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_old_garbage_is_found_although_much_is_loaded() -> None:
+    loaded = [[] for _ in range(LOADED)]
+    settle()
+    call = old_garbage()
+    work()
+    assert call() is None
+    assert len(loaded) == LOADED
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_what_was_garbage_before_is_not_kept() -> None:
+    call = old_garbage()
+    settle()
+    assert call() is None
