@@ -22,6 +22,7 @@ COMMANDS = {
     "ticket": "Show what a ticket holds.",
     "id": "Show this peer's identity.",
     "swarm": "Run a whole swarm on this machine.",
+    "simulate": "Plan a run by arithmetic: bandwidth, waiting.",
 }
 MODULES = {"id": "identity"}
 INTERRUPTED = 130

@@ -1,0 +1,94 @@
+"""`peer simulate`: what a method needs, before anybody trains."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from peer.cli.options import as_json
+
+BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
+
+
+@click.group("simulate", invoke_without_command=True, epilog="Example: peer simulate latency --peers 1024 --std 0.5")
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Plan a run by arithmetic: nothing is started, nothing is sent."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@command.command(
+    "utilization",
+    epilog="Example: peer simulate utilization --params 1e9 --layers 24 --step-seconds 0.1 --preset streaming-diloco",
+)
+@click.option("--params", type=float, required=True, help="Of the model, e.g. 1e9.")
+@click.option("--layers", type=int, required=True, help="Equal ones.")
+@click.option("--step-seconds", type=float, required=True, help="Pure computing time of an inner step.")
+@click.option("--preset", type=click.Choice(list(BITS)), default="streaming-diloco", show_default=True)
+@click.option("--every", type=int, default=100, show_default=True, help="Inner steps between syncs; ddp: always 1.")
+@click.option("--fragment-layers", type=int, default=3, show_default=True, help="streaming-diloco: layers a fragment.")
+@click.option("--delay", type=int, default=1, show_default=True, help="streaming-diloco: steps until it is merged.")
+@click.option("--bits", type=float, help="A parameter on the wire.  [default: 16; streaming-diloco: 4]")
+@as_json
+def utilization(
+    params: float,
+    layers: int,
+    step_seconds: float,
+    preset: str,
+    every: int,
+    fragment_layers: int,
+    delay: int,
+    bits: float | None,
+    as_json: bool,
+) -> None:
+    """Tell the bandwidth at which the machines compute 50, 80, 90, 95 and 99 per cent of the time.
+
+    A model of one link without latency, layer by layer; see docs/simulate.md. ddp and diloco always wait: --delay and
+    --fragment-layers mean nothing to them."""
+    from peer.planning.utilization import bandwidths
+    from peer.planning.workload import Workload
+
+    needed = bandwidths(
+        Workload(
+            params=params,
+            layers=layers,
+            step_seconds=step_seconds,
+            preset=preset,
+            every=every,
+            fragment_layers=fragment_layers,
+            delay=delay,
+            bits=BITS[preset] if bits is None else bits,
+        )
+    )
+    if as_json:
+        click.echo(json.dumps({"gbit_per_s": {str(target): _short(value) for target, value in needed.items()}}))
+        return
+    click.echo("computing  needs a link of")
+    for target, value in needed.items():
+        click.echo(f"{target:>7} %  {value:>10.4g} Gbit/s")
+
+
+@command.command("latency", epilog="Example: peer simulate latency --peers 1024 --std 0.5")
+@click.option("--peers", type=int, required=True, help="The swarm.")
+@click.option("--std", type=float, required=True, help="Standard deviation of a message's time, in mean message times.")
+@as_json
+def latency(peers: int, std: float, as_json: bool) -> None:
+    """Tell how many times longer an all-reduce over a tree takes than an average of two.
+
+    Message times are log-normal with mean 1; bandwidth does not count. See docs/simulate.md."""
+    from peer.planning.latency import pair_time, ratio, tree_time
+
+    found = ratio(peers, std)
+    if as_json:
+        click.echo(json.dumps({"ratio": _short(found)}))
+        return
+    click.echo(f"all-reduce over a tree of {peers}  {tree_time(peers, std):>8.4g} mean message times")
+    click.echo(f"average of two {'':<{len(str(peers)) + 11}}{pair_time(std):>8.4g}")
+    click.echo(f"ratio {'':<{len(str(peers)) + 20}}{found:>8.4g}")
+
+
+def _short(value: float) -> float:
+    """Six digits: more would claim more than a model knows."""
+    return float(f"{value:.6g}")
