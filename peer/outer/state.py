@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
+from blake3 import blake3
 from torch import Tensor
 
-from peer.outer.rules import noloco_, pair_mean_, scale_work_, sgd_
+from peer.outer.rules import (
+    descend_,
+    nesterov_,
+    noloco_,
+    noloco_apart_,
+    pair_mean_,
+    pseudo_gradient_,
+    scale_work_,
+    sgd_,
+)
 from peer.protocol.layout import Layout
 
 
 @dataclass(slots=True)
 class OuterState:
-    """`outer_params` and `outer_momentum` of the whole model, flat fp32 in layout order. Moved only by `step`."""
+    """`outer_params` and `outer_momentum` of the whole model, flat fp32 in layout order. Moved only by `step` (pairs,
+    solo) and `descend` (groups), both of which run in worker threads, one at a time for a fragment; different fragments
+    may step at once."""
 
     layout: Layout
     params: Tensor
     momentum: Tensor
-    busy: bool = field(default=False)
-    """A step is under way in a thread: nobody may copy the params now."""
+    _under_way: int = field(default=0, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @classmethod
     def fresh(cls, layout: Layout, params: Tensor) -> OuterState:
@@ -27,10 +43,26 @@ class OuterState:
         assert params.shape == (layout.elements,), (params.shape, layout.elements)
         return cls(layout, params.to(torch.float32), torch.zeros(layout.elements))
 
+    @property
+    def busy(self) -> bool:
+        """A step is under way in a thread: nobody may copy the params now."""
+        return self._under_way > 0
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around every `step` and `descend`, from before it is handed to its thread until it is done: `busy` meanwhile.
+        Several may be under way."""
+        with self._lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
     def fragment(self, fragment: int) -> Tensor:
         """A view of one fragment of `params`."""
-        start, end = self.layout.fragment_span(fragment)
-        return self.params[start:end]
+        return self._views(fragment)[0]
 
     def step(
         self,
@@ -42,15 +74,73 @@ class OuterState:
         outer_lr: float,
         outer_momentum: float,
         share: float = 1.0,
+        consensus: float | None = None,
+        partner_outer: Tensor | None = None,
     ) -> None:
-        """One outer step of a fragment with the partner's decoded params, or solo (`partner` None). `own` and `partner`
-        are overwritten. Runs in a worker thread; the caller sets `busy` around it."""
-        start, end = self.layout.fragment_span(fragment)
-        outer, momentum = self.params[start:end], self.momentum[start:end]
+        """One outer step of a fragment with the partner's decoded params, or solo (`partner` None: the means are over
+        one). `own`, `partner` and `partner_outer` are flat fp32 of the fragment's length and are overwritten.
+
+        share: the part of the own work since the last outer step that counts; the partner has already scaled its own.
+        consensus: None is outer_lr. With another value a pair needs `partner_outer`, the partner's decoded
+        outer_params of before its step; a solo step does not, since nobody's are the mean of its own."""
+        outer, momentum = self._views(fragment)
         scale_work_(own, outer, share)
         mean = own if partner is None else pair_mean_(own, partner)
-        if rule == "noloco":
-            noloco_(outer, momentum, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
-        else:
-            assert rule == "sgd", rule
+        if rule == "sgd":
             sgd_(outer, mean, outer_lr=outer_lr)
+            return
+        assert rule == "noloco", rule
+        if partner is None or consensus in (None, outer_lr):
+            noloco_(outer, momentum, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
+            return
+        assert partner_outer is not None, "with a consensus of its own the partner's outer_params are needed too"
+        assert consensus is not None
+        mean_outer = pair_mean_(outer, partner_outer)
+        noloco_apart_(
+            outer, momentum, mean, mean_outer, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus
+        )
+
+    def pseudo_gradient(self, fragment: int, own: Tensor, share: float = 1.0) -> Tensor:
+        """What this peer contributes to its group: (outer_params - own) * share, written into `own` and returned. `own`
+        is the snapshot of the fragment, flat fp32; share as in `step`."""
+        return pseudo_gradient_(own, self.fragment(fragment), share)
+
+    def descend(
+        self,
+        fragment: int,
+        mean_gradient: Tensor,
+        spans: Sequence[tuple[int, int]],
+        *,
+        rule: str,
+        outer_lr: float,
+        outer_momentum: float,
+    ) -> None:
+        """One outer step of a fragment along the group's mean pseudo-gradient, bit for bit the same on every member.
+
+        mean_gradient: flat fp32 of the fragment's length, overwritten. spans: ascending half-open ranges of elements of
+        the fragment in which it holds a value; in between, where a shard's owner died, it may hold anything, and params
+        and momentum stay as they are."""
+        outer, momentum = self._views(fragment)
+        assert mean_gradient.shape == outer.shape, (mean_gradient.shape, outer.shape)
+        edges = [0, *(edge for span in spans for edge in span), outer.numel()]
+        assert all(left <= right for left, right in pairwise(edges)), spans
+        for start, end in spans:
+            params, speed, gradient = outer[start:end], momentum[start:end], mean_gradient[start:end]
+            if rule == "sgd":
+                descend_(params, gradient, outer_lr=outer_lr)
+            else:
+                assert rule == "nesterov", rule
+                nesterov_(params, speed, gradient, outer_lr=outer_lr, outer_momentum=outer_momentum)
+
+    def digest(self, fragment: int) -> bytes:
+        """BLAKE3 over the little-endian fp32 bytes of the fragment's outer_params, then of its momentum; 32 bytes. Two
+        members of a group with equal digests are equal after the next step too."""
+        hasher = blake3()
+        for values in self._views(fragment):
+            hasher.update(values.numpy().astype("<f4", copy=False).data.cast("B"))
+        return hasher.digest()
+
+    def _views(self, fragment: int) -> tuple[Tensor, Tensor]:
+        """(params, momentum) of one fragment."""
+        start, end = self.layout.fragment_span(fragment)
+        return self.params[start:end], self.momentum[start:end]

@@ -1,0 +1,138 @@
+"""Plays a game with the program's outer state and rules: the smallest loop around them that knows when what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peer.outer import rules, state
+from peer.protocol.layout import Layout, TensorSpec
+from tests.golden.reference import Game, Span
+
+Step = Callable[[], None]
+
+
+def layout_of(fragments: tuple[Span, ...]) -> Layout:
+    """A tensor a fragment."""
+    tensors = tuple(TensorSpec(f"w{at}", (end - start,)) for at, (start, end) in enumerate(fragments))
+    return Layout(tensors, tuple((at, at + 1) for at in range(len(fragments))))
+
+
+@dataclass(slots=True)
+class Replica:
+    params: Tensor
+    outer: state.OuterState
+
+
+class Driver:
+    """late: outer steps are computed right before the merge, not when they are due."""
+
+    def __init__(self, game: Game, late: bool = False) -> None:
+        self.game = game
+        self._late = late
+        layout = layout_of(game.fragments)
+        starts = [torch.tensor(start, dtype=torch.float32) for start in game.start]
+        self.world = [Replica(start.clone(), state.OuterState.fresh(layout, start.clone())) for start in starts]
+
+    def play(self) -> dict[tuple[int, int], tuple[NDArray[np.float32], ...]]:
+        moments = {}
+        merges: dict[int, list[Step]] = {}
+        for step, updates in enumerate(self.game.updates, 1):
+            for replica, update in zip(self.world, updates, strict=True):
+                replica.params += torch.tensor(update, dtype=torch.float32)
+            if step % self.game.spacing == 0:
+                merges.setdefault(step + self.game.delay, []).extend(self._due(step // self.game.spacing - 1))
+            for merge in merges.pop(step, []):
+                merge()
+            for who, replica in enumerate(self.world):
+                now = (replica.params, replica.outer.params, replica.outer.momentum)
+                moments[who, step] = tuple(values.numpy().copy() for values in now)
+        return moments
+
+    def _due(self, round_: int) -> list[Step]:
+        """What is to be done at the merge."""
+        fragment = self.fragment_due(round_)
+        at_merge: list[Step] = []
+        for meeting in self.game.meetings[round_]:
+            steps = (self._group if self.game.tokens is not None else self._meet)(round_, fragment, meeting)
+            if self._late:
+                at_merge += steps
+            else:
+                for step in steps:
+                    step()
+            at_merge += [lambda who=who: self.merge(who, fragment) for who in meeting]
+        return at_merge
+
+    def fragment_due(self, round_: int) -> int:
+        return round_ % len(self.game.fragments)
+
+    def snapshot(self, who: int, fragment: int) -> Tensor:
+        return self.world[who].params[slice(*self.game.fragments[fragment])].clone()
+
+    def merge(self, who: int, fragment: int) -> None:
+        replica = self.world[who]
+        part = replica.params[slice(*self.game.fragments[fragment])]
+        rules.merge_(part, replica.outer.fragment(fragment), self.game.alpha)
+
+    # -- a pair, or one alone ----------------------------------------------------------------------------------------
+
+    def _meet(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> list[Step]:
+        sent = {who: self.sent(round_, fragment, who) for who in meeting}
+        steps = []
+        for who in meeting:
+            partner = next((sent[other] for other in meeting if other != who), None)
+            steps.append(self._outer_step(round_, fragment, who, partner))
+        return steps
+
+    def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
+        """(params, outer params) as the partner gets them: who did the work leaves out what does not count."""
+        params, outer = self.snapshot(who, fragment), self.world[who].outer.fragment(fragment).clone()
+        rules.scale_work_(params, outer, self.game.share(round_, who))
+        return params, outer
+
+    def _outer_step(self, round_: int, fragment: int, who: int, partner: tuple[Tensor, Tensor] | None) -> Step:
+        game, own = self.game, self.snapshot(who, fragment)
+        params, outer = (None, None) if partner is None else (values.clone() for values in partner)
+        return lambda: self.world[who].outer.step(
+            fragment,
+            own,
+            params,
+            rule=game.rule,
+            outer_lr=game.outer_lr,
+            outer_momentum=game.outer_momentum,
+            share=game.share(round_, who),
+            consensus=game.consensus,
+            partner_outer=None if game.consensus == game.outer_lr else outer,
+        )
+
+    # -- a group -----------------------------------------------------------------------------------------------------
+
+    def _group(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> list[Step]:
+        mean = self.mean(round_, fragment, meeting)
+        edges = [0, *(edge for span in self.game.lost.get(round_, ()) for edge in span), mean.numel()]
+        spans = list(zip(edges[::2], edges[1::2], strict=True))
+        for start, end in self.game.lost.get(round_, ()):
+            mean[start:end] = torch.nan  # not to be looked at
+        return [lambda who=who: self._descend(who, fragment, mean.clone(), spans) for who in meeting]
+
+    def mean(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> Tensor:
+        """Weighted by tokens, as an owner makes it."""
+        assert self.game.tokens is not None
+        weights = {who: float(self.game.tokens[round_][who]) for who in meeting}
+        parts = [self.gradient(round_, fragment, who) * weights[who] for who in meeting if weights[who]]
+        return torch.stack(parts).sum(0) / sum(weights.values())
+
+    def gradient(self, round_: int, fragment: int, who: int) -> Tensor:
+        share = self.game.share(round_, who)
+        return self.world[who].outer.pseudo_gradient(fragment, self.snapshot(who, fragment), share)
+
+    def _descend(self, who: int, fragment: int, mean: Tensor, spans: list[Span]) -> None:
+        game = self.game
+        self.world[who].outer.descend(
+            fragment, mean, spans, rule=game.rule, outer_lr=game.outer_lr, outer_momentum=game.outer_momentum
+        )

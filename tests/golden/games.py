@@ -1,0 +1,106 @@
+"""Games: every preset, every branch of the rules. The inner updates are arbitrary, for each replica and step others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.golden.reference import Game
+
+CUTS = {1: ((0, 16),), 2: ((0, 7), (7, 16)), 3: ((0, 4), (4, 5), (5, 16))}
+NOLOCO = {"rule": "noloco", "outer_lr": 0.7, "outer_momentum": 0.5, "consensus": 0.7}
+NESTEROV = {"rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
+STREAMED = {"fragments": 2, "delay": 1, "alpha": 0.5}
+
+
+def game(
+    seed: int,
+    *,
+    replicas: int,
+    fragments: int = 1,
+    sync_every: int = 6,
+    periods: int = 3,
+    group: bool = False,
+    **rest: Any,
+) -> Game:
+    """Numbers drawn from the seed and representable in fp32. Pairs: drawn anew each round, the odd one alone. Groups:
+    one start, weights drawn anew each round."""
+    rng = np.random.default_rng(seed)
+    rounds, elements = periods * fragments, CUTS[fragments][-1][1]
+    starts = rng.normal(size=(1 if group else replicas, elements)).repeat(replicas if group else 1, axis=0)
+    updates = 0.1 * rng.normal(size=(sync_every * periods, replicas, elements))
+    drawn: dict[str, Any] = {
+        "meetings": tuple((tuple(range(replicas)),) for _ in range(rounds)),
+        "tokens": rng.integers(1, 1000, size=(rounds, replicas)).astype(np.float64),
+    }
+    if not group:
+        drawn = {"meetings": tuple(_pairs(rng.permutation(replicas).tolist()) for _ in range(rounds)), "tokens": None}
+    return Game(
+        sync_every=sync_every,
+        fragments=CUTS[fragments],
+        start=starts.astype(np.float32).astype(np.float64),
+        updates=updates.astype(np.float32).astype(np.float64),
+        **(drawn | rest),
+    )
+
+
+def _pairs(order: list[int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(order[at : at + 2]) for at in range(0, len(order), 2))
+
+
+def alone(replicas: int, rounds: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    return tuple(tuple((who,) for who in range(replicas)) for _ in range(rounds))
+
+
+def grid() -> dict[str, Game]:
+    """Both streaming methods with every number of fragments, delay and part kept."""
+    made = {}
+    for seed, (fragments, delay, alpha) in enumerate(np.ndindex(3, 4, 3)):
+        choices = {
+            "fragments": fragments + 1,
+            "delay": delay,
+            "alpha": alpha / 2,
+            "replicas": 2 + seed % 4,
+            "periods": 2,
+        }
+        name = f"{choices['fragments']} fragments, delay {delay}, alpha {alpha / 2}, {choices['replicas']} replicas"
+        made[f"noloco, {name}"] = game(seed, **NOLOCO, **choices)
+        made[f"nesterov, {name}"] = game(seed, group=True, **NESTEROV, **choices)
+    return made
+
+
+GAMES = {
+    "noloco": game(1, replicas=2, **NOLOCO),
+    "noloco of five": game(2, replicas=5, **NOLOCO),
+    "noloco, consensus apart": game(3, replicas=3, **(NOLOCO | {"consensus": 0.3})),
+    "noloco, work piled up": game(
+        4,
+        replicas=3,
+        meetings=(((0, 1),), ((0, 2), (1,)), ((0, 1), (2,))),  # 2 is away in round 0
+        shares={(1, 2): 0.5, (2, 2): 0.75, (2, 1): 0.25},
+        **NOLOCO,
+    ),
+    "streaming-noloco": game(5, replicas=4, **NOLOCO, **STREAMED),
+    "streaming-noloco, consensus apart": game(6, replicas=4, **(NOLOCO | {"consensus": 0.4}), **STREAMED),
+    "diloco": game(7, replicas=4, group=True, **NESTEROV),
+    "diloco of one": game(8, replicas=1, group=True, **NESTEROV),
+    "diloco, a shard lost, a late one, a round without roster": game(
+        9,
+        replicas=3,
+        group=True,
+        lost={0: ((0, 3), (7, 9)), 3: ((10, 16),)},
+        meetings=(((0, 1, 2),), ((0, 1, 2),), (), ((0, 1, 2),)),
+        tokens=np.array([[3.0, 5.0, 8.0], [2.0, 0.0, 7.0], [1.0, 1.0, 1.0], [4.0, 6.0, 1.0]]),
+        shares={(3, 0): 0.5, (3, 1): 0.25},
+        periods=4,
+        **NESTEROV,
+    ),
+    "streaming-diloco": game(10, replicas=3, group=True, **NESTEROV, **STREAMED),
+    "streaming-diloco, two fragments on their way": game(
+        11, replicas=2, group=True, **NESTEROV, fragments=3, delay=3, alpha=0.5
+    ),
+    "sgd in a group": game(12, replicas=3, group=True, rule="sgd", outer_lr=0.5, outer_momentum=0.0),
+    "sgd alone": game(13, replicas=1, meetings=alone(1, 3), rule="sgd", outer_lr=0.5, outer_momentum=0.0),
+    "none": game(14, replicas=2, meetings=alone(2, 3), rule="sgd", outer_lr=1.0, outer_momentum=0.0),
+}

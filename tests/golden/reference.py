@@ -1,0 +1,204 @@
+"""What every method computes, written down from the equations in float64 numpy: params, outer params and momentum of
+every replica after every inner step. Nothing here may import the program: an error would then show on neither side.
+
+Time. Inner steps are t = 1..T. Round r is due after step (r + 1) * sync_every / P; its fragment is r mod P. There a
+replica's params are taken (the snapshot theta), and its outer step is a function of what the members of its meeting
+had at that moment. The result is merged right after step due + delay: theta <- alpha * theta + (1 - alpha) * phi. The
+outer step itself may be computed at any time between the two.
+
+With g = share * (phi - theta), phi being the outer params since the fragment's last outer step (never merged ones),
+means over the meeting, where each weighs 1/n, and G the mean of g weighted by tokens:
+
+    noloco    m <- mu m - lr mean(g) - consensus (phi - mean(phi));  phi <- phi + m
+    nesterov  m <- mu m + G;                                         phi <- phi - lr (G + mu m)
+    sgd                                                              phi <- phi - lr G
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+Span = tuple[int, int]
+
+TOLERANCE = 1e-6
+"""Largest error of an element as a part of its replica's largest outer parameter. A value passes through a dozen or so
+fp32 roundings a round, each of at most 6e-8 of itself, some of which add up; the games here come to 5.1e-7 at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Game:
+    """M replicas, N parameters each, T inner steps."""
+
+    rule: str
+    outer_lr: float
+    outer_momentum: float
+    consensus: float = 0.0
+    sync_every: int
+    delay: int = 0
+    alpha: float = 0.0
+    fragments: tuple[Span, ...]
+    start: Vector
+    """[M, N]: params and outer params before the first step."""
+    updates: Vector
+    """[T, M, N]: what the inner optimizer adds to the params."""
+    meetings: tuple[tuple[tuple[int, ...], ...], ...]
+    """Per round: who meets. Who is in no meeting makes no outer step and has nothing to merge; in one of its own, a
+    solo step."""
+    tokens: Vector | None = None
+    """[rounds, M]: weights of a group's members; 0: applies the result without having contributed. None: a pair's rule,
+    where all weigh the same."""
+    shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """(round, replica): the part of its work that counts, else 1."""
+    lost: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
+    """Round: elements of the fragment that nobody has a mean of."""
+
+    @property
+    def spacing(self) -> int:
+        """Inner steps from one round to the next."""
+        assert self.sync_every % len(self.fragments) == 0
+        return self.sync_every // len(self.fragments)
+
+    def share(self, round_: int, replica: int) -> float:
+        return self.shares.get((round_, replica), 1.0)
+
+
+@dataclass(slots=True)
+class Replica:
+    theta: Vector
+    phi: Vector
+    m: Vector
+    before: dict[Span, tuple[Vector, Vector]] = field(default_factory=dict)
+    """Of a fragment whose result is not merged yet: (phi, m) without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A replica after an inner step. Where `before` has a fragment, its outer step may be computed or not."""
+
+    params: Vector
+    outer: Vector
+    momentum: Vector
+    before: dict[Span, tuple[Vector, Vector]]
+
+
+Expected = dict[tuple[int, int], Moment]
+"""By (replica, inner step), steps from 1."""
+
+
+def play(game: Game) -> Expected:
+    assert 0 <= game.delay < game.sync_every, "a result is merged before its fragment is due again"
+    assert list(chain(*game.fragments)) == sorted(chain(*game.fragments))
+    world = [Replica(start.copy(), start.copy(), np.zeros_like(start)) for start in game.start]
+    merges: dict[int, list[tuple[int, Span]]] = {}
+    moments: Expected = {}
+    for step, updates in enumerate(game.updates, 1):
+        for replica, update in zip(world, updates, strict=True):
+            replica.theta += update
+        if step % game.spacing == 0:
+            round_ = step // game.spacing - 1
+            span = game.fragments[round_ % len(game.fragments)]
+            for meeting in game.meetings[round_]:
+                outer_step(game, world, round_, span, meeting)
+                merges.setdefault(step + game.delay, []).extend((who, span) for who in meeting)
+        for who, span in merges.pop(step, []):
+            merge(world[who], span, game.alpha)
+        for who, replica in enumerate(world):
+            now = (replica.theta.copy(), replica.phi.copy(), replica.m.copy())
+            moments[who, step] = Moment(*now, dict(replica.before))
+    return moments
+
+
+def outer_step(game: Game, world: list[Replica], round_: int, span: Span, meeting: tuple[int, ...]) -> None:
+    part = slice(*span)
+    phi = {who: world[who].phi[part].copy() for who in meeting}
+    m = {who: world[who].m[part].copy() for who in meeting}
+    g = {who: game.share(round_, who) * (phi[who] - world[who].theta[part]) for who in meeting}
+    lost = np.zeros(span[1] - span[0], dtype=bool)
+    for start, end in game.lost.get(round_, ()):
+        lost[start:end] = True
+    for who in meeting:
+        new_phi, new_m = RULES[game.rule](game, who, phi, m[who], g, weights(game, round_, meeting))
+        world[who].before[span] = phi[who], m[who]
+        world[who].phi[part] = np.where(lost, phi[who], new_phi)
+        world[who].m[part] = np.where(lost, m[who], new_m)
+
+
+def weights(game: Game, round_: int, meeting: tuple[int, ...]) -> dict[int, float]:
+    """Of each one's pseudo-gradient; they add up to 1."""
+    given = {who: 1.0 if game.tokens is None else float(game.tokens[round_][who]) for who in meeting}
+    return {who: weight / sum(given.values()) for who, weight in given.items()}
+
+
+def noloco(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
+    mean_g, mean_phi = sum(g.values()) / len(g), sum(phi.values()) / len(phi)
+    m = game.outer_momentum * m - game.outer_lr * mean_g - game.consensus * (phi[who] - mean_phi)
+    return phi[who] + m, m
+
+
+def nesterov(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
+    mean_g = sum(w[other] * g[other] for other in g)
+    m = game.outer_momentum * m + mean_g
+    return phi[who] - game.outer_lr * (mean_g + game.outer_momentum * m), m
+
+
+def sgd(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
+    return phi[who] - game.outer_lr * sum(w[other] * g[other] for other in g), m
+
+
+RULES = {"noloco": noloco, "nesterov": nesterov, "sgd": sgd}
+
+
+def merge(replica: Replica, span: Span, alpha: float) -> None:
+    part = slice(*span)
+    replica.theta[part] = alpha * replica.theta[part] + (1 - alpha) * replica.phi[part]
+    del replica.before[span]
+
+
+# -- the comparison ----------------------------------------------------------------------------------------------------
+
+
+class Differs(AssertionError):
+    """The code computed something else."""
+
+
+Trajectory = Mapping[tuple[int, int], tuple[NDArray[Any], ...]]
+"""By (replica, inner step): (params, outer params) or (params, outer params, momentum), each [N]."""
+
+
+def check(trajectory: Trajectory, expected: Expected, game: Game, tolerance: float = TOLERANCE) -> float:
+    """Compare a whole run. Returns the largest error; raises Differs at the first one above the tolerance, naming where
+    it is, and when there are other moments than expected."""
+    if trajectory.keys() != expected.keys():
+        raise Differs(f"moments differ: {sorted(trajectory.keys() ^ expected.keys())[:5]}")
+    worst = 0.0
+    for at in sorted(expected, key=lambda at: (at[1], at[0])):
+        for span in game.fragments:
+            error, what = _error(trajectory[at], expected[at], span)
+            worst = max(worst, error)
+            if not error <= tolerance:  # NaN too
+                raise Differs(f"{what} of replica {at[0]} after step {at[1]}, elements {span}: off by {error:.1e}")
+    return worst
+
+
+def _error(got: tuple[NDArray[Any], ...], moment: Moment, span: Span) -> tuple[float, str]:
+    """(the largest of the errors, of what). While a fragment's outer step is under way, both of its ends are right."""
+    part = slice(*span)
+    scale = float(np.abs(moment.outer).max())
+
+    def off(values: NDArray[Any], exact: Vector, name: str) -> tuple[float, str]:
+        return float(np.abs(values[part].astype(np.float64) - exact).max()) / scale, name
+
+    def outer_off(phi: Vector, m: Vector) -> tuple[float, str]:
+        outer = off(got[1], phi, "outer params")
+        return outer if len(got) == 2 else max(outer, off(got[2], m, "momentum"))
+
+    after = outer_off(moment.outer[part], moment.momentum[part])
+    nearest = min(after, outer_off(*moment.before[span])) if span in moment.before else after
+    return max(nearest, off(got[0], moment.params[part], "params"))

@@ -1,0 +1,257 @@
+"""Every constant and operation of the rules, changed one at a time: the golden games must notice each. A game that does
+not would not protect the number that was changed."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peer.outer import rules, state
+from tests.golden.driver import Driver
+from tests.golden.games import GAMES
+from tests.golden.reference import Differs, Game, check, play
+
+EXPECTED = {name: play(game) for name, game in GAMES.items()}
+SWAPPED = {"add_": "sub_", "sub_": "add_"}
+CONSTANTS = ("outer_lr", "outer_momentum", "consensus", "share", "alpha")
+NOT_RULES = ("all_finite", "blocks")
+
+
+def noticed(make: Callable[[Game], Driver]) -> bool:
+    """Whether some game comes out differently."""
+    for name, game in GAMES.items():
+        try:
+            check(make(game).play(), EXPECTED[name], game)
+        except Differs:
+            return True
+    return False
+
+
+def test_without_a_mutation_nothing_is_noticed() -> None:
+    assert not noticed(Driver)
+
+
+# -- one operation in the source ---------------------------------------------------------------------------------------
+
+
+def changes(node: ast.AST) -> Iterator[ast.expr]:
+    """What may be written instead of this expression: the sign turned, the operation left out, a constant 1 % less."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="add_" | "sub_", value=target)) as call:
+            turned = ast.Attribute(target, SWAPPED[call.func.attr], ast.Load())  # type: ignore[attr-defined]
+            yield ast.Call(turned, call.args, call.keywords)
+            yield target
+        case ast.Call(func=ast.Attribute(attr="mul_" | "mul", value=target), args=[factor]):
+            yield target
+            shrunk = ast.BinOp(factor, ast.Mult(), ast.Constant(0.99))
+            yield ast.Call(node.func, [shrunk], [])
+        case ast.Call(func=ast.Attribute(attr="copy_", value=target)):
+            yield target
+        case ast.Call(func=ast.Attribute(attr="sub"), args=[first, second]):
+            yield ast.Call(node.func, [second, first], node.keywords)
+        case ast.keyword(arg=name, value=value) if name in CONSTANTS:
+            yield ast.BinOp(value, ast.Mult(), ast.Constant(0.99))
+        case ast.Call(func=ast.Name(id="scale_work_" | "pseudo_gradient_"), args=[first, second, share]):
+            yield ast.Call(node.func, [first, second, ast.BinOp(share, ast.Mult(), ast.Constant(0.99))], [])
+
+
+def mutants(module: ModuleType) -> Iterator[tuple[str, ast.Module]]:
+    """(what was changed, the module with it)."""
+    original = ast.parse(inspect.getsource(module))
+    times = Counter[str]()
+    for at, node in enumerate(ast.walk(original)):
+        for change in changes(node):
+            tree = copy.deepcopy(original)
+            place = next(other for number, other in enumerate(ast.walk(tree)) if number == at)
+            where = next(f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and place in ast.walk(f))
+            if where.name in NOT_RULES:
+                continue
+            new = copy.deepcopy(change)
+            before = ast.unparse(place)
+            if isinstance(place, ast.keyword):
+                place.value = new
+            else:
+                tree = Exchanged(place, new).visit(tree)
+            what = f"{where.name}: {before} -> {ast.unparse(new)}"
+            times[what] += 1
+            nth = f" ({times[what]})" if times[what] > 1 else ""
+            yield what + nth, ast.fix_missing_locations(tree)
+
+
+class Exchanged(ast.NodeTransformer):
+    """One node for another."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self._new if node is self._old else self.generic_visit(node)
+
+
+def namespace(tree: ast.Module, module: ModuleType) -> dict[str, Any]:
+    made: dict[str, Any] = {"__name__": module.__name__}
+    exec(compile(tree, f"<mutant of {module.__name__}>", "exec"), made)
+    return made
+
+
+IN_RULES, IN_STATE = dict(mutants(rules)), dict(mutants(state))
+
+
+@pytest.mark.parametrize("mutant", IN_RULES.values(), ids=IN_RULES)
+def test_an_operation_of_a_rule_matters(mutant: ast.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, made in namespace(mutant, rules).items():
+        if inspect.isfunction(made):
+            for module in (rules, state):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, made)
+    assert noticed(Driver)
+
+
+@pytest.mark.parametrize("mutant", IN_STATE.values(), ids=IN_STATE)
+def test_a_constant_handed_to_a_rule_matters(mutant: ast.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "OuterState", namespace(mutant, state)["OuterState"])
+    assert noticed(Driver)
+
+
+def test_every_rule_has_mutants() -> None:
+    functions = {name for name, made in vars(rules).items() if inspect.isfunction(made)} - set(NOT_RULES)
+    assert {what.split(":")[0] for what in IN_RULES} == functions
+    assert {what.split(":")[0] for what in IN_STATE} == {"step", "descend", "pseudo_gradient"}
+
+
+# -- the wiring --------------------------------------------------------------------------------------------------------
+
+
+ARGUMENTS: dict[str, Callable[[Game], Game]] = {
+    "outer_lr 1 % less": lambda game: replace(game, outer_lr=0.99 * game.outer_lr),
+    "outer_momentum 1 % less": lambda game: replace(game, outer_momentum=0.99 * game.outer_momentum),
+    "consensus 1 % less": lambda game: replace(game, consensus=0.99 * game.consensus),
+    "consensus always outer_lr": lambda game: replace(game, consensus=game.outer_lr),
+    "alpha .5 is .49": lambda game: replace(game, alpha=game.alpha and game.alpha - 0.01),
+    "alpha for 1 - alpha": lambda game: replace(game, alpha=1 - game.alpha),
+    "alpha 0 everywhere": lambda game: replace(game, alpha=0.0),
+    "merged a step later": lambda game: replace(game, delay=game.delay + 1),
+    "merged at once": lambda game: replace(game, delay=0),
+    "equal weights in a group": lambda game: replace(game, tokens=None if game.tokens is None else game.tokens**0),
+    "work after missed rounds sent whole": lambda game: replace(game, shares={}),
+    "lost shards descended": lambda game: replace(game, lost={}),
+    "rounds one step late": lambda game: replace(game, updates=game.updates[[0, *range(len(game.updates) - 1)]]),
+    "always alone": lambda game: replace(game, meetings=_each_alone(game)),
+}
+
+
+def _each_alone(game: Game) -> Any:
+    return tuple(tuple((who,) for meeting in round_ for who in meeting) for round_ in game.meetings)
+
+
+@pytest.mark.parametrize("change", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_an_argument_matters(change: Callable[[Game], Game]) -> None:
+    assert noticed(lambda game: Driver(change(game)))
+
+
+class AgainstMerged(Driver):
+    """The pseudo-gradient is taken against the params as they were merged."""
+
+    def __init__(self, game: Game) -> None:
+        super().__init__(game)
+        self.merged = [replica.params.clone() for replica in self.world]
+
+    def merge(self, who: int, fragment: int) -> None:
+        super().merge(who, fragment)
+        self.merged[who][slice(*self.game.fragments[fragment])] = self.snapshot(who, fragment)
+
+    def gradient(self, round_: int, fragment: int, who: int) -> Tensor:
+        base = self.merged[who][slice(*self.game.fragments[fragment])]
+        return rules.pseudo_gradient_(self.snapshot(who, fragment), base, self.game.share(round_, who))
+
+
+class MergedIsOuter(Driver):
+    """What was merged becomes the outer params."""
+
+    def merge(self, who: int, fragment: int) -> None:
+        super().merge(who, fragment)
+        self.world[who].outer.fragment(fragment).copy_(self.snapshot(who, fragment))
+
+
+class SnapshotAtMerge(Driver):
+    """The work that is taken is that at the merge, not that when the round was due."""
+
+    def __init__(self, game: Game) -> None:
+        super().__init__(game, late=True)
+
+    def _outer_step(self, round_: int, fragment: int, who: int, partner: Any) -> Callable[[], None]:
+        return lambda: super(SnapshotAtMerge, self)._outer_step(round_, fragment, who, partner)()
+
+
+class NextFragment(Driver):
+    """Fragments one off."""
+
+    def fragment_due(self, round_: int) -> int:
+        return super().fragment_due(round_ + 1)
+
+
+class PartnerSendsWhole(Driver):
+    """The partner's piled up work is not scaled before it is sent."""
+
+    def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
+        return self.snapshot(who, fragment), self.world[who].outer.fragment(fragment).clone()
+
+
+class OwnOuterAsPartners(Driver):
+    """The consensus pulls towards a partner's params instead of its outer params."""
+
+    def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
+        params, _ = super().sent(round_, fragment, who)
+        return params, params.clone()
+
+
+class NoMomentumKept(Driver):
+    """Momentum starts again with each merge."""
+
+    def merge(self, who: int, fragment: int) -> None:
+        super().merge(who, fragment)
+        self.world[who].outer.momentum.zero_()
+
+
+class SumNotMean(Driver):
+    """A group's pseudo-gradients are added up."""
+
+    def mean(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> Tensor:
+        return super().mean(round_, fragment, meeting) * len(meeting)
+
+
+class Bf16Outer(Driver):
+    """Outer params that do not keep fp32."""
+
+    def merge(self, who: int, fragment: int) -> None:
+        outer = self.world[who].outer.params
+        outer.copy_(outer.to(torch.bfloat16))
+        super().merge(who, fragment)
+
+
+WIRINGS = [
+    AgainstMerged,
+    MergedIsOuter,
+    SnapshotAtMerge,
+    NextFragment,
+    PartnerSendsWhole,
+    OwnOuterAsPartners,
+    NoMomentumKept,
+    SumNotMean,
+    Bf16Outer,
+]
+
+
+@pytest.mark.parametrize("wiring", WIRINGS, ids=lambda wiring: wiring.__name__)
+def test_an_error_of_wiring_is_noticed(wiring: type[Driver]) -> None:
+    assert noticed(wiring)

@@ -1,0 +1,20 @@
+"""The program's outer machinery against the equations: every parameter of every replica after every inner step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden.driver import Driver
+from tests.golden.games import GAMES, grid
+from tests.golden.reference import Game, check, play
+
+
+@pytest.mark.parametrize("game", GAMES.values(), ids=GAMES)
+@pytest.mark.parametrize("late", [False, True], ids=["stepped when due", "stepped at the merge"])
+def test_a_preset_is_its_equations(game: Game, late: bool) -> None:
+    check(Driver(game, late).play(), play(game), game)
+
+
+def test_every_streaming_schedule_is_its_equations() -> None:
+    for game in grid().values():
+        check(Driver(game).play(), play(game), game)

@@ -1,0 +1,164 @@
+"""The outer state: which elements a step moves, what its digest covers, and who may copy it when."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from blake3 import blake3
+
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+
+LAYOUT = Layout(tuple(TensorSpec(name, (size,)) for name, size in (("a", 3), ("b", 5), ("c", 2))), ((0, 1), (1, 3)))
+RULE = {"rule": "nesterov", "outer_lr": 0.5, "outer_momentum": 0.5}
+
+
+def fresh(seed: int = 0) -> OuterState:
+    state = OuterState.fresh(LAYOUT, torch.randn(10, generator=torch.Generator().manual_seed(seed)))
+    state.momentum.copy_(torch.randn(10, generator=torch.Generator().manual_seed(seed + 1)))
+    return state
+
+
+def moved(state: OuterState, before: OuterState) -> tuple[list[int], list[int]]:
+    """Elements of (params, momentum) that changed."""
+    return (
+        (state.params != before.params).nonzero().flatten().tolist(),
+        (state.momentum != before.momentum).nonzero().flatten().tolist(),
+    )
+
+
+def test_a_step_moves_its_fragment_and_no_other() -> None:
+    state = fresh()
+    state.step(1, torch.ones(7), torch.ones(7), rule="noloco", outer_lr=0.7, outer_momentum=0.5)
+    assert moved(state, fresh()) == ([3, 4, 5, 6, 7, 8, 9],) * 2
+
+
+def test_a_descent_leaves_params_and_momentum_where_there_is_no_mean() -> None:
+    state, gradient = fresh(), torch.full((7,), float("nan"))
+    gradient[1:3] = gradient[5:6] = 1.0
+    state.descend(1, gradient, [(1, 3), (5, 6)], **RULE)
+    assert moved(state, fresh()) == ([4, 5, 8],) * 2
+
+
+def test_a_descent_in_parts_is_the_descent_at_once_bit_for_bit() -> None:
+    parts, whole, gradient = fresh(), fresh(), torch.randn(7, generator=torch.Generator().manual_seed(5))
+    parts.descend(1, gradient.clone(), [(0, 2), (2, 2), (2, 7)], **RULE)
+    whole.descend(1, gradient.clone(), [(0, 7)], **RULE)
+    assert torch.equal(parts.params, whole.params)
+    assert torch.equal(parts.momentum, whole.momentum)
+
+
+def test_a_descent_without_any_mean_moves_nothing() -> None:
+    state = fresh()
+    state.descend(0, torch.full((3,), float("nan")), [], **RULE)
+    assert moved(state, fresh()) == ([], [])
+
+
+@pytest.mark.parametrize("spans", [[(0, 8)], [(-1, 2)], [(3, 2)], [(2, 4), (3, 5)], [(4, 5), (0, 2)]])
+def test_spans_lie_in_order_within_the_fragment(spans: list[tuple[int, int]]) -> None:
+    with pytest.raises(AssertionError):
+        fresh().descend(1, torch.zeros(7), spans, **RULE)
+
+
+def test_a_gradient_of_another_length_is_an_error() -> None:
+    with pytest.raises(AssertionError):
+        fresh().descend(1, torch.zeros(3), [(0, 3)], **RULE)
+
+
+def test_a_group_has_no_rule_of_pairs() -> None:
+    with pytest.raises(AssertionError, match="noloco"):
+        fresh().descend(0, torch.zeros(3), [(0, 3)], rule="noloco", outer_lr=0.5, outer_momentum=0.5)
+
+
+def test_a_consensus_of_its_own_needs_the_partners_outer_params() -> None:
+    def step(state: OuterState, consensus: float | None, partner: bool) -> None:
+        params = torch.ones(3) if partner else None
+        state.step(
+            0, torch.zeros(3), params, rule="noloco", outer_lr=0.7, outer_momentum=0.5, share=1.0, consensus=consensus
+        )
+
+    with pytest.raises(AssertionError, match="partner's outer_params"):
+        step(fresh(), 0.3, partner=True)
+    for consensus, partner in ((None, True), (0.7, True), (0.3, False)):
+        step(fresh(), consensus, partner)
+
+
+def test_a_pseudo_gradient_is_taken_in_place_and_moves_nothing() -> None:
+    state, own = fresh(), torch.ones(7)
+    gradient = state.pseudo_gradient(1, own, 0.5)
+    assert gradient is own
+    assert torch.equal(gradient, (state.params[3:] - 1) * 0.5)
+    assert moved(state, fresh()) == ([], [])
+
+
+def test_the_digest_is_of_little_endian_params_then_momentum_of_the_fragment() -> None:
+    state = fresh()
+    numbers = [*state.params[:3].tolist(), *state.momentum[:3].tolist()]
+    assert state.digest(0) == blake3(struct.pack("<6f", *numbers)).digest()
+
+
+@pytest.mark.parametrize("of", ["params", "momentum"])
+def test_the_digest_sees_the_last_bit_of_its_fragment_only(of: str) -> None:
+    state = fresh()
+    before = state.digest(0), state.digest(1)
+    values = getattr(state, of)
+    values[9] = torch.nextafter(values[9], torch.tensor(9.0))
+    assert state.digest(0) == before[0]
+    assert state.digest(1) != before[1]
+
+
+def test_ten_descents_give_the_same_bits_on_every_machine() -> None:
+    """The digest was computed once, on one machine. Every input is exact in fp32; every result is rounded."""
+
+    def spread(factor: int) -> torch.Tensor:
+        return ((torch.arange(1003) * factor) % 2003 - 1001).float() / 1024
+
+    state = OuterState.fresh(Layout.whole([TensorSpec("w", (1003,))]), spread(7))
+    for round_ in range(10):
+        state.descend(
+            0, spread(round_ + 11), [(0, 400), (401, 1003)], rule="nesterov", outer_lr=0.7, outer_momentum=0.9
+        )
+    assert state.digest(0).hex() == "830f73dc7be8bd08165b927f7fb265995af50e32680afc2ec4f13f209d4cea30"
+
+
+def test_busy_until_the_last_of_several_steps_is_done() -> None:
+    state = fresh()
+    assert not state.busy
+    with state.stepping():
+        with state.stepping():
+            assert state.busy
+        assert state.busy
+    assert not state.busy
+
+
+def test_a_step_that_fails_is_done() -> None:
+    state = fresh()
+    with pytest.raises(ZeroDivisionError), state.stepping():
+        raise ZeroDivisionError
+    assert not state.busy
+
+
+def test_fragments_step_at_once_in_threads() -> None:
+    state, alone, start = fresh(), fresh(), threading.Barrier(2, timeout=10)
+
+    def step(fragment: int) -> bool:
+        with state.stepping():
+            start.wait()
+            own = torch.ones(LAYOUT.fragment_elements(fragment))
+            state.step(fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
+            busy = state.busy
+            start.wait()
+            return busy
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(step, (0, 1))) == [True, True]
+    assert not state.busy
+    for fragment in (0, 1):
+        own = torch.ones(LAYOUT.fragment_elements(fragment))
+        alone.step(fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
+    assert torch.equal(state.params, alone.params)
+    assert torch.equal(state.momentum, alone.momentum)
