@@ -39,10 +39,11 @@ from peer.observe.events import CallerRefused, Event, RoundDue, RoundEnded, Stan
 from peer.observe.lines import read_lines
 from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadWriter, pack
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.run.layouts import layout_for
 from peer.run.manifest import write_new
+from peer.run.presets import resolve
 from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 from peer.testing.hostile import HostileCaller, Refused, ended
-from peer.trainer.model import layout_of
 from peer.v1 import exchange_pb2 as pb
 
 SETTINGS = ["sync.clock=seconds", "sync.sync_every=10", "sync.codec=fp32", "train.total_rounds=100000"]
@@ -315,7 +316,7 @@ async def ready(daemon: Daemon) -> dict[str, Any]:
 async def measure(folder: Path, seconds: float, turns: int) -> dict[str, Any]:
     operator = load_or_create(folder / "operator.key")
     signed = write_new(folder / "run.toml", operator, SETTINGS)
-    layout = layout_of(signed.manifest.model)
+    layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
     bootstrap, victim, partner = (Daemon(name, folder / name) for name in ("bootstrap", "victim", "partner"))
     try:
         ticket = await start_bootstrap(bootstrap, folder / "run.toml", 2)

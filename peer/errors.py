@@ -24,7 +24,9 @@ ExchangeError                  between two daemons; never ends one: the round go
 ├── PartnerLost                cannot be reached, or the connection broke
 │   └── PartnerSilent          is connected and says nothing
 ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
-└── BadPayload                 sent bytes that are not what they claim to be (`code`)
+├── BadPayload                 sent bytes that are not what they claim to be (`code`)
+├── NoRoster                   a group's round came to no roster with us in it
+└── Stale                      the group builds on another state than ours: catch up first
 
 TrainerDied                    the trainer process ended; the coordinator restarts it
 """
@@ -254,6 +256,19 @@ class BadPayload(ExchangeError):
         super().__init__(f"{reason} ({code})")
         self.code = code
         self.reason = reason
+
+
+class NoRoster(ExchangeError):
+    """This round of a group has no roster that we are in: too few peers, no leader, or we were late. The work stays."""
+
+
+class Stale(ExchangeError):
+    """The group's roster builds on another state of the fragment than ours. Nothing of ours entered it; the state is to
+    be fetched from the roster's members (`roster`: a `peer.protocol.roster.Roster`)."""
+
+    def __init__(self, reason: str, roster: object) -> None:
+        super().__init__(reason)
+        self.roster = roster
 
 
 class TrainerDied(Exception):

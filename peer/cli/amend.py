@@ -17,6 +17,7 @@ from peer.protocol.ruling import Change, describe
 from peer.run.amendments import Chain, beside, keep, load
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
+from peer.run.presets import resolve
 
 WORDS = {change.value.replace("_", "-"): change for change in Change}
 NEEDS = {
@@ -90,7 +91,7 @@ def _round_now(signed: SignedManifest, home: Path) -> int:
             start = float((Home(home).run(signed.run_id).path / "run_start").read_text())
         except (OSError, ValueError):
             raise UsageError(f"the home {home} does not know when the run began (if it did)", advice) from None
-    return RoundClock(sync.clock, sync.sync_every, 1, start).round_at(time.time())
+    return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start).round_at(time.time())
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +14,8 @@ from peer.cli.amend import command as amend
 from peer.cli.options import as_json, home, identity_path, settings
 from peer.errors import ManifestError
 from peer.identity import Identity
+from peer.run.costs import Cost, cost_of
+from peer.run.description import cost_rows, method_rows
 from peer.run.home import Home
 from peer.run.manifest import (
     SignedManifest,
@@ -23,7 +26,8 @@ from peer.run.manifest import (
     signature_path,
     write_new,
 )
-from peer.run.presets import bytes_per_round, describe, resolve
+from peer.run.presets import Method, resolve, sources
+from peer.run.sections import SyncSection
 
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
 
@@ -75,10 +79,12 @@ def sign(file: Path, home: Path, identity_path: Path | None) -> None:
 @FILE
 @as_json
 def show(file: Path, as_json: bool) -> None:
-    """Tell what a manifest means: run id, method, size of the model, bytes on the wire."""
+    """Tell what a manifest means: run id, every choice of its method and who made it, and what the method costs with
+    this model: bytes on the wire, the rate they need, memory."""
     raw = read_raw(file)
     manifest = parse_manifest(raw)
-    method, parameters = resolve(manifest.sync), manifest.model.parameters
+    method = resolve(manifest.sync)
+    cost = cost_of(manifest.model, method)
     report = {
         "run_id": SignedManifest(raw, b"").run_id.hex(),
         "name": manifest.name,
@@ -86,14 +92,29 @@ def show(file: Path, as_json: bool) -> None:
         "signature": _signature(file),
     }
     if as_json:
-        cost = {"parameters": parameters, "bytes_per_round": bytes_per_round(method, parameters)}
-        click.echo(json.dumps({**report, **cost, "method": dataclasses.asdict(method)}, indent=2))
+        click.echo(json.dumps({**report, **_method_as_json(manifest.sync, method, cost)}, indent=2))
         return
-    for name, value in [*report.items(), ("parameters", f"{parameters:,}"), *describe(method, parameters)]:
-        click.echo(f"{name.replace('_', ' '):>18}  {value}")
+    rows = [(name, value, "") for name, value in report.items()]
+    for name, value, remark in [*rows, *method_rows(manifest.sync), *cost_rows(method, cost)]:
+        click.echo(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
 
 
 command.add_command(amend)
+
+
+def _method_as_json(sync: SyncSection, method: Method, cost: Cost) -> dict[str, Any]:
+    return {
+        "parameters": cost.parameters,
+        "bytes_per_round": max(cost.fragment_bytes),
+        "preset": sync.preset,
+        "method": dataclasses.asdict(method),
+        "sources": {name: source for name, _, source in sources(sync)},
+        "cost": {
+            **dataclasses.asdict(cost),
+            "bytes_per_sync": cost.bytes_per_sync,
+            "memory_bytes": cost.memory_bytes,
+        },
+    }
 
 
 def _signature(file: Path) -> str:

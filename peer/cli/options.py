@@ -103,7 +103,9 @@ def as_json(function: F) -> F:
 
 def settings(function: F) -> F:
     """`--preset` and `--set`, as what a manifest is derived with: `key=value` each."""
-    function = click.option("--preset", help="Synchronization preset: noloco, none.")(function)
+    function = click.option(
+        "--preset", help="Synchronization preset: noloco, streaming-noloco, diloco, streaming-diloco, none."
+    )(function)
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")(
         function
     )

@@ -11,12 +11,74 @@ from peer.cli.options import as_json
 BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 
 
-@click.group("simulate", invoke_without_command=True, epilog="Example: peer simulate latency --peers 1024 --std 0.5")
+@click.group(
+    "simulate",
+    invoke_without_command=True,
+    epilog="Example: peer simulate --peers 16 --hours 6 --link cable --churn 0.5",
+)
+@click.option("--peers", type=int, help="Simulate a whole swarm of so many; without it, only the commands below.")
+@click.option("--preset", help="Synchronization preset.  [default: noloco]")
+@click.option("--hours", type=float, default=2.0, show_default=True, help="Virtual ones.")
+@click.option(
+    "--sync-every", type=float, help="Seconds (or steps, as sync.clock says) between exchanges.  [default: 300]"
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--link", default="cable", show_default=True, help="fibre, cable, dsl, lte, datacentre, transatlantic, lan."
+)
+@click.option("--churn", type=float, default=0.0, show_default=True, help="Kills a peer and hour; each comes back.")
+@click.option("--speeds", type=float, default=1.0, show_default=True, help="Fastest peer over slowest.")
+@click.option("--step-seconds", type=float, default=1.0, show_default=True, help="An inner step of the slowest.")
+@click.option("--trainer", default="fake", show_default=True, help="fake: costs nothing. tiny: really learns.")
+@click.option("--parameters", type=int, default=65536, show_default=True, help="Of the fake trainer's model.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
+@as_json
 @click.pass_context
-def command(context: click.Context) -> None:
-    """Plan a run by arithmetic: nothing is started, nothing is sent."""
-    if context.invoked_subcommand is None:
+def command(
+    context: click.Context,
+    peers: int | None,
+    preset: str | None,
+    hours: float,
+    sync_every: float | None,
+    seed: int,
+    link: str,
+    churn: float,
+    speeds: float,
+    step_seconds: float,
+    trainer: str,
+    parameters: int,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Plan a run: a whole swarm in virtual time (--peers), or arithmetic (the commands). Nothing leaves this machine.
+
+    See docs/simulate.md for what is modelled and what is not."""
+    if context.invoked_subcommand is not None:
+        return
+    if peers is None:
         click.echo(context.get_help())
+        return
+    from peer.run.manifest import default_text, derive
+    from peer.testing.report import told
+    from peer.testing.simulate import Wish, simulate
+
+    changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
+    changes += [] if preset is None else [f"sync.preset={preset}"]
+    changes += [] if sync_every is None else [f"sync.sync_every={sync_every}"]
+    report = simulate(
+        Wish(
+            peers=peers,
+            manifest=derive(default_text(), changes),
+            hours=hours,
+            link=link,
+            churn=churn,
+            speeds=speeds,
+            step_seconds=step_seconds,
+            trainer=trainer,
+            parameters=parameters,
+        )
+    )
+    click.echo(json.dumps(report.to_json()) if as_json else told(report))
 
 
 @command.command(

@@ -11,7 +11,7 @@ import click
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest; the tiny built-in run by default.")
-@click.option("--preset", help="Synchronization preset: noloco, none.")
+@click.option("--preset", help="Synchronization preset: noloco, streaming-noloco, diloco, streaming-diloco, none.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Exchanges of every fragment.")
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer (clock in steps).")
@@ -25,6 +25,7 @@ import click
 @click.option(
     "--home", type=click.Path(path_type=Path), help="An empty folder for the homes; a temporary one by default."
 )
+@click.option("--state", type=click.Path(path_type=Path), help="Begin from this checkpoint folder of a peer.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write one JSON object here.")
 def command(
     peers: int,
@@ -39,6 +40,7 @@ def command(
     joins: tuple[str, ...],
     throttles: tuple[str, ...],
     home: Path | None,
+    state: Path | None,
     report: Path | None,
 ) -> None:
     """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
@@ -58,7 +60,7 @@ def command(
     text = derive_manifest(
         base,
         preset=preset,
-        settings=settings,
+        settings=(*settings, *(_init_of(state) if state else ())),
         rounds=rounds,
         steps=steps,
         minutes=minutes,
@@ -75,6 +77,7 @@ def command(
         speeds={speed.number: speed.at_s for speed in speeds},
         home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),
         seed=parse_manifest(text.encode()).seed,
+        state=state,
     )
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         result = runner.run(Swarm(plan, say).run())
@@ -84,3 +87,11 @@ def command(
     check(result, plan.home)
     if home is None:
         shutil.rmtree(plan.home)
+
+
+def _init_of(state: Path) -> list[str]:
+    """The setting that names this checkpoint's params."""
+    from peer.daemon.first_state import load_params
+    from peer.daemon.refound import digest_of
+
+    return [f"init={digest_of(load_params(state, None)).hex()}"]

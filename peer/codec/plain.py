@@ -13,6 +13,14 @@ from peer.errors import BadPayload
 Payload = bytes | bytearray | memoryview
 
 
+class Measured(Protocol):
+    """Of which it is known how long the payload of so many elements is."""
+
+    name: str
+
+    def nbytes(self, elements: int) -> int: ...
+
+
 class Codec(Protocol):
     """Tensors to bytes and back, without state.
 
@@ -78,7 +86,7 @@ def to_bytes(values: Tensor) -> bytes:
     return values.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def from_bytes(codec: Codec, payload: Payload, elements: int) -> Tensor:
+def from_bytes(codec: Measured, payload: Payload, elements: int) -> Tensor:
     """A copy of the payload as a flat uint8 tensor. Raises BadPayload unless it is as long as the codec says."""
     if len(payload) != codec.nbytes(elements):
         raise BadPayload("length", f"{codec.name}: {len(payload)} bytes for {elements} elements")

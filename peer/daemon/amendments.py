@@ -16,6 +16,8 @@ from peer.run.amendments import Chain, SignedAmendment, keep, load
 
 ASK_EVERY_S = 5.0
 ASK_TIMEOUT_S = 5.0
+TRIES = 8
+"""Draws before it is given up, until the next time, to find one that can be called."""
 MAX_HANDED_ON = 64
 """In one answer; who lacks more asks again."""
 
@@ -111,15 +113,21 @@ class Amendments:
         clock: Clock,
         rng: random.Random,
         peers: Callable[[], Awaitable[list[PeerRecord]]],
+        every_s: float = ASK_EVERY_S,
     ) -> None:
         """Ask for ever: now the operator's node, now anybody. The owner cancels."""
         while True:
-            records = [record for record in await peers() if record.reachable and record.endpoints]
-            serving = [record for record in records if record.status is Status.SERVING]
-            among = serving if serving and rng.random() < 0.5 else records
-            if among:
-                await self.ask(transport, rng.choice(among))
-            await clock.sleep(ASK_EVERY_S * rng.uniform(0.8, 1.2))
+            if (record := _whom(await peers(), rng)) is not None:
+                await self.ask(transport, record)
+            await clock.sleep(every_s * rng.uniform(0.8, 1.2))
+
+
+def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
+    """The operator's node every other time, if there is one, else anybody who can be called."""
+    if rng.random() < 0.5:
+        records = [record for record in records if record.status is Status.SERVING] or records
+    drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
+    return next((record for record in drawn if record.reachable and record.endpoints), None)
 
 
 def check(now: Ruling, me: PeerId) -> None:

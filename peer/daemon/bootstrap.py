@@ -10,30 +10,27 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from peer.daemon.amendments import Amendments
 from peer.daemon.conduct import Conduct
+from peer.daemon.first_state import first_state
 from peer.daemon.garbage import settle
 from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.memory import check_memory, free_bytes, need_of
 from peer.daemon.metrics import MetricsEndpoint, serving
 from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
-from peer.daemon.refound import digest_of
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import caps
 from peer.daemon.view import RECORD_TTL_S
-from peer.errors import PeerError, StateError, UsageError
-from peer.outer.state import OuterState
+from peer.errors import PeerError, UsageError
 from peer.protocol.layout import Layout
 from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
 from peer.protocol.ruling import describe
 from peer.run.amendments import Chain, beside
 from peer.run.home import Home, write_whole
+from peer.run.layouts import layout_for
 from peer.run.manifest import SignedManifest, load_signed
+from peer.run.presets import resolve
 from peer.run.ticket import MAX_ADDRESSES, Ticket
-from peer.state.checkpoint import Checkpoint, CheckpointError
-from peer.trainer.model import first_params, layout_of
 
 READ_EVERY_S = 2.0
 START_DELAY_S = 4.0
@@ -59,9 +56,9 @@ async def run_bootstrap(
         async with open_node(options, run_id, say) as node:
             node.donor.manifest = signed
             node.transport.watch(Conduct(node.clock.now, lambda event: None))  # it keeps no journal
-            layout = layout_of(signed.manifest.model)
+            layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
             node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
-            outer = _first_state(signed, layout, state, say)
+            outer = first_state(signed.manifest, layout, state, say)
             node.donor.give(outer, lambda: 0, node.clock.now)
             node.donor.amendments = _amendments(node, signed)
             _print_ticket(node, ticket_file)
@@ -178,25 +175,6 @@ async def _announce(node: Node, run_start: RunStart) -> None:
             await node.directory.announce(_record(node, run_start.value))
             announced = time.monotonic()
         await asyncio.sleep(1.0 if run_start.value else 0.5)
-
-
-def _first_state(signed: SignedManifest, layout: Layout, folder: Path | None, say: Say) -> OuterState:
-    """What this node gives to joiners: made from the manifest's seed, or the checkpoint the operator names."""
-    if folder is None:
-        return OuterState.fresh(layout, first_params(signed.manifest.model, signed.manifest.seed))
-    try:
-        params, _ = Checkpoint(folder, {}, 0).load()
-    except CheckpointError as error:
-        raise StateError(str(error), "Give --state a checkpoint folder of a peer of this run.") from error
-    if params.numel() != layout.elements:
-        raise StateError(
-            f"the state in {folder} has {params.numel():,} parameters, the run's model {layout.elements:,}",
-            "Give --state a checkpoint folder of a peer of this run.",
-        )
-    outer = OuterState.fresh(layout, params.to(torch.float32))
-    digest = digest_of(outer.params).hex()
-    say(f"serving the state in {folder}; to make everybody go on from it:  peer manifest amend … refound {digest}")
-    return outer
 
 
 def _amendments(node: Node, signed: SignedManifest) -> Amendments:

@@ -7,7 +7,7 @@ not written is counted in the next line. Standing is not kept over a restart."""
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,15 +80,24 @@ class Conduct:
         """Seconds until the peer is in favour again; 0: it is."""
         return self._standing.out_for_s(peer, self._now())
 
+    def acceptable(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Those that are in favour and not too strange now, in the same order."""
+        now = self._now()
+        out, patient = self._standing.out_of_favour(now), self.patience.with_strangers(now) != 0.0
+        return [p for p in peers if p not in out and (patient or self.patience.of(p, now) != 0.0)]
+
     def too_strange(self, peer: PeerId) -> bool:
         """Whether it never exchanged with us, and others like it held up our trainer enough lately."""
         return self.patience.of(peer, self._now()) == 0.0
 
+    def is_stranger(self, peer: PeerId) -> bool:
+        """Whether our trainer waits for this peer for a bounded time only."""
+        return self.patience.of(peer, self._now()) is not None
+
     def held_up(self, peer: PeerId, seconds: float) -> None:
         """Our trainer waited so long for an exchange with this peer that failed."""
-        now = self._now()
-        if self.patience.of(peer, now) is not None:
-            self.patience.spend(seconds, now)
+        if self.is_stranger(peer):
+            self.patience.spend(seconds, self._now())
 
     def why_out(self, peer: PeerId) -> str:
         """For the peer itself: empty while it is in favour."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from peer.daemon.amendments import Amendments
 from peer.daemon.matchmaker import Matchmaker
+from peer.net.handler import GroupHandler
 from peer.outer.state import OuterState
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
 from peer.run.manifest import SignedManifest
+from peer.state.fragments import FRAGMENT, FragmentShelf
 from peer.state.snapshot import SnapshotShelf
 
 
@@ -19,6 +21,8 @@ class Donor:
         self.manifest: SignedManifest | None = None
         self.matchmaker: Matchmaker | None = None
         self.amendments: Amendments | None = None
+        self.group: GroupHandler | None = None
+        self._fragments: FragmentShelf | None = None
         self.learn = learn
         self._shelf: SnapshotShelf | None = None
         self._outer: OuterState | None = None
@@ -27,6 +31,11 @@ class Donor:
         """The state is complete from here on: donate it (promise 4)."""
         self._outer = outer
         self._shelf = SnapshotShelf(lambda: (outer.params, round_()), outer.layout, now)
+        self._fragments = FragmentShelf(outer, self._held)
+
+    def _held(self, fragment: int) -> bytes:
+        base = None if self.group is None else self.group.on_held(fragment)
+        return b"" if base is None else base.digest
 
     def on_hello(self, record: PeerRecord) -> None:
         self.learn(record)
@@ -54,4 +63,6 @@ class Donor:
         return self._shelf.on_state()
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        if snapshot.startswith(FRAGMENT) and self._fragments is not None:
+            return self._fragments.on_piece(snapshot, piece)
         return None if self._shelf is None else self._shelf.on_piece(snapshot, piece)

@@ -24,13 +24,17 @@ from peer.protocol.messages import (
     SwapReport,
     Welcome,
 )
-from peer.trainer.seam import Counters, Evaluation, TrainerInfo, Work, WorkRequest
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Join, JoinReply
+from peer.protocol.shards import Opening, Receipt
+from peer.trainer.seam import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, Work, WorkRequest
 
 __all__ = [
     "Clock",
     "Counters",
     "Directory",
     "Evaluation",
+    "GroupTransport",
     "Handler",
     "Trainer",
     "TrainerInfo",
@@ -71,9 +75,33 @@ class Directory(Protocol):
         """How the addresses given at the start are answered, and how far our clock is from the others'."""
 
 
+class GroupTransport(Protocol):
+    """Calls among the members of a group; bounded and failing as those of `Transport`."""
+
+    async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+        """Ask a peer to lead a round, or who does. It may hold the call for `join.wait_s`."""
+
+    async def contribute(
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: Sink, timeout_s: float
+    ) -> Receipt:
+        """Send our part of a shard to its owner (`source` None: nothing is sent) and wait for the result: returns when
+        `sink` holds it, complete and verified. Raises when it does not; an owner that falls silent is lost within five
+        seconds."""
+
+    async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+        """Which state of a fragment a peer has now."""
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        """A part of a fragment's state (`peer.state.fragments`), of just this length; its digest is the caller's to
+        check, over all parts."""
+
+
 class Transport(Protocol):
     """Calls to other peers. Every call says Hello first when it has to, is bounded by its timeout, and raises only
     `PartnerLost`, `PartnerRefused` or `BadPayload`."""
+
+    @property
+    def group(self) -> GroupTransport: ...
 
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome: ...
 
@@ -112,18 +140,30 @@ class Trainer(Protocol):
         step in the round and leaves the base counters as they are (its token count must equal the counter's, else the
         folder is used for the inner optimizer only). Held until the first `work`."""
 
-    async def work(self, request: WorkRequest) -> Work: ...
+    async def work(self, request: WorkRequest) -> Work:
+        """One at a time. A request that comes late, its steps done or its moment past, gets the next step boundary.
+        Cancelled, it holds the trainer."""
 
-    async def apply(self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int) -> None:
-        """At the next step boundary replace the fragment's params by `outer_params` (fp32, flat, the fragment), set its
-        base counter to `base`, and go on in `next_round` with step 0."""
+    async def apply(
+        self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
+    ) -> None:
+        """At the step boundary that `merge` names, merge `outer_params` (fp32, flat, the fragment) into the fragment's
+        params and set its base counter to `base`. A trainer that was held goes on with the next `work`, in `next_round`
+        with step 0. Returns when it is done. Applies of other fragments, and a `work`, may be pending meanwhile; so may
+        one later snapshot of the fragment be out. Where a merge and a snapshot fall together, the merge comes first.
+        `base` names the snapshot by its `processed`. Cancelled, it leaves the merge to come; a death takes it along."""
+
+    def hold(self) -> None:
+        """Stop at the next step boundary until the next `work`; what waits to be merged is merged there. Never
+        raises."""
 
     async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
         """Loss of these parameters (whole model) on the fixed hold-out; the trainer's own params stay as they are."""
 
-    async def save(self, folder: Path) -> None:
-        """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary. Raises
-        OSError when that fails (a full disk); the trainer goes on."""
+    async def save(self, folder: Path) -> int:
+        """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary; the token
+        count there. What is not merged yet is not in it. Raises OSError when that fails (a full disk); the trainer goes
+        on."""
 
     def counters(self) -> Counters:
         """Read now, from the file: works without a running trainer."""

@@ -114,6 +114,7 @@ async def obtain_state(
     clock: Clock,
     say: Say,
     progress: Progress = untold,
+    rng: random.Random | None = None,
 ) -> FirstState:
     """An own checkpoint if there is a valid one, else the state of a donor; waits for one, saying so. A newcomer
     prefers peers that train, the furthest first: the bootstrap node holds only the very first state.
@@ -128,7 +129,7 @@ async def obtain_state(
         problem = "no peer with a complete state is in the directory yet"
         waited = STATE_WAIT_S - (deadline - asyncio.get_running_loop().time())
         progress("waiting for a donor", waited, STATE_WAIT_S, "s")
-        for donor in _donors(await directory.peers()):
+        for donor in _donors(await directory.peers(), rng or random.Random()):
             began = clock.now()
             try:
                 progress(FETCHING, 0, 4 * layout.elements, "bytes")
@@ -153,8 +154,8 @@ async def obtain_state(
     )
 
 
-def _donors(records: list[PeerRecord]) -> list[PeerRecord]:
-    shuffled = random.sample(records, len(records))
+def _donors(records: list[PeerRecord], rng: random.Random) -> list[PeerRecord]:
+    shuffled = rng.sample(records, len(records))
     complete = (Status.TRAINING, Status.PAUSED, Status.FINISHED, Status.SERVING)
     able = [record for record in shuffled if record.status in complete]
     return sorted(able, key=lambda r: (not r.reachable, r.status is Status.SERVING, -r.round))

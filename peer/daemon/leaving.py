@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from peer.daemon.owned import unless
+
 T = TypeVar("T")
 
 
@@ -32,12 +34,4 @@ class Leaving:
 
     async def unless(self, call: Awaitable[T]) -> T | None:
         """The call's result, or None when we were told to leave first; then the call is cancelled."""
-        running = asyncio.ensure_future(call)
-        told = asyncio.ensure_future(self._event.wait())
-        try:
-            await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
-            return running.result() if running.done() else None
-        finally:
-            for task in (running, told):
-                task.cancel()
-            await asyncio.wait({running, told})
+        return await unless(self._event, call)

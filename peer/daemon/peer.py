@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from peer import __version__
-from peer.daemon.amendments import Amendments, check
+from peer.daemon.amendments import ASK_EVERY_S, Amendments, check
 from peer.daemon.clock import BulkThread
 from peer.daemon.conduct import Conduct
 from peer.daemon.coordinator import Coordinator
@@ -29,7 +29,7 @@ from peer.daemon.refound import FoundedStates, founded_on
 from peer.daemon.saving import Saving
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import Facts, status_report
-from peer.daemon.view import RECORD_TTL_S, View
+from peer.daemon.view import LOOK_EVERY_S, View, lifetime, pace
 from peer.daemon.waiting import check_clock
 from peer.errors import ExchangeError, ManifestError, PeerError
 from peer.net.directory.record import seal
@@ -42,10 +42,10 @@ from peer.protocol.roundclock import RoundClock
 from peer.protocol.ruling import Ruling, describe
 from peer.run.amendments import Chain
 from peer.run.home import Home, write_whole
+from peer.run.layouts import layout_for
 from peer.run.manifest import Manifest, SignedManifest, keep, load_signed
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
-from peer.trainer.model import layout_of
 from peer.trainer.process import TrainerConfig, TrainerProcess
 
 DRAIN_S = 8.0
@@ -104,6 +104,7 @@ class PeerDaemon:
         self._coordinator: Coordinator | None = None
         self._trainer: TrainerProcess | None = None
         self._view: View | None = None
+        self._pace_s = LOOK_EVERY_S
         self._main: asyncio.Task[int] | None = None
         self._saving: Saving | None = None
         self._exit_code = 1
@@ -172,8 +173,9 @@ class PeerDaemon:
         self._facts.manifest = manifest
         check_memory(manifest, need_of(manifest, trains_here=trains_in_main_memory(options.device)), free_bytes())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
-        layout = layout_of(manifest.model)
-        limits, codec = manifest.limits, resolve(manifest.sync).codec
+        method = resolve(manifest.sync)
+        layout = layout_for(manifest.model, method)
+        limits, codec = manifest.limits, method.codec
         node.transport.set_layout(layout.digest(), limits.max_fragment_bytes, codec, limits.max_clock_offset_s)
         node.transport.show_record(lambda: seal(self._record(), node.identity))
         checkpoints = CheckpointStore(node.folder.checkpoints)
@@ -206,12 +208,15 @@ class PeerDaemon:
         """Start the trainer from the state, and build the coordinator around it."""
         node = self._node
         trainer = self._trainer = TrainerProcess(node.folder.path, layout, self._trainer_config(manifest))
+        method = resolve(manifest.sync)
+        self._pace_s = pace(method.round_length if method.clock == "seconds" else None)
         view = self._view = View(
             node.directory,
             node.clock,
             random.Random(),
             self._record,
             self._directory_changed,
+            self._pace_s,
         )
         node.donor.learn = view.learn
         rounds = await self._round_clock(manifest)
@@ -230,7 +235,7 @@ class PeerDaemon:
             Plan(
                 run_id=self._options.run_id,
                 me=node.me,
-                method=resolve(manifest.sync),
+                method=method,
                 total_rounds=manifest.train.total_rounds,
                 eval_every=manifest.train.eval_every,
                 max_upload=self._options.max_upload,
@@ -282,7 +287,9 @@ class PeerDaemon:
         node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
         settle()
         background = [asyncio.create_task(view.run()), asyncio.create_task(self._obey(amendments, coordinator))]
-        background.append(asyncio.create_task(amendments.run(node.transport, node.clock, self._rng, self._known)))
+        every_s = max(ASK_EVERY_S, self._pace_s)
+        asking = amendments.run(node.transport, node.clock, self._rng, self._known, every_s)
+        background.append(asyncio.create_task(asking))
         playing = asyncio.create_task(coordinator.run(state.round))
         try:
             await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
@@ -386,7 +393,7 @@ class PeerDaemon:
                 welcome = await node.transport.hello(record, HELLO_S)
                 node.clock.observe(welcome.clock_offset_s)
             start = start or record.run_start
-        return RoundClock(sync.clock, sync.sync_every, 1, start)
+        return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
 
     def _kept_start(self) -> float:
         try:
@@ -430,7 +437,7 @@ class PeerDaemon:
             tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
             status=live.status if live else Status.JOINING,
             issued_at=now,
-            expires_at=now + RECORD_TTL_S,
+            expires_at=now + lifetime(self._pace_s),
             run_start=self._coordinator.run_start if self._coordinator else 0.0,
         )
 

@@ -1,13 +1,10 @@
-"""What the coordinator is given, what an exchange gives it, and what it shows of itself."""
+"""What the coordinator is given, and what it shows of itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from torch import Tensor
-
-from peer.protocol.messages import PeerId, RunId, Status, SwapReport
+from peer.protocol.messages import PeerId, RunId, Status
 from peer.run.presets import Method
 
 
@@ -26,17 +23,6 @@ class Plan:
     """Bytes per second."""
     min_peers: int = 1
     """Wait with the first round until so many peers train (ourselves included), two minutes at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """What a round's exchange gave: the partner's params, or why there are none."""
-
-    outcome: Literal["exchanged", "solo", "refused"]
-    reason: str
-    partner: PeerId | None = None
-    params: Tensor | None = None
-    report: SwapReport | None = None
 
 
 @dataclass(slots=True)

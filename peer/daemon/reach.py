@@ -12,6 +12,8 @@ from peer.protocol.reachability import Reachability
 
 PROBE_TIMEOUT_S = 8.0
 TICK_S = 2.0
+SETTLED_TICK_S = 30.0
+"""Once enough others have spoken with one voice: how soon a change of our own addresses is noticed."""
 
 
 class Reach:
@@ -45,8 +47,10 @@ class Reach:
         if ours != self._asked_about:
             self.state.forget()
             self._asked_about = ours
+        if not self.state.due(now):
+            return
         able = {record.peer_id: record for record in peers if record.reachable and record.endpoints}
-        if not able or not self.state.due(now):
+        if not able:
             return
         before = self.state.reachable()
         self.state.asked(now)
@@ -65,4 +69,4 @@ class Reach:
         """For ever; the owner cancels."""
         while True:
             await self.ask(await peers())
-            await self._clock.sleep(TICK_S)
+            await self._clock.sleep(SETTLED_TICK_S if self.state.settled() else TICK_S)

@@ -58,8 +58,8 @@ class Saving:
         try:
             folder = self._store.begin()
             async with asyncio.timeout(TRAINER_S):
-                await self._trainer.save(folder)
-            facts = {**self._facts(), "round": round_, "tokens": self._trainer.counters().tokens}
+                tokens = await self._trainer.save(folder)
+            facts = {**self._facts(), "round": round_, "tokens": tokens}
             outer, digest = self._outer, self._outer.layout.digest()
             saved = await self._offload(
                 lambda: self._store.commit(folder, outer.params, outer.momentum, self._run_id, digest, facts)

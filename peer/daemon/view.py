@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from operator import attrgetter
 
 from peer.daemon.interfaces import Clock, Directory
 from peer.protocol.messages import PeerId, PeerRecord, Status
@@ -12,15 +13,38 @@ from peer.protocol.pairing import Acquaintance
 from peer.protocol.roundclock import lower_median
 
 LOOK_EVERY_S = 3.0
+"""At least between two looks; see `pace`."""
+LOOKS_A_ROUND = 10
+SELDOM_S = 30.0
 RECORD_TTL_S = 45.0
+"""At least; see `lifetime`."""
 TOLD_S = 10.0
 """What a caller said of itself counts so long: until the directory shows it."""
+GLANCE_S = 0.5
+"""How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
 
+_peer_id: Callable[[PeerRecord], PeerId] = attrgetter("peer_id")
+_expires_at: Callable[[PeerRecord], float] = attrgetter("expires_at")
+
+
+def pace(round_s: float | None) -> float:
+    """Seconds between two looks at what others may have changed, for rounds of so many seconds (None: they are counted
+    in steps): often enough in a round, and in a long one no oftener than that. A look costs the directory a lookup and
+    a peer work for every record it gets."""
+    return LOOK_EVERY_S if round_s is None else min(max(LOOK_EVERY_S, round_s / LOOKS_A_ROUND), SELDOM_S)
+
+
+def lifetime(look_every_s: float) -> float:
+    """Seconds for which a record holds: it is announced again at a third, and one that was as old as that when others
+    saw it must not expire before their next look."""
+    return max(RECORD_TTL_S, 3 * look_every_s)
+
 
 class View:
-    """`describe` makes our current record; `changed` is called when the set of live peers changes."""
+    """`describe` makes our current record; `changed` is called when the set of live peers changes. `look_every_s`: see
+    `pace`."""
 
     def __init__(
         self,
@@ -29,12 +53,21 @@ class View:
         rng: random.Random,
         describe: Callable[[], PeerRecord],
         changed: Callable[[int, str], None] = lambda count, reason: None,
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._rng = rng
         self._describe = describe
         self._changed = changed
+        self._look_every_s = look_every_s
+        self._lifetime_s = lifetime(look_every_s)
+        self._merged: dict[PeerId, PeerRecord] | None = None
+        self._merged_for = (0.0, 0.0)
+        """From when until when `_merged` is what a fresh merge would give."""
+        self._training: int | None = None
+        """How many of `_merged` train; None: not counted yet."""
+        self._present: frozenset[PeerId] = frozenset()
         self._looked: dict[PeerId, PeerRecord] = {}
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
@@ -44,14 +77,26 @@ class View:
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
-        """The live records, from the directory and from what callers said of themselves; the later issued wins."""
+        """The live records, from the directory and from what callers said of themselves; the later issued wins. Asked
+        for many times a second: the merge is kept until one of them expires or another comes."""
         now = self._clock.now()
-        merged = dict(self._looked)
+        since, until = self._merged_for
+        if self._merged is None or not since <= now < until:
+            self._merged = self._merge(now)
+        return self._merged
+
+    def _merge(self, now: float) -> dict[PeerId, PeerRecord]:
+        merged, until = dict(self._looked), float("inf")
         for peer, (told_at, record) in self._told.items():
-            fresh = told_at + TOLD_S > now
+            fresh = told_at + TOLD_S > now and record.status is not Status.LEAVING
             if fresh and (peer not in merged or merged[peer].issued_at < record.issued_at):
                 merged[peer] = record
-        return {peer: record for peer, record in merged.items() if record.expires_at > now}
+                until = min(until, told_at + TOLD_S)
+        if _first_expiry(merged) <= now:
+            merged = {peer: record for peer, record in merged.items() if record.expires_at > now}
+        self._merged_for = now, min(until, _first_expiry(merged))
+        self._training = None
+        return merged
 
     async def known(self) -> list[PeerRecord]:
         return list(self.peers.values())
@@ -61,12 +106,13 @@ class View:
         if len(self._told) >= 1024:
             self._told.clear()
         self._told[record.peer_id] = (self._clock.now(), record)
+        self._merged = None
 
     def candidates(self, round_: int) -> list[PeerId]:
         """Live peers that train and were not met too often lately."""
-        training = [peer for peer, record in self.peers.items() if record.status is Status.TRAINING]
-        training = [peer for peer in training if not self.banned(peer)]
-        return [p for p in training if not self.acquaintance.too_often(p, round_, len(training) + 1)]
+        training = [p for p, record in self.peers.items() if record.status is Status.TRAINING and not self.banned(p)]
+        tired = self.acquaintance.tired_of(round_, len(training) + 1)
+        return [peer for peer in training if peer not in tired]
 
     def dialable(self) -> bool:
         """Whether others can dial us, as our record says."""
@@ -77,7 +123,10 @@ class View:
         return frozenset(peer for peer, record in self.peers.items() if not record.reachable)
 
     def others_training(self) -> int:
-        return sum(record.status is Status.TRAINING for record in self.peers.values())
+        peers = self.peers
+        if self._training is None:
+            self._training = sum(record.status is Status.TRAINING for record in peers.values())
+        return self._training
 
     def swarm_round(self, own: int) -> int:
         """Lower median of the live training records, ourselves included."""
@@ -96,12 +145,15 @@ class View:
 
     async def look(self) -> None:
         """Read the directory now."""
-        before = {peer for peer, record in self.peers.items() if record.status is not Status.LEAVING}
-        self._looked = {record.peer_id: record for record in await self._directory.peers()}
-        after = {peer for peer, record in self.peers.items() if record.status is not Status.LEAVING}
-        self.acquaintance.forget_absent(self.peers)
-        if before != after:
-            self._changed(len(after), f"{len(after - before)} came, {len(before - after)} went")
+        records = await self._directory.peers()
+        self._looked = dict(zip(map(_peer_id, records), records, strict=True))
+        self._merged = None
+        if self.peers.keys() != self._present:
+            present = frozenset(self.peers)
+            came, went = len(present - self._present), len(self._present - present)
+            self._present = present
+            self.acquaintance.forget_absent(self.peers)
+            self._changed(len(present), f"{came} came, {went} went")
 
     async def announce(self) -> None:
         """Publish our record now."""
@@ -118,15 +170,16 @@ class View:
     async def _keep_looking(self) -> None:
         while True:
             await self.look()
-            await self._clock.sleep(LOOK_EVERY_S * self._rng.uniform(0.8, 1.2))
+            await self._clock.sleep(self._look_every_s * self._rng.uniform(0.8, 1.2))
 
     async def _keep_announcing(self) -> None:
         while True:
             await self.announce()
             announced = self._clock.now()
+            glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
             while not self._stale(announced):
                 try:
-                    async with asyncio.timeout(0.5):
+                    async with asyncio.timeout(glance_s):
                         await self._dirty.wait()
                 except TimeoutError:
                     continue
@@ -135,4 +188,8 @@ class View:
     def _stale(self, announced_at: float) -> bool:
         age = self._clock.now() - announced_at
         moved = self._announced is None or self._announced.round != self._describe().round
-        return age >= RECORD_TTL_S / 3 or (moved and age >= ANNOUNCE_ROUND_EVERY_S)
+        return age >= self._lifetime_s / 3 or (moved and age >= ANNOUNCE_ROUND_EVERY_S)
+
+
+def _first_expiry(records: dict[PeerId, PeerRecord]) -> float:
+    return min(map(_expires_at, records.values()), default=float("inf"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Join, JoinReply
+from peer.protocol.shards import Opening, Seat
 
 
 class Conduct(Protocol):
@@ -31,8 +34,25 @@ class Indulgence:
         return ""
 
 
+class GroupHandler(Protocol):
+    """What others ask of a member of a group."""
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        """Lead this round, or say who does. Returns within `join.wait_s`, about."""
+
+    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+        """A place for a contribution to a shard of ours. Raises PartnerRefused."""
+
+    def on_held(self, fragment: int) -> Base | None:
+        """Which state of the fragment we have; None without a complete one (promise 4)."""
+
+
 class Handler(Protocol):
     """Synchronous: answers come from state at hand."""
+
+    @property
+    def group(self) -> GroupHandler | None:
+        """None: this peer is in no group (yet)."""
 
     def on_hello(self, record: PeerRecord) -> None:
         """A caller proved its key and showed its record."""

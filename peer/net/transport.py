@@ -15,14 +15,16 @@ from blake3 import blake3
 
 from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, public_key_of
+from peer.net.calls import SERVICE, Ended, fetch, metadata, reader
 from peer.net.channels import CHANNEL_OPTIONS, Channels, Connection
 from peer.net.checks import A_DAY_S, index_of, offset_of
+from peer.net.groups import GroupCalls, GroupService
 from peer.net.handler import Conduct, Handler
 from peer.net.probing import join_host
 from peer.net.ratelimit import Pacer
-from peer.net.refusal import TOKEN_KEY, translate
+from peer.net.refusal import translate
 from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
-from peer.net.stream import Caps, Meter, Terms, read_open, receive_payload, swap_payloads
+from peer.net.stream import Caps, Meter, Terms, swap_payloads
 from peer.net.tls import server_credentials
 from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import (
@@ -43,12 +45,10 @@ from peer.protocol.messages import (
     Verdict,
     Welcome,
 )
-from peer.protocol.payload import BufferSink
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
 
-SERVICE = "peer.v1.Exchange"
 CLOSE_S = 3.0
 MAX_CALLS = 256
 MAX_CONNECTIONS = 384
@@ -85,6 +85,8 @@ class GrpcTransport:
         self._facts = Facts(identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION)
         self._caps = Caps(Pacer(max_upload), Pacer(max_download), Meter())
         self._service = ExchangeService(self._facts, handler, self._caps)
+        self._groups = GroupService(handler, self._service.gate, self._caps)
+        self.group = GroupCalls(self._unary, self._with_token, self._caps)
         self._channels = Channels()
         self._server: grpc.aio.Server | None = None
         self._port = 0
@@ -167,6 +169,7 @@ class GrpcTransport:
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
             "Swap": grpc.stream_stream_rpc_method_handler(service.swap),
             "FetchPiece": grpc.stream_stream_rpc_method_handler(service.fetch_piece),
+            **self._groups.methods(),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -216,18 +219,9 @@ class GrpcTransport:
         wanted = index.pieces[piece]
         if wanted.nbytes > max(self._facts.max_payload, PIECE_BYTES):
             raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
-        rate = self._caps.down.rate or 0.0
-        request = pb.PieceRequest(snapshot=index.snapshot, piece=piece, max_rate=rate).SerializeToString()
 
         async def call(connection: Connection) -> bytes:
-            stream = connection.bulk.unary_stream(f"/{SERVICE}/FetchPiece")(request, metadata=_metadata(connection))
-            with _Ended(stream):
-                opening = await read_open(_reader(stream))
-                if opening.nbytes != wanted.nbytes:
-                    raise BadPayload("length", f"{opening.nbytes} bytes announced, {wanted.nbytes} are due")
-                sink = BufferSink(wanted.nbytes)
-                await receive_payload(_reader(stream), sink, self._caps)
-                return bytes(sink.data)
+            return await fetch(connection, index.snapshot, piece, wanted.nbytes, self._caps)
 
         data = await self._with_token(donor, call, timeout_s)
         if blake3(data).digest() != wanted.digest:
@@ -244,9 +238,9 @@ class GrpcTransport:
         return await self._bounded(self._service.accept(partner.peer_id, terms), partner, timeout_s)
 
     async def _dial(self, connection: Connection, terms: Terms) -> SwapReport:
-        stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=_metadata(connection))
-        with _Ended(stream):
-            report = await swap_payloads(_reader(stream), stream.write, terms, self._caps)
+        stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
+        with Ended(stream):
+            report = await swap_payloads(reader(stream), stream.write, terms, self._caps)
             await stream.done_writing()
             if report.sent_all:
                 await stream.read()  # the end of the stream: the partner has read everything we sent
@@ -261,7 +255,7 @@ class GrpcTransport:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=reply.FromString,  # type: ignore[attr-defined]
             )
-            answer: T = await multicallable(request, metadata=_metadata(connection), timeout=timeout_s)
+            answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             return answer
 
         return await self._with_token(to, call, timeout_s)
@@ -307,7 +301,7 @@ class GrpcTransport:
             record=facts.record(),
         )
         stream = method()
-        with _Ended(stream):
+        with Ended(stream):
             before = facts.now()
             await stream.write(pb.HelloRequest(open=opening))
             challenge = _expect(await stream.read(), "challenge", to.peer_id)
@@ -354,39 +348,6 @@ def _check_vacant(host: str, port: int, where: str) -> None:
                 raise AddressError(f"cannot listen on {where}: another program holds this port", fix) from error
             fix = "Choose an address of this machine (--host-maddrs) and a --port above 1023."
             raise AddressError(f"cannot listen on {where}: {error.strerror}", fix) from error
-
-
-class _Ended:
-    """Cancels a call that is left before its end, so that nothing of it stays behind."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        if not self._call.done():
-            self._call.cancel()
-
-
-def _metadata(connection: Connection) -> tuple[tuple[str, bytes], ...]:
-    return ((TOKEN_KEY, connection.token),)
-
-
-def _reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
-    async def read() -> bytes | None:
-        message = await stream.read()
-        if isinstance(message, bytes):
-            return message
-        if await stream.code() is not grpc.StatusCode.OK:  # why it ended: raises the status
-            details = await stream.details()
-            raise grpc.aio.AioRpcError(
-                await stream.code(), await stream.initial_metadata(), await stream.trailing_metadata(), details
-            )
-        return None
-
-    return read
 
 
 def _expect(reply: Any, step: str, who: str) -> Any:

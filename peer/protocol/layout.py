@@ -1,5 +1,5 @@
 """Which tensors a model has, in which order, and how they are cut into fragments. The digest of this is compared at
-Hello: two peers that disagree on one shape never exchange a byte of parameters."""
+Hello: two peers that disagree on one shape, on the order or on the cut never exchange a byte of parameters."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ class Layout:
         """One fragment that holds everything (schedule `full`)."""
         return cls(tuple(tensors), ((0, len(tensors)),))
 
+    def arranged(self, names: Sequence[str], fragments: Sequence[tuple[int, int]]) -> Layout:
+        """The same tensors in another order, cut anew. `names` has each of theirs once: asserted."""
+        by_name = {tensor.name: tensor for tensor in self.tensors}
+        assert len(names) == len(self.tensors), (len(names), len(self.tensors))
+        assert by_name.keys() == set(names), by_name.keys() ^ set(names)
+        return Layout(tuple(by_name[name] for name in names), tuple(fragments))
+
     @property
     def elements(self) -> int:
         return sum(t.elements for t in self.tensors)
@@ -51,7 +58,7 @@ class Layout:
         return start, start + self.fragment_elements(fragment)
 
     def digest(self) -> bytes:
-        """SHA-256 over names, shapes, dtype and the fragment cut; 32 bytes."""
+        """SHA-256 over names in order, shapes, dtype and the fragment cut; 32 bytes."""
         body = {
             "dtype": "float32",
             "tensors": [[t.name, list(t.shape)] for t in self.tensors],

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
@@ -29,9 +29,20 @@ POLL_S = 0.5
 def score(run_id: RunId, key: RoundKey, one: PeerId, other: PeerId) -> int:
     """The weight of a pair in a round, 64 bits; the same whoever asks. Keyed by the run, so that ids cannot be prepared
     for a run that is not written yet."""
-    low, high = sorted((one, other))
-    text = f"{key.round}/{key.fragment}/{low}/{high}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=run_id[:32]).digest(), "big")
+    return _Scores(run_id, key).of(one, other)
+
+
+class _Scores:
+    """All scores of one (round, fragment): what they have in common is hashed once."""
+
+    def __init__(self, run_id: RunId, key: RoundKey) -> None:
+        text = f"{key.round}/{key.fragment}/".encode()
+        self._begun = hashlib.blake2b(text, digest_size=8, key=run_id[:32])
+
+    def of(self, one: PeerId, other: PeerId) -> int:
+        hashed = self._begun.copy()
+        hashed.update((f"{one}/{other}" if one < other else f"{other}/{one}").encode())
+        return int.from_bytes(hashed.digest(), "big")
 
 
 def initiates(me: PeerId, other: PeerId, me_dialable: bool = True, other_dialable: bool = True) -> bool:
@@ -83,14 +94,19 @@ class Pairing:
     _waiting: set[PeerId] = field(default_factory=set)
     """Who offered, was told HELD, and would like to know when we lock with another."""
     _outbox: list[Send] = field(default_factory=list)
+    _ranked: PeerId | None = None
+    """The best candidate, as long as `_settled` says that nothing has changed since it was found."""
+    _settled: bool = False
 
     def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
         """New candidates from the directory; those known keep their fate. `undialable`: those that only call, and have
         to be waited for. Two that cannot be dialled cannot meet."""
+        scores = _Scores(self.run_id, self.key)
         for peer in peers:
             if peer != self.me and peer not in self._candidates:
-                candidate = _Candidate(score(self.run_id, self.key, self.me, peer), dialable=peer not in undialable)
+                candidate = _Candidate(scores.of(self.me, peer), dialable=peer not in undialable)
                 self._candidates[peer] = candidate
+                self._settled = False
                 if not self.dialable and not candidate.dialable:
                     candidate.gone = "not to be dialled, and neither are we"
 
@@ -107,6 +123,7 @@ class Pairing:
             return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
         candidate = self._candidates[sender]
         candidate.gone, candidate.silent, candidate.dialable = "", False, dialable
+        self._settled = False
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender)
             return Answer(Verdict.LOCKED)
@@ -118,6 +135,7 @@ class Pairing:
         self._waiting.discard(sender)
         if sender in self._candidates and sender != self.locked:
             self._candidates[sender].gone = "taken"
+            self._settled = False
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
         """The answer to the offer in flight."""
@@ -142,6 +160,14 @@ class Pairing:
         if self.locked == peer:
             self.locked = None
         self._drop(peer, reason)
+
+    def exclude(self, unwanted: Callable[[PeerId], bool], reason: str) -> int:
+        """Candidates of which this holds are out for this round, unless they are locked or being asked; how many."""
+        busy = (self.locked, self._in_flight)
+        out = [p for p, c in self._candidates.items() if not c.gone and p not in busy and unwanted(p)]
+        for peer in out:
+            self._drop(peer, reason)
+        return len(out)
 
     def close(self) -> None:
         """The window is over, or an outcome is reached: hear TAKEN from now on."""
@@ -180,8 +206,10 @@ class Pairing:
         return f"{len(self._candidates)} candidates: " + ", ".join(f"{n} {fate}" for fate, n in fates.most_common(4))
 
     def _best(self) -> PeerId | None:
-        free = [(not c.silent, c.score, peer) for peer, c in self._candidates.items() if not c.gone]
-        return max(free)[2] if free else None
+        if not self._settled:
+            free = [(not c.silent, c.score, peer) for peer, c in self._candidates.items() if not c.gone]
+            self._ranked, self._settled = max(free)[2] if free else None, True
+        return self._ranked
 
     def _best_to_ask(self, now: float) -> PeerId | None:
         """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in
@@ -195,12 +223,14 @@ class Pairing:
             if candidate.silent or now < candidate.awaited_since + AWAIT_S:
                 return None
             candidate.silent = True
+            self._settled = False
         return None
 
     def _drop(self, peer: PeerId, reason: str) -> None:
         self._waiting.discard(peer)
         if peer in self._candidates:
             self._candidates[peer].gone = reason
+            self._settled = False
         if self._target == peer:
             self._target = None
 
@@ -238,6 +268,10 @@ class Acquaintance:
         """`live`: live peers, ourselves included."""
         recent = self._met.get(peer, [])
         return live >= 8 and len(recent) == 2 and recent[0] > round_ - live // 2
+
+    def tired_of(self, round_: int, live: int) -> set[PeerId]:
+        """All that were met too often."""
+        return {peer for peer in self._met if self.too_often(peer, round_, live)} if live >= 8 else set()
 
     def forget_absent(self, present: Iterable[PeerId]) -> None:
         """Bound the memory to peers that are still about."""

@@ -41,7 +41,11 @@ class Patience:
 
     def of(self, peer: PeerId, now: float) -> float | None:
         """Seconds the trainer may be held up by this peer; 0: it is not to be tried now. None: no special bound."""
-        if self._most is None or peer in self._proven:
+        return None if peer in self._proven else self.with_strangers(now)
+
+    def with_strangers(self, now: float) -> float | None:
+        """As `of`, for whoever never exchanged with us."""
+        if self._most is None:
             return None
         left = self._refilled(now)
         return left if left >= LEAST_S else 0.0

@@ -72,9 +72,12 @@ class Reachability:
         """Whether it is time to ask (somebody else): soon until enough have spoken with one voice, seldom then."""
         if self._asked_at is None:
             return True
+        return now - self._asked_at >= (SETTLED_EVERY_S if self.settled() else UNSETTLED_EVERY_S)
+
+    def settled(self) -> bool:
+        """Whether enough have spoken, with one voice."""
         agree = len({bool(voice.probed.answered) for voice in self._voices.values()}) == 1
-        settled = len(self._voices) >= MAX_VOICES and agree
-        return now - self._asked_at >= (SETTLED_EVERY_S if settled else UNSETTLED_EVERY_S)
+        return len(self._voices) >= MAX_VOICES and agree
 
     def asked(self, now: float) -> None:
         self._asked_at = now

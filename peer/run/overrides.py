@@ -23,7 +23,7 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "limits": sections.LimitsSection,
     "admission": sections.AdmissionSection,
 }
-TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start": "float"}
+TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start": "float", "init": "str"}
 """The fields above the first section, with their types."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -1,48 +1,56 @@
-"""A synchronization method is five independent choices; a preset names a set of them, the manifest may override."""
+"""A synchronization method is five independent choices; a preset names a set of them, the manifest may override any.
+Where each number comes from: docs/methods.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
-
-import numpy as np
 
 from peer.errors import ManifestError
 from peer.run.findings import Finding, listed
+from peer.run.method import Method
+from peer.run.payloads import result_codec_for
+from peer.run.refusals import control_refusals, refusals, spread_growth
 from peer.run.sections import SyncSection
 
+__all__ = [
+    "CONTROL",
+    "PRESETS",
+    "Method",
+    "method_findings",
+    "method_of",
+    "overrides",
+    "resolve",
+    "sources",
+    "spread_growth",
+]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """A resolved method."""
+CONTROL = "none"
+MAX_GROUP = 16
+STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
+WHOLE: dict[str, Any] = {"fragments": 1, "fragment_layout": "whole", "fragment_update_alpha": 0.0}
 
-    topology: str
-    """`pair`: a random partner a round. `solo`: nobody."""
-    rule: str
-    """Of the outer step: `noloco` or `sgd`."""
-    outer_lr: float
-    outer_momentum: float
-    consensus: float
-    """NoLoCo's gamma: the pull towards the partner's outer_params."""
-    codec: str
-    """What crosses the wire."""
-    schedule: str = "full"
-    """One fragment, the whole model."""
-    clock: str = "seconds"
-    sync_every: float = 300.0
-    """Seconds or inner steps between two exchanges."""
-    fragment_sync_delay: float = 0.0
-    """How long after a round is due its result is merged; 0: at once."""
-    fragment_update_alpha: float = 0.0
-    """The merge: how much of the local value is kept; 0: replaced by outer_params."""
-
+_NOLOCO: dict[str, Any] = {
+    "topology": "pair",
+    "rule": "noloco",
+    "outer_lr": 0.7,
+    "outer_momentum": 0.5,
+    "consensus": 0.7,
+}
+_DILOCO: dict[str, Any] = {"topology": "group", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
+_DILOCO |= {"consensus": 0.0, "max_group": MAX_GROUP}
+_NONE: dict[str, Any] = {"topology": "solo", "rule": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 0.0}
 
 PRESETS = {
-    "noloco": Method(topology="pair", rule="noloco", outer_lr=0.7, outer_momentum=0.5, consensus=0.7, codec="bf16"),
-    "none": Method(topology="solo", rule="sgd", outer_lr=1.0, outer_momentum=0.0, consensus=0.0, codec="fp32"),
+    "noloco": Method(codec="bf16", **_NOLOCO),
+    "streaming-noloco": Method(schedule="streaming", codec="bf16", **_NOLOCO, **STREAMED),
+    "diloco": Method(codec="fp32", result_codec="fp32", **_DILOCO),
+    "streaming-diloco": Method(schedule="streaming", codec="int4", result_codec="fp16", **_DILOCO, **STREAMED),
+    CONTROL: Method(codec="fp32", **_NONE),
 }
-BYTES = {"fp32": 4, "bf16": 2}
+CHOICES = tuple(name for name in asdict(PRESETS[CONTROL]) if name not in ("clock", "sync_every"))
+"""What a preset settles and a manifest may override, in the order of Method; clock and sync_every are not its."""
 
 
 def resolve(sync: SyncSection) -> Method:
@@ -51,79 +59,66 @@ def resolve(sync: SyncSection) -> Method:
         raise ManifestError(
             f"the method cannot be:\n{listed(findings)}", "Leave these keys out to get the preset's values."
         )
-    return _method(sync)
+    return method_of(sync)
 
 
 def method_findings(sync: SyncSection) -> list[Finding]:
     """Every reason why this method cannot be; empty: it can."""
-    method = _method(sync)
-    wrong = _pair_findings(method) if method.rule == "noloco" else _control_findings(sync)
+    method, given = method_of(sync), overrides(sync)
+    wrong = control_refusals(PRESETS[CONTROL], given) if sync.preset == CONTROL else refusals(method)
     return [Finding(("sync", field), reason) for field, reason in wrong]
 
 
-def _method(sync: SyncSection) -> Method:
-    given: dict[str, Any] = {
-        name: value
-        for name in ("outer_lr", "outer_momentum", "consensus", "codec")
-        if (value := getattr(sync, name)) is not None
-    }
-    preset = PRESETS[sync.preset]
-    if "outer_lr" in given and preset.rule == "noloco":
-        given.setdefault("consensus", given["outer_lr"])
-    return replace(preset, clock=sync.clock, sync_every=sync.sync_every, **given)
+def overrides(sync: SyncSection) -> dict[str, Any]:
+    """The choices that the manifest itself makes."""
+    return {name: value for name in CHOICES if (value := getattr(sync, name)) is not None}
 
 
-def _pair_findings(method: Method) -> Iterator[tuple[str, str]]:
-    if method.consensus != method.outer_lr:
-        yield (
-            "consensus",
-            f"consensus {method.consensus:g} differs from outer_lr {method.outer_lr:g}: only the fast parameters cross "
-            "the wire, which is enough when the two are equal",
-        )
-    growth = spread_growth(method.outer_momentum, method.consensus)
-    if growth >= 1:
-        yield (
-            "outer_momentum",
-            f"outer_momentum {method.outer_momentum:g} with consensus {method.consensus:g} diverges: the variance of "
-            f"the replicas would change by a factor of {growth:.3f} a round, which has to be below 1",
-        )
+def method_of(sync: SyncSection) -> Method:
+    """The method as it would be; not checked."""
+    given = overrides(sync)
+    chosen = replace(PRESETS[sync.preset], clock=sync.clock, sync_every=sync.sync_every, **given)
+    for follow in (_schedule, _cut, _rule, _group):
+        chosen = replace(chosen, **{name: value for name, value in follow(chosen).items() if name not in given})
+    return chosen
 
 
-def _control_findings(sync: SyncSection) -> Iterator[tuple[str, str]]:
-    control = PRESETS["none"]
-    for name in ("outer_lr", "outer_momentum", "consensus"):
-        value, fixed = getattr(sync, name), getattr(control, name)
-        if value not in (None, fixed):
-            yield name, f"preset none is the control and takes no {name} ({value:g}) but its own ({fixed:g})"
+def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
+    """(choice, value, where it comes from) for each: `manifest`, `preset`, or `default`: what follows where neither
+    says anything else."""
+    said = overrides(sync).keys() | (sync.model_fields_set & {"clock", "sync_every"})
+    preset = asdict(PRESETS[sync.preset])
+    for name, value in asdict(method_of(sync)).items():
+        by_preset = name in CHOICES and name != "fragment_sync_delay" and preset[name] == value
+        yield name, value, "manifest" if name in said else "preset" if by_preset else "default"
 
 
-def spread_growth(momentum: float, consensus: float) -> float:
-    """By which factor the variance of the replicas shrinks (below 1) or grows a round under random pairs without
-    gradients: the spectral radius of the map of second moments (E phi^2, E phi m, E m^2), two at a time."""
-    a, g, k = momentum, consensus, 0.5
-    to_w = np.array([g * g * k, -2 * a * g * k, a * a])
-    to_p = np.array([-g * k, a, 0.0])
-    step = np.array([np.array([1.0, 0.0, 0.0]) + 2 * to_p + to_w, to_p + to_w, to_w])
-    return float(np.abs(np.linalg.eigvals(step)).max())
+def _schedule(chosen: Method) -> dict[str, Any]:
+    """A manifest may change the preset's schedule."""
+    if chosen.schedule == "full":
+        return {**WHOLE, "fragment_sync_delay": 0.0}
+    return {**STREAMED, "fragment_sync_delay": _delay(chosen)}
 
 
-def bytes_per_round(method: Method, elements: int) -> int:
-    """Payload a peer sends, and receives, in a round of a model with so many parameters."""
-    return 0 if method.topology == "solo" else elements * BYTES[method.codec]
+def _delay(chosen: Method) -> float:
+    """Long enough for a partner at the same pace, short against the work that a merge halves: see docs/methods.md."""
+    if chosen.clock == "steps":
+        return 5.0 if chosen.sync_every >= 20 else float(chosen.sync_every > 1)
+    return max(0.1, round(chosen.sync_every / 60, 1))
 
 
-def describe(method: Method, elements: int) -> list[tuple[str, str]]:
-    """What a method means and costs, for a person; `elements`: parameters of the model."""
-    per_round = bytes_per_round(method, elements)
-    every = f"{method.sync_every:g} {'inner steps' if method.clock == 'steps' else 'seconds'}"
-    rule = f"{method.rule}, lr {method.outer_lr:g}, momentum {method.outer_momentum:g}"
-    lines = [
-        ("schedule", f"{method.schedule}, every {every}"),
-        ("topology", method.topology),
-        ("outer rule", rule + (f", consensus {method.consensus:g}" if method.rule == "noloco" else "")),
-        ("codec", method.codec if per_round else "nothing crosses the wire"),
-        ("each way a round", f"{per_round / 1e6:.2f} MB"),
-    ]
-    if method.clock == "seconds" and per_round:
-        lines.append(("each way an hour", f"{per_round * 3600 / method.sync_every / 1e6:.0f} MB"))
-    return lines
+def _cut(chosen: Method) -> dict[str, Any]:
+    apart = chosen.fragments >= 3 and chosen.fragment_layout in ("sequential", "strided")
+    return {"fragments_apart": apart}
+
+
+def _rule(chosen: Method) -> dict[str, Any]:
+    """A consensus is noloco's alone, and equal to outer_lr by default: then params alone need to travel."""
+    momentum = 0.0 if chosen.rule == "sgd" else chosen.outer_momentum
+    return {"outer_momentum": momentum, "consensus": chosen.outer_lr if chosen.rule == "noloco" else 0.0}
+
+
+def _group(chosen: Method) -> dict[str, Any]:
+    if chosen.topology != "group":
+        return {"result_codec": "", "max_group": 0}
+    return {"result_codec": result_codec_for(chosen.codec), "max_group": chosen.max_group or MAX_GROUP}

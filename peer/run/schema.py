@@ -11,9 +11,11 @@ from pydantic import Field, ValidationError, field_validator
 from peer.errors import ManifestError
 from peer.identity import public_key_of
 from peer.protocol.messages import WIRE_VERSION
+from peer.run.costs import largest_payload
 from peer.run.findings import Finding, listed
+from peer.run.layouts import layout_for, why_no_layout
 from peer.run.overrides import SECTIONS
-from peer.run.presets import bytes_per_round, method_findings, resolve
+from peer.run.presets import method_findings, method_of
 from peer.run.sections import (
     AdmissionSection,
     DataSection,
@@ -43,6 +45,9 @@ class Manifest(Section):
     """Peer id of the operator's key."""
     start: float = Field(0.0, ge=0, allow_inf_nan=False)
     """When round 0 begins, seconds since the epoch; 0: when the bootstrap node says."""
+    init: str = Field("", pattern=r"^([0-9a-f]{64})?$")
+    """BLAKE3 of the first outer_params (fp32, little endian, the tensors in the model's own order), which are given to
+    the operator's node; empty: they are made from the seed."""
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     tokenizer: TokenizerSection = TokenizerSection()
@@ -140,9 +145,19 @@ def _across(sections: dict[str, Any]) -> list[Finding]:
         found.append(Finding(("wire", "min"), f"more than wire.max ({wire.max})"))
     elif wire and not wire.min <= WIRE_VERSION <= wire.max:
         found.append(Finding(("wire", "min"), f"this program speaks wire version {WIRE_VERSION}, the run another one"))
-    wrong = method_findings(sync) if sync else []
+    wrong = _of_method(model, sync) if sync else []
     if sync and model and limits and not wrong:
-        payload = bytes_per_round(resolve(sync), model.parameters)
+        method = method_of(sync)
+        payload = largest_payload(method, layout_for(model, method))
         if payload > limits.max_fragment_bytes:
             found.append(Finding(("limits", "max_fragment_bytes"), f"a payload of this model has {payload} bytes"))
     return found + wrong
+
+
+def _of_method(model: ModelSection | None, sync: SyncSection) -> list[Finding]:
+    """What speaks against the method, and against cutting this model as it says."""
+    found, method = method_findings(sync), method_of(sync)
+    cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
+    if model and cuttable and (reason := why_no_layout(model, method)):
+        found.append(Finding(("sync", "fragments"), reason))
+    return found

@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from peer.protocol.fragments import MOST_FRAGMENTS
+
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """Of a moving average; at 1 Adam's bias correction divides by zero."""
+Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
 
 
 class Section(BaseModel):
@@ -95,14 +98,29 @@ class TrainSection(Section):
 class SyncSection(Section):
     """The synchronization method: a preset, and what it overrides. None: the preset's value."""
 
-    preset: Literal["noloco", "none"] = "noloco"
+    preset: Literal["noloco", "streaming-noloco", "diloco", "streaming-diloco", "none"] = "noloco"
     clock: Literal["steps", "seconds"] = "seconds"
     sync_every: Annotated[float, Field(ge=1, le=1e7)] = 300.0
     """Inner steps or seconds (as `clock` says) between two exchanges of the same fragment."""
+    topology: Literal["pair", "group", "solo"] | None = None
+    rule: Literal["noloco", "nesterov", "sgd"] | None = None
     outer_lr: Annotated[float, Field(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     consensus: Annotated[float, Field(ge=0, le=2)] | None = None
-    codec: Literal["fp32", "bf16"] | None = None
+    codec: Codec | None = None
+    """Of what a peer sends."""
+    result_codec: Codec | None = None
+    """Of what the owner of a shard sends back to its group."""
+    schedule: Literal["full", "streaming"] | None = None
+    fragments: Annotated[int, Field(ge=1, le=MOST_FRAGMENTS)] | None = None
+    fragment_layout: Literal["whole", "sequential", "strided", "balanced"] | None = None
+    fragments_apart: bool | None = None
+    """Embedding, last norm and head are a fragment of their own, the last one."""
+    fragment_sync_delay: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)] | None = None
+    """Inner steps or seconds from a round's snapshot to the earliest merge of its result."""
+    fragment_update_alpha: Fraction | None = None
+    """How much of the local value a merge keeps."""
+    max_group: Annotated[int, Field(ge=1, le=256)] | None = None
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from peer.errors import UsageError
 from peer.run.manifest import derive, parse_manifest
+from peer.run.presets import resolve
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
@@ -47,6 +48,8 @@ class SwarmPlan:
     """Peer number to the part of the time its trainer may work."""
     home: Path
     seed: int
+    state: Path | None = None
+    """The checkpoint that the manifest's `init` names."""
 
 
 def derive_manifest(
@@ -76,16 +79,16 @@ def _length(text: str, rounds: int | None, steps: int | None, minutes: float | N
     """Rounds of the run; None: as the manifest says."""
     if sum(value is not None for value in (rounds, steps, minutes)) > 1:
         raise UsageError("--rounds, --steps and --minutes exclude each other", "Give one of them.")
-    sync = parse_manifest(text.encode()).sync
+    method = resolve(parse_manifest(text.encode()).sync)
     if rounds is not None:
-        return rounds
+        return rounds * method.fragments
     if steps is not None:
-        if sync.clock != "steps" or steps % int(sync.sync_every):
+        if method.clock != "steps" or steps % int(method.sync_every):
             raise UsageError(
-                f"--steps {steps} is no whole number of rounds of {sync.sync_every:g} {sync.clock}",
+                f"--steps {steps} is no whole number of rounds of {method.sync_every:g} {method.clock}",
                 'Use a multiple of sync_every with clock = "steps", or --rounds.',
             )
-        return steps // int(sync.sync_every)
-    if minutes is not None and sync.clock == "seconds":
-        return max(1, math.ceil(minutes * 60 / sync.sync_every))
+        return steps // int(method.round_length)
+    if minutes is not None and method.clock == "seconds":
+        return max(1, math.ceil(minutes * 60 / method.round_length))
     return None

@@ -102,7 +102,7 @@ class Daemon:
         return "\n".join(lines[-8:])
 
 
-async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int) -> str:
+async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int, state: Path | None = None) -> str:
     """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up."""
     ticket = daemon.home / "ticket"
     daemon.home.mkdir(parents=True, exist_ok=True)
@@ -116,6 +116,7 @@ async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int) -> str
         str(ticket),
         "--min-peers",
         str(min_peers),
+        *(("--state", str(state)) if state else ()),
     )
     deadline = time.monotonic() + STARTUP_S
     while not ticket.exists():

@@ -16,11 +16,12 @@ from peer.observe.lines import read_lines
 from peer.observe.totals import Ledger, former, ledger, read_totals
 from peer.protocol.layout import Layout
 from peer.run.home import Home, RunFolder
+from peer.run.layouts import layout_for
 from peer.run.manifest import SignedManifest
+from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.swarm.processes import Daemon
 from peer.trainer.arena import read_counters
-from peer.trainer.model import layout_of
 
 COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refused", "failed": "missed"}
 """The report's names of the journal's counts."""
@@ -40,7 +41,7 @@ class PeerAccount:
 def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: SignedManifest, began: float) -> PeerAccount:
     """Read what a peer left under its home."""
     folder = Home(daemon.home).run(signed.run_id)
-    layout = layout_of(signed.manifest.model)
+    layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
     elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
     totals, counters = read_totals(folder.journal), read_counters(folder.path, len(elements))
     book = ledger(totals, counters.tokens, counters.base, elements)

@@ -62,7 +62,7 @@ class Swarm:
     async def _launch(self) -> None:
         plan = self._plan
         self._say(f"swarm of {plan.peers} peers under {plan.home}")
-        self._ticket = await start_bootstrap(self._bootstrap, plan.home / "run.toml", plan.peers)
+        self._ticket = await start_bootstrap(self._bootstrap, plan.home / "run.toml", plan.peers, plan.state)
         for number in range(1, plan.peers + 1):
             await self._start_peer(number, plan.peers)
         self._say("the processes start; that takes a quarter of a minute")

@@ -1,73 +1,57 @@
-"""A whole swarm in virtual time: the production coordinator on the in-memory network, directory and trainer."""
+"""A whole swarm in virtual time: the production coordinator, joining and amendments on the in-memory network, directory
+and trainer. Build it inside the virtual loop (`peer.testing.clock.run_virtual`), then `await swarm.run(faults)`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
-from collections import Counter
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable
+from typing import cast
 
 import torch
 
-from peer.daemon.amendments import Amendments
+from peer.daemon.amendments import ASK_EVERY_S, Amendments
 from peer.daemon.coordinator import Coordinator
 from peer.daemon.donor import Donor
+from peer.daemon.joining import obtain_state
 from peer.daemon.plan import Plan
 from peer.daemon.reach import Reach
-from peer.daemon.view import RECORD_TTL_S, View
+from peer.daemon.view import View, lifetime, pace
 from peer.identity import Identity
-from peer.observe.events import Event, RoundEnded
-from peer.observe.totals import Ledger, Totals, fold, ledger
+from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout, TensorSpec
-from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId
+from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
 from peer.protocol.roundclock import RoundClock
 from peer.run.amendments import Chain
 from peer.run.presets import Method
-from peer.testing.clock import VirtualClock, inline
+from peer.state.checkpoint import CheckpointStore
+from peer.testing.clock import GATE, Gate, VirtualClock, inline
 from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.testing.faults import Fault
+from peer.testing.links import Link
+from peer.testing.member import Life, SimulatedPeer
+from peer.testing.mischief import Mischief
 from peer.testing.network import MemoryTransport, Network
-from peer.testing.trainer import FakeTrainer
+from peer.testing.trainer import FakeTrainer, VirtualTrainer
 
 RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
+CHECKPOINT_EVERY_S = 60.0
+
+MakeTrainer = Callable[[int, Layout, VirtualClock], VirtualTrainer]
 
 
-@dataclass
-class SimulatedPeer:
-    """One peer of a simulation and everything it journaled."""
-
-    peer_id: PeerId
-    coordinator: Coordinator
-    transport: MemoryTransport
-    trainer: FakeTrainer
-    view: View
-    reach: Reach
-    amendments: Amendments
-    outer: OuterState
-    events: list[Event] = field(default_factory=list)
-    task: asyncio.Task[None] | None = None
-
-    def outcomes(self) -> Counter[str]:
-        return Counter(event.outcome for event in self.events if isinstance(event, RoundEnded))
-
-    def partners(self) -> dict[int, str]:
-        """Round to partner, of the exchanged rounds."""
-        ended = [event for event in self.events if isinstance(event, RoundEnded)]
-        return {event.round: event.partner for event in ended if event.outcome == "exchanged"}
-
-    def ledger(self) -> Ledger:
-        totals = Totals()
-        for event in self.events:
-            totals = fold(totals, event, 0.0)
-        counters = self.trainer.counters()
-        return ledger(totals, counters.tokens, counters.base, self.coordinator.elements)
+def layout_of(method: Method, elements: int = 16) -> Layout:
+    """A model of no meaning: a tensor of so many elements for each fragment of the method."""
+    tensors = tuple(TensorSpec(f"w{number}", (elements,)) for number in range(method.fragments))
+    return Layout(tensors, tuple((number, number + 1) for number in range(method.fragments)))
 
 
 class SimulatedSwarm:
-    """`count` peers on one network. Build it inside the virtual loop."""
+    """`count` peers on one network."""
 
     def __init__(
         self,
@@ -80,101 +64,262 @@ class SimulatedSwarm:
         step_seconds: dict[int, float] | float = 0.1,
         missing_views: float = 0.0,
         only_dial_out: Container[int] = (),
+        layout: Layout | None = None,
+        links: dict[int, Link] | Link | None = None,
+        bucket: int | None = None,
+        eval_every: int = 10,
+        first: torch.Tensor | None = None,
+        make_trainer: MakeTrainer | None = None,
     ) -> None:
-        """`only_dial_out`: numbers of the peers nobody can open a connection to."""
-        self.network = Network(dialable=lambda peer: int(peer.rpartition("-")[2]) not in only_dial_out)
+        """`only_dial_out`: numbers of the peers nobody can open a connection to. `links`: of all peers, or by number.
+        `bucket`: see `MemoryDirectoryHub`.
+        `first`: outer_params all begin with (flat fp32; zeros). `make_trainer`: with number, layout and clock."""
+        self.network = Network(dialable=lambda peer: number_of(peer) not in only_dial_out, rng=random.Random(seed))
+        self.network.link = links if isinstance(links, Link) else self.network.link
         self.states: dict[bytes, torch.Tensor] = {}
         """What a node of the operator serves, by digest."""
-        self.hub = MemoryDirectoryHub(VirtualClock().now)
-        self._method, self._rounds, self._total = method, rounds, total_rounds
-        self.hub.hide = self._views_missing(missing_views, seed)
-        self.peers = [self._peer(number, step_seconds, seed) for number in range(count)]
+        self.hub = MemoryDirectoryHub(VirtualClock().now, bucket)
+        self.layout = layout or layout_of(method)
+        self.method, self._rounds, self.total_rounds = method, rounds, total_rounds
+        self._seed, self._eval_every = seed, eval_every
+        self._first = torch.zeros(self.layout.elements) if first is None else first
+        if missing_views > 0:
+            self.hub.hide = self._views_missing(missing_views, seed)
+        if make_trainer is None:
+            make_trainer = self._fake_trainers(step_seconds)
+        self.peers = [self._machine(number, make_trainer) for number in range(count)]
+        if isinstance(links, dict):
+            self.network.links |= {self.peers[number].peer_id: link for number, link in links.items()}
+        for peer in self.peers:
+            self._begin(peer)
+        self.mischief = Mischief(self)
+
+    def _fake_trainers(self, step_seconds: dict[int, float] | float) -> MakeTrainer:
+        def make(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
+            seconds = step_seconds if isinstance(step_seconds, float) else step_seconds[number]
+            return FakeTrainer(layout, clock, step_seconds=seconds, seed=self._seed * 1000 + number)
+
+        return make
 
     def _views_missing(self, part: float, seed: int) -> Callable[[PeerId, PeerId], bool]:
         """Every peer misses each of the others with this probability, drawn anew every round's length."""
-        length = self._rounds.round_length
+        length, drawn = self._rounds.round_length, dict[PeerId, tuple[int, frozenset[PeerId]]]()
 
         def hide(reader: PeerId, other: PeerId) -> bool:
             era = int(asyncio.get_running_loop().time() / length)
-            return random.Random(f"{seed}/{era}/{reader}/{other}").random() < part
+            if drawn.get(reader, (-1,))[0] != era:
+                rng = random.Random(f"{seed}/{era}/{reader}")
+                drawn[reader] = era, frozenset(peer.peer_id for peer in self.peers if rng.random() < part)
+            return other in drawn[reader][1]
 
         return hide
 
-    def _peer(self, number: int, step_seconds: dict[int, float] | float, seed: int) -> SimulatedPeer:
-        me, clock = _name(number), VirtualClock()
-        seconds = step_seconds if isinstance(step_seconds, float) else step_seconds[number]
-        trainer = FakeTrainer(LAYOUT, clock, step_seconds=seconds, seed=seed * 1000 + number)
-        directory = MemoryDirectory(self.hub, me, RUN)
-        donor, journal = Donor(), list[Event]()
+    # -- a machine and its lives -------------------------------------------------------------------------------------
+
+    def _machine(self, number: int, make_trainer: MakeTrainer) -> SimulatedPeer:
+        trainer = make_trainer(number, self.layout, VirtualClock())
+        return SimulatedPeer(number, PeerId(f"sim-{number:03d}"), self.layout, trainer)
+
+    def _begin(self, peer: SimulatedPeer) -> Life:
+        """A new process on the machine: it answers, and has no state yet."""
+        clock, donor = VirtualClock(), Donor()
+        rng = random.Random(self._seed * 1000 + peer.number + len(peer.lives) * 10**9)
+        transport = MemoryTransport(self.network, peer.peer_id, donor, clock)
+        gate = self.network.gates[peer.peer_id] = Gate()
         chain, in_steps = Chain(RUN, OPERATOR.peer_id), self._rounds.kind == "steps"
-        amendments = donor.amendments = Amendments(chain, None, journal.append, in_steps=in_steps)
-        transport = MemoryTransport(self.network, me, donor, clock)
-        outer = OuterState.fresh(LAYOUT, torch.zeros(LAYOUT.elements))
-        made: list[Coordinator] = []
-        rng = random.Random(seed * 1000 + number)
-        endpoints = (f"memory:{number}",)
-        reach = Reach(transport, clock, rng, lambda: endpoints)
+        endpoints = (f"memory:{peer.number}",)
+        life = Life(
+            gate,
+            MemoryDirectory(self.hub, peer.peer_id, RUN),
+            transport,
+            donor,
+            rng,
+            Reach(transport, clock, rng, lambda: endpoints),
+            Amendments(chain, None, lambda event: _journal(peer, life, event), in_steps=in_steps),
+        )
+        donor.amendments = life.amendments
+        life.began_at = asyncio.get_running_loop().time()
+        peer.lives.append(life)
+        return life
 
-        def describe() -> PeerRecord:
-            live, now = made[0].live, clock.now()
-            return PeerRecord(
-                me,
-                RUN,
-                endpoints,
-                reach.reachable,
-                WIRE_VERSION,
-                WIRE_VERSION,
-                live.round,
-                1.0,
-                live.status,
-                now,
-                now + RECORD_TTL_S,
-                made[0].run_start,
-            )
+    def _coordinator(self, peer: SimulatedPeer, life: Life, outer: OuterState) -> Coordinator:
+        """Built as the daemon does around a state that is complete."""
+        clock = VirtualClock()
+        life.outer = outer
+        view = life.view = View(
+            life.directory, clock, life.rng, lambda: self._record(peer, life), look_every_s=self._pace()
+        )
+        plan = Plan(RUN, peer.peer_id, self.method, self.total_rounds, eval_every=self._eval_every, min_peers=1)
 
-        view = View(directory, clock, rng, describe)
-        plan = Plan(RUN, me, self._method, self._total, eval_every=10, min_peers=1)
-        coordinator = Coordinator(
+        async def keep(round_: int) -> None:
+            if clock.now() >= peer.kept.due:
+                peer.kept.due = clock.now() + CHECKPOINT_EVERY_S
+                peer.kept.keep(outer, round_, peer.trainer.counters().tokens)
+
+        coordinator = life.coordinator = Coordinator(
             plan,
             clock,
-            transport,
-            trainer,
+            life.transport,
+            peer.trainer,
             view,
             outer,
-            journal.append,
+            lambda event: _journal(peer, life, event),
             inline,
             self._rounds,
-            ruling=amendments.ruling,
+            on_boundary=keep,
+            upto=dict(peer.totals().upto),
+            ruling=life.amendments.ruling,
             fetch_founded=self._fetch_founded,
         )
-        view.banned = lambda peer: peer in amendments.ruling(coordinator.live.round).banned
-        made.append(coordinator)
-        donor.matchmaker = coordinator.matchmaker
-        return SimulatedPeer(me, coordinator, transport, trainer, view, reach, amendments, outer, journal)
+        view.banned = lambda other: other in life.amendments.ruling(coordinator.live.round).banned
+        life.donor.matchmaker = coordinator.matchmaker
+        life.donor.give(outer, lambda: coordinator.live.round, clock.now)
+        return coordinator
+
+    def _pace(self) -> float:
+        return pace(self._rounds.round_length if self._rounds.kind == "seconds" else None)
+
+    def _record(self, peer: SimulatedPeer, life: Life) -> PeerRecord:
+        live = life.coordinator.live if life.coordinator is not None else None
+        now = VirtualClock().now()
+        return PeerRecord(
+            peer_id=peer.peer_id,
+            run_id=RUN,
+            endpoints=(f"memory:{peer.number}",),
+            reachable=life.reach.reachable,
+            wire_min=WIRE_VERSION,
+            wire_max=WIRE_VERSION,
+            round=live.round if live else 0,
+            tokens_per_s=1.0,
+            status=live.status if live else Status.JOINING,
+            issued_at=now,
+            expires_at=now + lifetime(self._pace()),
+            run_start=life.coordinator.run_start if life.coordinator else 0.0,
+        )
 
     async def _fetch_founded(self, digest: bytes) -> torch.Tensor | None:
         return self.states.get(digest)
 
-    async def run(self) -> None:
-        """All peers, from start to end."""
-        async with asyncio.TaskGroup() as group:
-            for peer in self.peers:
-                peer.task = group.create_task(self._play(peer))
+    # -- running -----------------------------------------------------------------------------------------------------
 
-    async def _play(self, peer: SimulatedPeer) -> None:
-        await peer.view.announce()
-        await peer.view.look()
-        await peer.trainer.start(peer.outer.params, 0, None)
-        background = {asyncio.create_task(peer.view.run()), asyncio.create_task(peer.reach.run(peer.view.known))}
-        asking = peer.amendments.run(peer.transport, VirtualClock(), random.Random(peer.peer_id), peer.view.known)
-        background.add(asyncio.create_task(asking))
+    async def run(self, faults: Iterable[Fault] = ()) -> None:
+        """All peers, from start to end, with these faults. Ends when the last living peer has ended and no killed one
+        comes back while the run goes on. Raises what a peer raised."""
+        self.mischief.plan(faults)
+        for peer in self.peers:
+            self._start(peer, peer.life, joins=False)
         try:
-            await peer.coordinator.run(0)
+            while waiting := [life for peer in self.peers for life in peer.lives if not life.finished.is_set()]:
+                await _any_finished(waiting)
+                self._raise_failures()
+                await self.mischief.comes_back(everybody_gone=not any(peer.alive for peer in self.peers))
+        finally:
+            await self._close()
+
+    def _start(self, peer: SimulatedPeer, life: Life, *, joins: bool) -> None:
+        context = contextvars.copy_context()
+        context.run(GATE.set, life.gate)
+        play = self._join(peer, life) if joins else self._together(peer, life)
+        life.task = asyncio.get_running_loop().create_task(play, context=context)
+        life.task.add_done_callback(lambda task: life.finished.set())
+
+    def kill(self, peer: SimulatedPeer) -> None:
+        """The machine is gone in the middle of whatever it does. No-op on a dead one."""
+        if peer.alive:
+            peer.life.over = peer.life.killed = True
+            peer.life.killed_at = asyncio.get_running_loop().time()
+            self.network.kill(peer.peer_id)
+            peer.life.gate.close()
+            peer.trainer.kill("killed with its machine")
+            peer.life.finished.set()
+
+    def restart(self, peer: SimulatedPeer, *, from_checkpoint: bool) -> None:
+        """A killed machine is back. No-op on a living one."""
+        if peer.alive:
+            return
+        if not from_checkpoint:
+            peer.kept.last = None
+        self._start(peer, self._begin(peer), joins=True)
+
+    async def _together(self, peer: SimulatedPeer, life: Life) -> None:
+        """One of those that begin the run."""
+        coordinator = self._coordinator(peer, life, OuterState.fresh(self.layout, self._first.clone()))
+        await peer.trainer.start(peer.outer.params, 0, None)
+        await self._play(peer, life, coordinator, 0)
+
+    async def _join(self, peer: SimulatedPeer, life: Life) -> None:
+        """As the daemon does after a kill: a state first, and what became of the work that died is named."""
+        clock = VirtualClock()
+        await life.directory.announce(self._record(peer, life))
+        checkpoints = cast(CheckpointStore, peer.kept)
+        state = await obtain_state(
+            RUN, self.layout, checkpoints, life.directory, life.transport, clock, lambda text: None, rng=life.rng
+        )
+        coordinator = self._coordinator(peer, life, state.outer)
+        _journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
+        if state.donor:
+            fetched = events.StateFetched(
+                donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds
+            )
+            _journal(peer, life, fetched)
+        coordinator.drop_outstanding("lost with the process that did it")
+        await peer.trainer.start(state.outer.params, state.round, None)
+        await self._play(peer, life, coordinator, state.round)
+
+    async def _play(self, peer: SimulatedPeer, life: Life, coordinator: Coordinator, round_: int) -> None:
+        view, clock = life.view, VirtualClock()
+        assert view is not None
+        await view.announce()
+        await view.look()
+        rng = random.Random(peer.peer_id + "+" * (len(peer.lives) - 1))
+        every = max(ASK_EVERY_S, self._pace())
+        background = {
+            asyncio.create_task(view.run()),
+            asyncio.create_task(life.reach.run(view.known)),
+            asyncio.create_task(life.amendments.run(life.transport, clock, rng, view.known, every)),
+        }
+        try:
+            await coordinator.run(round_)
         finally:
             for task in background:
                 task.cancel()
             await asyncio.wait(background)
 
+    def _raise_failures(self) -> None:
+        for peer in self.peers:
+            task = peer.life.task
+            if task is not None and task.done() and not task.cancelled():
+                task.result()
 
-def _name(number: int) -> PeerId:
-    return PeerId(f"sim-{number:03d}")
+    async def _close(self) -> None:
+        """Let go of every process, dead ones too: they may run again, only to be cancelled, and write nothing."""
+        await self.mischief.close()
+        for peer in self.peers:
+            peer.at_end = peer.trainer.counters()
+        lives = [life for peer in self.peers for life in peer.lives]
+        for life in lives:
+            life.over = True
+            life.gate.open()
+            if life.task is not None:
+                life.task.cancel()
+        await asyncio.gather(*(life.task for life in lives if life.task is not None), return_exceptions=True)
+
+
+def number_of(peer: PeerId) -> int:
+    """Of a simulated peer, from its id."""
+    return int(peer.rpartition("-")[2])
+
+
+def _journal(peer: SimulatedPeer, life: Life, event: events.Event) -> None:
+    if not life.over:
+        peer.journal(event)
+
+
+async def _any_finished(lives: list[Life]) -> None:
+    waits = [asyncio.ensure_future(life.finished.wait()) for life in lives]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from peer.outer.rules import merge_
 from peer.protocol.layout import Layout
 from peer.trainer.batches import Windows, draw, holdout_windows
 from peer.trainer.config import TrainerConfig
@@ -150,7 +151,8 @@ class InnerLoop:
         self.round, self.step_in_round = round_, step
 
     @torch.no_grad()
-    def replace(self, fragment: int, outer_params: Tensor) -> None:
-        """Overwrite a fragment of the live parameters; the optimizer's moments stay."""
+    def merge(self, fragment: int, outer_params: Tensor, alpha: float) -> None:
+        """`params <- alpha * params + (1 - alpha) * outer_params` in a fragment of the live parameters; the optimizer's
+        moments stay."""
         start, end = self._layout.fragment_span(fragment)
-        self.params[start:end].copy_(outer_params)
+        merge_(self.params[start:end], outer_params, alpha)

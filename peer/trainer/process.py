@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from peer.trainer.arena import Arena, CounterFile, read_counters
 from peer.trainer.child import LOG, Child
 from peer.trainer.config import TrainerConfig
 from peer.trainer.link import Message
-from peer.trainer.seam import Counters, Evaluation, TrainerInfo, Work, WorkRequest
+from peer.trainer.seam import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, Work, WorkRequest
 
 __all__ = ["Progress", "TrainerConfig", "TrainerProcess"]
 
@@ -52,6 +52,8 @@ class TrainerProcess:
         self._arena: Arena | None = None
         self._child: Child | None = None
         self._in_slots = asyncio.Lock()
+        self._unmerged = [asyncio.Lock() for _ in layout.fragments]
+        """Each held from before a result is copied into its slot until it is merged."""
         self._handovers: set[asyncio.Task[Message]] = set()
         self.progress = Progress()
         self.on_note: Callable[[str], None] = lambda note: None
@@ -72,6 +74,7 @@ class TrainerProcess:
         self.progress = Progress()
         opening = {
             "config": self._config.model_dump(mode="json"),
+            "tensors": [tensor.name for tensor in self._layout.tensors],
             "fragments": self._layout.fragments,
             "folder": str(self._folder),
         }
@@ -105,25 +108,30 @@ class TrainerProcess:
                 lr_scale=request.lr_scale,
             )
         except asyncio.CancelledError:
-            child.post("hold")
+            self.hold()
             raise
         assert arena is not None
         return Work(key=key, params=arena.out_slot(key.fragment), **answer)
 
-    async def apply(self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int) -> None:
-        self._alive()
-        assert self._arena is not None
-        slot = self._arena.in_slot(key.fragment)
-        await self._hand_over(slot, outer_params, "apply", fragment=key.fragment, base=base, next_round=next_round)
+    async def apply(
+        self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
+    ) -> None:
+        """Cancelled, it leaves the merge to come."""
+        await self._merge(key.fragment, outer_params, base=base, next_round=next_round, **asdict(merge))
+
+    def hold(self) -> None:
+        if self._child is not None:
+            self._child.post("hold")
 
     async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
         self._alive()
         assert self._arena is not None
         return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate"))
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path) -> int:
         """Raises also OSError when the folder cannot be written; the trainer goes on."""
-        await self._alive().call("save", folder=str(folder))
+        tokens: int = (await self._alive().call("save", folder=str(folder)))["tokens"]
+        return tokens
 
     def counters(self) -> Counters:
         """Raises HomeUnusable when the file is damaged."""
@@ -141,18 +149,40 @@ class TrainerProcess:
         return self._child
 
     async def _hand_over(self, slot: torch.Tensor, params: torch.Tensor, op: str, **fields: Any) -> Message:
-        """Copy `params` into a slot and call. A caller that is cancelled leaves this running: the slots are free again
-        only when the trainer has answered or is gone."""
-        assert params.dtype == torch.float32, params.dtype
-        assert params.shape == slot.shape, (params.shape, slot.shape)
+        """Copy `params` into the whole model's slot and call."""
         child = self._alive()
 
         async def copy_and_call() -> Message:
             async with self._in_slots:
+                if op != "start":
+                    await child.call("clear")  # results that are not merged yet lie there
                 await asyncio.to_thread(slot.copy_, params)
                 return await child.call(op, **fields)
 
-        task = asyncio.create_task(copy_and_call(), name=f"trainer-{op}")
+        return await self._to_the_end(slot, params, copy_and_call())
+
+    async def _merge(self, fragment: int, params: torch.Tensor, **fields: Any) -> Message:
+        """Copy `params` into the fragment's slot and call. The slot is read only when the result is merged."""
+        child, arena = self._alive(), self._arena
+        assert arena is not None
+        slot = arena.in_slot(fragment)
+
+        async def copy_and_call() -> Message:
+            async with self._unmerged[fragment]:
+                async with self._in_slots:
+                    await asyncio.to_thread(slot.copy_, params)
+                return await child.call("apply", fragment=fragment, **fields)
+
+        return await self._to_the_end(slot, params, copy_and_call())
+
+    async def _to_the_end(
+        self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]
+    ) -> Message:
+        """A caller that is cancelled leaves this running: the slots are free again only when the trainer has answered
+        or is gone."""
+        assert params.dtype == torch.float32, params.dtype
+        assert params.shape == slot.shape, (params.shape, slot.shape)
+        task = asyncio.create_task(handing)
         self._handovers.add(task)
         task.add_done_callback(self._handed_over)
         return await asyncio.shield(task)

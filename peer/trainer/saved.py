@@ -31,7 +31,7 @@ class Place:
     round: int
     step_in_round: int
     since_apply: int
-    """Inner steps since the last apply."""
+    """Inner steps since the last snapshot of any fragment, which in `full` has been applied."""
     age: int
     """Updates of the inner optimizer."""
     loss_scale: float

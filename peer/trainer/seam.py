@@ -21,14 +21,14 @@ class TrainerInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkRequest:
-    """Train, then snapshot a fragment at a step boundary: after `steps` steps counted from the last apply (clock in
-    steps), or at the boundary nearest to `until` (seconds since the epoch, raw local clock)."""
+    """Train, then snapshot a fragment at a step boundary: after `steps` steps counted from the last snapshot of any
+    fragment (clock in steps), or at the boundary nearest to `until` (seconds since the epoch, raw local clock)."""
 
     key: RoundKey
     steps: int | None
     until: float | None
     hold: bool
-    """Stop after the snapshot until `apply` (schedule `full`); else go on training (streaming)."""
+    """Stop after the snapshot until `apply`; else go on training at once, in the round after `key.round`."""
     lr_scale: float = 1.0
     """Of the inner learning rate, from now on: the operator's word."""
 
@@ -51,6 +51,20 @@ class Work:
     """Time in inner steps since base."""
     skipped: int = 0
     """Of `steps`: those whose update was left out, because the loss or the gradient was not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How the result of an outer step enters the trainer's params: `params <- alpha * params + (1 - alpha) *
+    outer_params`, at the first step boundary that is `after_steps` inner steps behind the snapshot, or not before
+    `after` (seconds since the epoch, raw local clock); with neither, or when the trainer is held: at once."""
+
+    alpha: float = 0.0
+    after_steps: int | None = None
+    after: float | None = None
+
+
+AT_ONCE = Merge()
 
 
 @dataclass(frozen=True, slots=True)

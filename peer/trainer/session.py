@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import queue
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ import torch
 from safetensors import SafetensorError
 
 from peer.errors import ManifestError, PeerError
-from peer.protocol.layout import Layout
 from peer.trainer import saved
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.config import TrainerConfig
@@ -23,7 +24,8 @@ from peer.trainer.device import choose_device
 from peer.trainer.link import Link, Message
 from peer.trainer.loop import InnerLoop
 from peer.trainer.model import layout_of
-from peer.trainer.tally import Tally
+from peer.trainer.seam import Merge
+from peer.trainer.tally import Account, Tally
 
 PROGRESS_EVERY_S = 0.25
 BYTE_VALUES = 256
@@ -36,7 +38,7 @@ def serve(link: Link, opening: Message) -> None:
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
         fragments = tuple((first, end) for first, end in opening["fragments"])
-        Session(link, config, fragments, Path(opening["folder"])).run()
+        Session(link, config, fragments, Path(opening["folder"]), opening["tensors"]).run()
     except PeerError as error:
         link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
         sys.exit(1)
@@ -50,29 +52,52 @@ class Goal:
     """A work request under way."""
 
     id: int
+    round: int
     fragment: int
     steps: int | None
     until: float | None
     hold: bool
 
 
+@dataclass(slots=True)
+class Arrival:
+    """A result that waits for its step boundary."""
+
+    id: int
+    fragment: int
+    base: int
+    """Token count of the snapshot it came from."""
+    next_round: int
+    merge: Merge
+    outer_params: torch.Tensor
+    """The fragment's slot of the arena, unless that was needed for something else."""
+
+
 class Session:
     """One process's life, from `start` on."""
 
-    def __init__(self, link: Link, config: TrainerConfig, fragments: tuple[tuple[int, int], ...], folder: Path) -> None:
+    def __init__(
+        self,
+        link: Link,
+        config: TrainerConfig,
+        fragments: tuple[tuple[int, int], ...],
+        folder: Path,
+        order: Sequence[str] = (),
+    ) -> None:
+        """order: names of the tensors as they lie in the flat vector; none: as the model has them."""
         self._link = link
         self._config = config
         self._folder = folder
-        self._layout = Layout(layout_of(config.model).tensors, fragments)
+        own = layout_of(config.model)
+        self._layout = own.arranged(order or [tensor.name for tensor in own.tensors], fragments)
         self._arena = Arena(folder, self._layout, create=False)
         self._counters = CounterFile(folder, len(fragments))
         self._loop: InnerLoop
         self._running = False
         self._goal: Goal | None = None
         self._held_at: float | None = None
-        self._since_apply = 0
-        self._tallies = [Tally()] * len(fragments)
-        self._snapshots: dict[int, tuple[int, Tally]] = {}
+        self._account = Account(len(fragments))
+        self._arrivals: list[Arrival] = []
         self._step_s = 0.0
         self._tokens_per_s = 0.0
         self._told_at = 0.0
@@ -80,6 +105,7 @@ class Session:
             "start": self._start,
             "work": self._work,
             "apply": self._apply,
+            "clear": self._clear,
             "evaluate": self._evaluate,
             "save": self._save,
             "hold": self._hold,
@@ -89,12 +115,11 @@ class Session:
         """For ever; the link ends the process."""
         while True:
             self._drain()
-            if not self._running:
-                self._handle(self._link.inbox.get())
-            elif self._goal is not None and self._reached(self._goal):
-                self._snapshot(self._goal)
-            else:
+            self._pass_boundary()
+            if self._running:
                 self._rest(self._step())
+            else:
+                self._handle(self._link.inbox.get())
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
@@ -121,9 +146,9 @@ class Session:
         resume = message["resume"]
         place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
         if place is not None:
-            self._since_apply, self._tallies = place.since_apply, place.tallies
+            self._account.resume(place.since_apply, place.tallies)
         else:
-            for fragment in range(len(self._tallies)):
+            for fragment in range(len(self._layout.fragments)):
                 self._counters.rebase(fragment, self._counters.tokens)
         info = {"device": str(device.device), "device_reason": device.reason, "tokens_per_step": config.tokens_per_step}
         return {"ok": info}
@@ -131,23 +156,25 @@ class Session:
     def _work(self, message: Message) -> None:
         """Answered by the snapshot."""
         self._end_waiting()
-        self._goal = Goal(message["id"], message["fragment"], message["steps"], message["until"], message["hold"])
+        where = message["round"], message["fragment"]
+        self._goal = Goal(message["id"], *where, message["steps"], message["until"], message["hold"])
         self._running = True
         self._loop.lr_scale = message["lr_scale"]
         if message["round"] > self._loop.round:
             self._loop.move_to(message["round"], 0)
 
-    def _apply(self, message: Message) -> Message:
-        fragment, base = message["fragment"], message["base"]
-        self._end_waiting()
-        self._loop.replace(fragment, self._arena.in_slot(fragment))
-        self._counters.rebase(fragment, base)
-        tally = self._tallies[fragment]
-        tokens, before = self._snapshots.pop(fragment, (base, tally))
-        assert tokens == base, "what is applied came from the last snapshot"
-        self._tallies[fragment] = tally.without(before)
-        self._since_apply = 0
-        self._loop.move_to(message["next_round"], 0)
+    def _apply(self, message: Message) -> None:
+        """Answered when it is merged."""
+        merge = Merge(message["alpha"], message["after_steps"], message["after"])
+        fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
+        slot = self._arena.in_slot(fragment)
+        self._arrivals.append(Arrival(message["id"], fragment, base, next_round, merge, slot))
+        self._merge_arrivals()
+
+    def _clear(self, message: Message) -> Message:
+        """The daemon needs the slots: what lies there unmerged is put aside."""
+        for arrival in self._arrivals:
+            arrival.outer_params = arrival.outer_params.clone()
         return {"ok": {}}
 
     def _evaluate(self, message: Message) -> Message:
@@ -158,13 +185,14 @@ class Session:
         """A full disk is no reason to die: told, and training goes on."""
         try:
             folder = Path(message["folder"])
-            saved.save(folder, self._loop, self._counters.tokens, self._since_apply, self._tallies)
+            account = self._account
+            saved.save(folder, self._loop, self._counters.tokens, account.since_snapshot, account.tallies)
         except (OSError, SafetensorError) as error:
             return {"failed": str(error)}
-        return {"ok": {}}
+        return {"ok": {"tokens": self._counters.tokens}}
 
     def _hold(self, message: Message) -> None:
-        """The daemon gave up the work it asked for."""
+        """The daemon gave up the work it asked for, or wants to go on later."""
         self._goal, self._running = None, False
 
     # -- training ----------------------------------------------------------------------------------------------------
@@ -172,7 +200,7 @@ class Session:
     def _reached(self, goal: Goal) -> bool:
         """Whether this boundary is the one: by count, or nearer to the moment than the next one would be."""
         if goal.steps is not None:
-            return self._since_apply >= goal.steps
+            return self._account.since_snapshot >= goal.steps
         return self._time_left(goal) <= 0
 
     def _time_left(self, goal: Goal) -> float:
@@ -186,8 +214,7 @@ class Session:
         took = time.perf_counter_ns() - began
         tokens = self._config.tokens_per_step
         self._counters.stepped(tokens, took)
-        self._tallies = [tally.stepped(loss, took) for tally in self._tallies]
-        self._since_apply += 1
+        self._account.worked(Tally(1, loss is None, loss or 0.0, took))
         seconds = took / 1e9
         self._step_s = _smooth(self._step_s, seconds)
         self._tokens_per_s = _smooth(self._tokens_per_s, tokens * self._config.speed / seconds)
@@ -202,26 +229,36 @@ class Session:
             self._link.send({"progress": [*place, loss, self._tokens_per_s]})
 
     def _rest(self, worked_s: float) -> None:
-        """Leave the machine to its owner for their share of the time; commands are taken meanwhile, and a due snapshot
-        ends it."""
+        """Leave the machine to its owner for their share of the time. Commands are taken meanwhile, and what falls due
+        is done: the whole rest is one boundary."""
         end = time.monotonic() + worked_s * (1.0 / self._config.speed - 1.0)
         while self._running and (left := end - time.monotonic()) > 0:
-            if self._goal is not None and self._goal.until is not None:
-                left = min(left, self._time_left(self._goal))
-            if left <= 0 or (self._goal is not None and self._goal.until is None and self._reached(self._goal)):
-                return
-            try:
-                self._handle(self._link.inbox.get(timeout=left))
-            except queue.Empty:
-                return
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._link.inbox.get(timeout=max(0.0, min(left, self._until_due()))))
+            self._pass_boundary()
+
+    def _until_due(self) -> float:
+        """Seconds until a snapshot or merge falls due by the clock."""
+        moments = [arrival.merge.after - time.time() for arrival in self._arrivals if arrival.merge.after is not None]
+        if self._goal is not None and self._goal.until is not None:
+            moments.append(self._time_left(self._goal))
+        return min(moments, default=math.inf)
+
+    def _pass_boundary(self) -> None:
+        """Between two steps: what is to be merged here, then the snapshot, which may bring the trainer to rest."""
+        self._merge_arrivals()
+        if self._running and self._goal is not None and self._reached(self._goal):
+            self._snapshot(self._goal)
+            self._merge_arrivals()
 
     def _snapshot(self, goal: Goal) -> None:
         fragment, processed = goal.fragment, self._counters.tokens
         start, end = self._layout.fragment_span(fragment)
         self._arena.out_slot(fragment).copy_(self._loop.params[start:end])
-        tally = self._tallies[fragment]
-        self._snapshots[fragment] = processed, tally
+        tally = self._account.snapshot(fragment, processed)
         self._goal, self._running = None, not goal.hold
+        if not goal.hold:
+            self._loop.move_to(goal.round + 1, 0)
         self._held_at = time.monotonic() if goal.hold else None
         work: dict[str, Any] = {
             "steps": tally.steps,
@@ -232,6 +269,31 @@ class Session:
             "skipped": tally.skipped,
         }
         self._link.send({"id": goal.id, "ok": work})
+
+    # -- merging -----------------------------------------------------------------------------------------------------
+
+    def _merge_arrivals(self) -> None:
+        """Those whose boundary this is. One at rest waits for nothing."""
+        for arrival in list(self._arrivals):
+            if not self._running or self._ripe(arrival):
+                self._arrivals.remove(arrival)
+                self._merge(arrival)
+
+    def _ripe(self, arrival: Arrival) -> bool:
+        merge = arrival.merge
+        if merge.after is not None and time.time() < merge.after:
+            return False
+        return self._account.steps_since(arrival.fragment, arrival.base) >= (merge.after_steps or 0)
+
+    def _merge(self, arrival: Arrival) -> None:
+        fragment, base = arrival.fragment, arrival.base
+        self._loop.merge(fragment, arrival.outer_params, arrival.merge.alpha)
+        self._account.rebase(fragment, base)
+        self._counters.rebase(fragment, base)
+        if self._loop.round < arrival.next_round:
+            self._end_waiting()
+            self._loop.move_to(arrival.next_round, 0)
+        self._link.send({"id": arrival.id, "ok": {}})
 
     def _end_waiting(self) -> None:
         if self._held_at is not None:

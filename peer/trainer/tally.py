@@ -1,8 +1,10 @@
-"""What was done since a fragment's base."""
+"""What was done since each fragment's base."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -20,10 +22,12 @@ class Tally:
         counted = self.steps - self.skipped
         return self.loss_sum / counted if counted else math.nan
 
-    def stepped(self, loss: float | None, nanoseconds: int) -> Tally:
-        missing = loss is None
+    def plus(self, part: Tally) -> Tally:
         return Tally(
-            self.steps + 1, self.skipped + missing, self.loss_sum + (loss or 0.0), self.nanoseconds + nanoseconds
+            self.steps + part.steps,
+            self.skipped + part.skipped,
+            self.loss_sum + part.loss_sum,
+            self.nanoseconds + part.nanoseconds,
         )
 
     def without(self, part: Tally) -> Tally:
@@ -34,3 +38,62 @@ class Tally:
             self.loss_sum - part.loss_sum,
             self.nanoseconds - part.nanoseconds,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A snapshot whose result may still come."""
+
+    tokens: int
+    steps: int
+    """Of this process, until then."""
+    tally: Tally
+    """Since the fragment's base, then."""
+
+
+class Account:
+    """Keeps the tallies of all fragments, and remembers the last two snapshots of each: a result may come when the next
+    one has been taken already, an older one never. Snapshots are named by the trainer's token count."""
+
+    def __init__(self, fragments: int) -> None:
+        self.tallies = [Tally()] * fragments
+        """Since the base, for each fragment."""
+        self.steps = 0
+        """Of this process."""
+        self.since_snapshot = 0
+        """Steps since the last snapshot of any fragment."""
+        self._taken: list[deque[_Taken]] = [deque(maxlen=2) for _ in range(fragments)]
+
+    def resume(self, since_snapshot: int, tallies: Sequence[Tally]) -> None:
+        """Go on from a save: the bases are the old ones, and no result of before can still come."""
+        assert len(tallies) == len(self.tallies), (len(tallies), len(self.tallies))
+        self.tallies, self.since_snapshot = list(tallies), since_snapshot
+
+    def worked(self, done: Tally) -> None:
+        self.tallies = [tally.plus(done) for tally in self.tallies]
+        self.steps += done.steps
+        self.since_snapshot += done.steps
+
+    def snapshot(self, fragment: int, tokens: int) -> Tally:
+        """What was done since the fragment's base."""
+        tally = self.tallies[fragment]
+        self._taken[fragment].append(_Taken(tokens, self.steps, tally))
+        self.since_snapshot = 0
+        return tally
+
+    def steps_since(self, fragment: int, tokens: int) -> int:
+        """Steps since this snapshot."""
+        return self.steps - self._find(fragment, tokens).steps
+
+    def rebase(self, fragment: int, tokens: int) -> None:
+        """The fragment's base is this snapshot; earlier ones are forgotten."""
+        base = self._find(fragment, tokens)
+        self.tallies[fragment] = self.tallies[fragment].without(base.tally)
+        later = [taken for taken in self._taken[fragment] if taken.tokens > tokens]
+        self._taken[fragment].clear()
+        self._taken[fragment].extend(_Taken(t.tokens, t.steps, t.tally.without(base.tally)) for t in later)
+
+    def _find(self, fragment: int, tokens: int) -> _Taken:
+        found = [taken for taken in self._taken[fragment] if taken.tokens == tokens]
+        assert found, f"what is applied comes from a snapshot of fragment {fragment}, but none was taken at {tokens}"
+        return found[-1]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from peer.codec.blocks import BLOCK
 from peer.codec.every import EVERY
-from peer.codec.plain import CODECS, Codec
+from peer.codec.modulo import Modulo, ask, asked
+from peer.codec.plain import CODECS, Codec, Payload
 from peer.codec.topk import CHUNK, KEPT
 from peer.errors import BadPayload
 
@@ -32,9 +33,31 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=sorted(EVERY))
+class OfPartner:
+    """Modulo as a Codec: the receiver's own values are near the last ones sent, and it asks for what they do not tell.
+    Without a spread the integers are the finest."""
+
+    def __init__(self, modulo: Modulo) -> None:
+        self.name, self.nbytes = modulo.name, modulo.nbytes
+        self._modulo = modulo
+
+    def encode(self, values: Tensor) -> bytes:
+        self._sent, self._payload = values.clone(), self._modulo.encode(values, 0.0)
+        return self._payload
+
+    def decode(self, payload: Payload, elements: int) -> Tensor:
+        values, failed = self._modulo.decode(payload, self._sent[:elements] * (1 - 2.0**-8))
+        answer = self._modulo.encode_blocks(self._sent, self._payload, asked(ask(failed), elements))
+        self._modulo.decode_blocks_(values, payload, failed, answer)
+        return values
+
+
+MODULO = {codec.name: codec for codec in map(OfPartner, (Modulo(7), Modulo(4)))}
+
+
+@pytest.fixture(params=sorted([*EVERY, *MODULO]))
 def codec(request: pytest.FixtureRequest) -> Codec:
-    return EVERY[request.param]
+    return MODULO.get(request.param) or EVERY[request.param]
 
 
 def normal(elements: int, seed: int = 0) -> Tensor:
@@ -68,6 +91,8 @@ BOUNDS: dict[str, Callable[[Tensor], Tensor]] = {
     "int4": lambda values: scales(values) * (0.5 / 7 + ROUNDING) + SMALLEST,
     "e3m0": lambda values: (values.abs() / 3).maximum(scales(values) / 128) + scales(values) * ROUNDING + SMALLEST,
     "topk": lambda values: topk_bound(values) * (1 + ROUNDING) + values.abs() * ROUNDING + SMALLEST,
+    "modulo7": lambda values: scales(values) * (0.5 / (127 * 2**7)) * (1 + 2.0**-6) + 2.0**-133,
+    "modulo4": lambda values: scales(values) * (0.5 / (127 * 2**4)) * (1 + 2.0**-6) + 2.0**-133,
 }
 NBYTES: dict[str, Callable[[int], int]] = {
     "fp32": lambda n: 4 * n,
@@ -77,8 +102,11 @@ NBYTES: dict[str, Callable[[int], int]] = {
     "int4": lambda n: (n + 1) // 2 + 4 * ((n + 127) // 128),
     "e3m0": lambda n: (n + 1) // 2 + 4 * ((n + 127) // 128),
     "topk": lambda n: 120 * ((n + 4095) // 4096),
+    "modulo7": lambda n: (7 * n + 7) // 8 + 4 * ((n + 127) // 128),
+    "modulo4": lambda n: (n + 1) // 2 + 4 * ((n + 127) // 128),
 }
 LARGEST_L2 = {"fp32": 0.0, "bf16": 0.003, "fp16": 3e-4, "int8": 0.01, "int4": 0.14, "e3m0": 0.22, "topk": 0.96}
+LARGEST_L2 |= {"modulo7": 1e-4, "modulo4": 6e-4}
 """Relative L2 error on normally distributed values."""
 
 
@@ -128,9 +156,9 @@ def test_denormal_and_huge_values(codec: Codec, largest: float) -> None:
     check_bound(codec, normal(5000).clamp(-1, 1) * largest)
 
 
-@pytest.mark.parametrize("name", sorted(set(EVERY) - {"bf16"}))
+@pytest.mark.parametrize("name", sorted(set(EVERY) - {"bf16"} | set(MODULO)))
 def test_the_largest_number_does_not_become_infinite(name: str) -> None:
-    check_bound(EVERY[name], torch.tensor([HUGE, -HUGE, 1.0, 0.0] * 1500))
+    check_bound((EVERY | MODULO)[name], torch.tensor([HUGE, -HUGE, 1.0, 0.0] * 1500))
 
 
 def test_what_it_can_hold_survives_bit_for_bit() -> None:
@@ -170,13 +198,13 @@ def test_bytes_of_any_kind_are_taken_and_not_kept(codec: Codec) -> None:
     assert bool(decoded.any())
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", [*LOOKS, *MODULO])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_not_finite_values_are_not_sent(name: str, bad: float) -> None:
     values = normal(5000)
     values[4321] = bad
     with pytest.raises(AssertionError, match="not finite"):
-        EVERY[name].encode(values)
+        (EVERY | MODULO)[name].encode(values)
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
@@ -186,9 +214,9 @@ def test_not_finite_values_are_carried_and_not_hidden(name: str) -> None:
     assert bool(decoded[1].isinf())
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", [*LOOKS, *MODULO])
 def test_hostile_bytes_are_refused_or_finite(name: str) -> None:
-    codec, random = EVERY[name], torch.Generator().manual_seed(7)
+    codec, random = (EVERY | MODULO)[name], torch.Generator().manual_seed(7)
     good, refused = codec.encode(normal(300)), 0
     for _ in range(200):
         payload = torch.frombuffer(bytearray(good), dtype=torch.uint8)

@@ -28,6 +28,7 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.payload import BufferSink, BytesSource
+from peer.testing.links import Link
 from peer.testing.network import MemoryTransport, Network
 
 RUN = RunId(b"R" * 32)
@@ -111,7 +112,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
 @contextlib.asynccontextmanager
 async def two(make: Any) -> AsyncIterator[tuple[End, End]]:
     """Two connected peers; the first one has the smaller id, so it dials in swaps."""
-    network = Network(latency_s=0.001)
+    network = Network(link=Link("near", 100e6, 100e6, 0.0005))
     ends = sorted([await make(network), await make(network)], key=lambda end: end.record.peer_id)
     try:
         yield ends[0], ends[1]

@@ -28,6 +28,7 @@ from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.testing.trainer import FakeTrainer
+from peer.trainer.seam import AT_ONCE, Merge
 
 RUN = RunId(b"E" * 32)
 LAYOUT = Layout.whole([TensorSpec("a", (300, 100)), TensorSpec("b", (17,))])
@@ -49,9 +50,11 @@ class RecordingTrainer(FakeTrainer):
         self.handed[request.key.round] = work.params.double().numpy().copy()
         return work
 
-    async def apply(self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int) -> None:
+    async def apply(
+        self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
+    ) -> None:
         self.given[key.round] = outer_params.double().numpy().copy()
-        await super().apply(key, outer_params, base, next_round)
+        await super().apply(key, outer_params, base, next_round, merge)
 
 
 @dataclass

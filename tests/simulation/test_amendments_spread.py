@@ -11,8 +11,8 @@ import torch
 
 from peer.daemon.amendments import MAX_HANDED_ON
 from peer.daemon.refound import digest_of
-from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, WentOn
-from peer.protocol.messages import Status
+from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, Skipped, WentOn
+from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.roundclock import RoundClock
 from peer.protocol.ruling import Amendment, Change
 from peer.run.amendments import Chain, SignedAmendment
@@ -23,7 +23,7 @@ from peer.testing.swarm import LAYOUT, OPERATOR, RUN, SimulatedPeer, SimulatedSw
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
-STEPS = RoundClock("steps", 20, 1)
+STEPS = RoundClock("steps", 100, 1)
 
 
 class Operator:
@@ -54,6 +54,12 @@ def simulate(
 
 def rounds_of(peer: SimulatedPeer) -> list[int]:
     return [event.round for event in peer.events if isinstance(event, RoundEnded)]
+
+
+def skipped_by(peer: SimulatedPeer) -> list[int]:
+    """In steps, whoever hears last that the pause is over is behind and jumps to the others."""
+    jumps = [event for event in peer.events if isinstance(event, Skipped)]
+    return [round_ for jump in jumps for round_ in range(jump.from_round, jump.to_round)]
 
 
 def test_all_change_the_learning_rate_in_the_same_round_within_a_minute() -> None:
@@ -89,7 +95,7 @@ def test_all_pause_and_go_on(rounds: RoundClock) -> None:
         assert played[:6] == [0, 1, 2, 3, 4, 5]
         assert played[-1] == 19
         if rounds is STEPS:
-            assert played == list(range(20))
+            assert sorted([*played, *skipped_by(peer)]) == list(range(20))
         else:
             assert not set(range(6, 10)) & set(played)
         book = peer.ledger()
@@ -105,8 +111,9 @@ def test_in_steps_a_pause_ends_although_the_round_to_go_on_in_never_comes() -> N
         operator.amend(10, Change.GO_ON)
 
     for peer in simulate(play, STEPS).peers:
-        assert rounds_of(peer) == list(range(20))
-        assert peer.trainer.lr_scales == [1.0] * 9 + [0.5] * 11
+        played = rounds_of(peer)
+        assert sorted([*played, *skipped_by(peer)]) == list(range(20))
+        assert peer.trainer.lr_scales == [1.0 if round_ < 9 else 0.5 for round_ in played]
 
 
 def test_nobody_pairs_with_a_banned_peer_until_it_is_unbanned() -> None:
@@ -171,7 +178,8 @@ def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
         operator, first, newcomer = Operator(swarm), swarm.peers[0], swarm.peers[4]
         for number in range(1, many + 1):
             operator.amend(0, Change.LR_SCALE, value=number / 100)
-        await newcomer.amendments.ask(newcomer.transport, first.coordinator._unknown(first.peer_id))
+        record = PeerRecord(first.peer_id, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, EPOCH, EPOCH + 60)
+        await newcomer.amendments.ask(newcomer.transport, record)
         assert newcomer.amendments.count == many
         await swarm.run()
         return swarm

@@ -70,10 +70,7 @@ def test_a_killed_peer_costs_the_others_one_window_at_most(seed: int) -> None:
 
         async def kill_once() -> None:
             await asyncio.sleep(rng.uniform(2 * ROUND_S, 6 * ROUND_S))
-            swarm.network.kill(victim.peer_id)
-            victim.trainer.kill()
-            assert victim.task is not None
-            victim.task.cancel()
+            swarm.kill(victim)
 
         killer = asyncio.create_task(kill_once())
         await swarm.run()
@@ -86,7 +83,7 @@ def test_a_killed_peer_costs_the_others_one_window_at_most(seed: int) -> None:
         assert peer.ledger().imbalance == 0
     for peer in rest:
         assert peer.outcomes().total() == 15
-        assert peer.trainer.counters().seconds_waiting < ROUND_S / 4 + 3
+        assert peer.counters().seconds_waiting < ROUND_S / 4 + 3
     no_third_value(swarm.peers)
 
 

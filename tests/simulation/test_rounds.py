@@ -72,7 +72,7 @@ def test_the_ledger_balances_and_nobody_waits_long(rounds: RoundClock) -> None:
         assert book.processed > 0
         assert book.imbalance == 0
         assert peer.outcomes()["exchanged"] >= 18
-        counters = peer.trainer.counters()
+        counters = peer.counters()
         assert counters.seconds_waiting < 0.05 * counters.seconds_training
 
 
@@ -82,13 +82,13 @@ def test_odd_one_out_takes_a_solo_step_at_once() -> None:
         assert len(paired_rounds(swarm).get(round_, [])) == 1
     assert sum(peer.outcomes()["solo"] for peer in swarm.peers) >= 18
     for peer in swarm.peers:
-        assert peer.trainer.counters().seconds_waiting < 0.05 * peer.trainer.counters().seconds_training
+        assert peer.counters().seconds_waiting < 0.05 * peer.counters().seconds_training
 
 
 def test_a_slow_peer_delays_nobody_and_its_work_counts() -> None:
     swarm = simulate(4, 30, step_seconds={0: 0.1, 1: 0.1, 2: 0.1, 3: 1.0})
     for peer in swarm.peers[:3]:
-        counters = peer.trainer.counters()
+        counters = peer.counters()
         assert counters.seconds_waiting < 0.05 * counters.seconds_training
     slow = swarm.peers[3]
     assert slow.outcomes()["exchanged"] >= 25

@@ -18,6 +18,9 @@ class View:
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
+        self._order: list[PeerId] | None = None
+        """Of `_latest`, sorted; None: to be sorted again."""
+        self._forget_at = 0.0
         self.tell: Callable[[BadRecord], None] = lambda bad: None
         """Called with every bad record met."""
         self.dropped: Counter[str] = Counter()
@@ -37,13 +40,21 @@ class View:
         known = self._latest.get(record.peer_id)
         if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):
             self._latest[record.peer_id] = record
+            if known is None:
+                self._order = None
+            self._forget_at = min(self._forget_at, record.issued_at + MAX_RECORD_TTL_S)
 
     def live(self, now: float) -> list[PeerRecord]:
         """Unexpired records of peers that are not leaving, ordered by peer id."""
-        # Kept past their expiry: an expired word of farewell must go on outdating the record before it.
+        if now >= self._forget_at:
+            self._forget(now)
+        if self._order is None:
+            self._order = sorted(self._latest)
+        records = map(self._latest.__getitem__, self._order)
+        return [record for record in records if record.expires_at > now and record.status is not Status.LEAVING]
+
+    def _forget(self, now: float) -> None:
+        """Records are kept past their expiry: an expired word of farewell must go on outdating the one before it."""
         self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
-        return [
-            record
-            for _, record in sorted(self._latest.items())
-            if record.expires_at > now and record.status is not Status.LEAVING
-        ]
+        self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
+        self._order = None

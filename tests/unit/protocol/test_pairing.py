@@ -193,3 +193,17 @@ def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> 
     assert not known.too_often(other, 13, live=7)
     known.forget_absent([])
     assert not known.too_often(other, 13, live=16)
+
+
+def test_unwanted_candidates_are_out_unless_they_are_being_asked() -> None:
+    me, *others = peers(5)
+    best, second, *rest = ranked(me, others)
+    made = pairing(me, others)
+    assert [send.to for send in made.actions(0.0)] == [best]
+    made.exclude(lambda peer: peer != second, "unwanted")
+    made.on_answer(best, Answer(Verdict.TAKEN), 0.1)
+    assert [send.to for send in made.actions(0.1)] == [second]
+    made.on_answer(second, Answer(Verdict.TAKEN), 0.2)
+    assert made.exhausted
+    assert made.why_alone() == "4 candidates: 2 unwanted, 2 taken"
+    assert rest

@@ -75,13 +75,13 @@ def test_what_is_wrong_in_a_section_does_not_hide_what_is_wrong_between_sections
         ("vocab_size = 256", "vocab_size = 100"),
         ("lr = 4e-3", 'lr = "fast"'),
         ("# outer_momentum = 0.5", "outer_momentum = 0.9"),
-        ("# outer_lr = 0.7", "consensus = 0.8 #"),
+        ("# outer_lr = 0.7", "fragments = 2 #"),
     ]:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     found = refusal(text + "\n[wire]\nmin = 3\nmax = 2\n\n[orphan]\n")
     where = {words: number for number, line in enumerate(text.split("\n"), 1) if (words := line.split(" =")[0])}
-    for key in ("model.vocab_size", "train.context", "optimizer.lr", "sync.consensus", "sync.outer_momentum"):
+    for key in ("model.vocab_size", "train.context", "optimizer.lr", "sync.fragments", "sync.outer_momentum"):
         assert f"line {where[key.split('.')[1]]}, {key}: " in found
     assert "wire.min: more than wire.max (2)" in found
     assert "orphan: unknown key" in found
@@ -182,4 +182,4 @@ def test_the_default_names_every_key_but_those_of_fixed_sections_and_of_presets(
         for field in SECTIONS[section].model_fields:
             if field not in ("rope_theta", "rms_norm_eps"):
                 assert f"\n{field} = " in named, field
-    assert set(SECTIONS) | {"format", "name", "seed", "operator", "start"} == set(Manifest.model_fields)
+    assert set(SECTIONS) | {"format", "name", "seed", "operator", "start", "init"} == set(Manifest.model_fields)

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, get_args
+
 import pytest
 
 from peer.errors import ManifestError
-from peer.run.presets import describe, resolve, spread_growth
-from peer.run.sections import SyncSection
+from peer.run.layouts import layout_for
+from peer.run.presets import PRESETS, resolve, sources, spread_growth
+from peer.run.sections import ModelSection, SyncSection
+
+
+def sync(**options: Any) -> SyncSection:
+    return SyncSection.model_validate(options)
 
 
 @pytest.mark.parametrize(
@@ -16,36 +24,101 @@ def test_how_the_spread_shrinks_or_grows_a_round(momentum: float, consensus: flo
 
 
 def test_the_presets() -> None:
-    pair, control = resolve(SyncSection(preset="noloco")), resolve(SyncSection(preset="none"))
-    assert (pair.topology, pair.outer_lr, pair.outer_momentum, pair.consensus) == ("pair", 0.7, 0.5, 0.7)
-    assert (control.topology, control.rule, control.outer_lr, control.outer_momentum) == ("solo", "sgd", 1.0, 0.0)
+    found = {name: resolve(sync(preset=name)) for name in PRESETS}
+    table = {
+        name: (m.schedule, m.topology, m.rule, m.outer_lr, m.outer_momentum, m.consensus, m.codec, m.result_codec)
+        for name, m in found.items()
+    }
+    assert table == {
+        "noloco": ("full", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
+        "streaming-noloco": ("streaming", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
+        "diloco": ("full", "group", "nesterov", 0.7, 0.5, 0.0, "fp32", "fp32"),
+        "streaming-diloco": ("streaming", "group", "nesterov", 0.7, 0.5, 0.0, "int4", "fp16"),
+        "none": ("full", "solo", "sgd", 1.0, 0.0, 0.0, "fp32", ""),
+    }
+    for name, method in found.items():
+        cut = (method.fragments, method.fragment_layout, method.fragments_apart, method.fragment_update_alpha)
+        assert cut == ((2, "strided", False, 0.5) if "streaming" in name else (1, "whole", False, 0.0))
 
 
-def test_consensus_follows_outer_lr() -> None:
-    assert resolve(SyncSection(outer_lr=0.5)).consensus == 0.5
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_table_of_presets_says_what_is_resolved(name: str) -> None:
+    assert replace(resolve(sync(preset=name)), fragment_sync_delay=0.0) == PRESETS[name]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_cuts_the_tiny_model(name: str) -> None:
+    method = resolve(sync(preset=name))
+    assert len(layout_for(ModelSection(), method).fragments) == method.fragments
+
+
+def test_the_manifest_knows_exactly_the_presets() -> None:
+    assert set(get_args(SyncSection.model_fields["preset"].annotation)) == set(PRESETS)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("clock", "every", "delay"),
     [
-        ({"outer_momentum": 0.9}, "diverges"),
-        ({"consensus": 0.5}, "differs from outer_lr"),
-        ({"preset": "none", "outer_lr": 0.7}, "control"),
+        ("steps", 20, 5),
+        ("steps", 100, 5),
+        ("steps", 18, 1),
+        ("steps", 2, 1),
+        ("seconds", 300, 5),
+        ("seconds", 10, 0.2),
+        ("seconds", 1, 0.1),
+        ("seconds", 3600, 60),
     ],
 )
-def test_what_cannot_be_says_why(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ManifestError, match=words):
-        resolve(SyncSection(**options))  # type: ignore[arg-type]
+def test_the_delay_follows_the_clock(clock: str, every: float, delay: float) -> None:
+    method = resolve(sync(preset="streaming-noloco", clock=clock, sync_every=every))
+    assert method.fragment_sync_delay == delay
 
 
-def test_all_reasons_at_once() -> None:
+def test_a_changed_schedule_brings_its_own_fragments_and_merge() -> None:
+    streamed = resolve(sync(preset="noloco", schedule="streaming", clock="steps", sync_every=20))
+    assert streamed == resolve(sync(preset="streaming-noloco", clock="steps", sync_every=20))
+    assert resolve(sync(preset="streaming-diloco", schedule="full", codec="fp32")) == resolve(sync(preset="diloco"))
+
+
+def test_what_follows_from_the_choices_made() -> None:
+    assert resolve(sync(outer_lr=0.5)).consensus == 0.5
+    assert resolve(sync(preset="diloco", codec="int8")).result_codec == "fp16"
+    assert resolve(sync(preset="streaming-diloco", codec="fp32")).result_codec == "fp32"
+    assert resolve(sync(preset="diloco", rule="sgd", outer_lr=1.0)).outer_momentum == 0.0
+    paired = resolve(sync(preset="diloco", topology="pair", rule="noloco", codec="bf16"))
+    assert paired == resolve(sync(preset="noloco"))
+    grouped = resolve(sync(preset="noloco", topology="group", rule="nesterov", codec="fp32"))
+    assert grouped == resolve(sync(preset="diloco"))
+
+
+def test_outside_the_blocks_is_set_apart_from_three_fragments_on() -> None:
+    def apart(**options: Any) -> bool:
+        return resolve(sync(preset="streaming-diloco", **options)).fragments_apart
+
+    assert not apart(fragments=2)
+    assert apart(fragments=3)
+    assert apart(fragments=3, fragment_layout="sequential")
+    assert not apart(fragments=3, fragment_layout="balanced")
+    assert not apart(fragments=3, fragments_apart=False)
+    assert apart(fragments=2, fragments_apart=True)
+
+
+def test_a_consensus_of_its_own_sends_the_outer_params_too() -> None:
+    assert resolve(sync(consensus=0.7)).vectors == 1
+    assert resolve(sync(consensus=0.5)).vectors == 2
+    assert resolve(sync(preset="diloco")).vectors == 1
+    assert resolve(sync(preset="none")).vectors == 0
+
+
+def test_where_each_choice_comes_from() -> None:
+    told = {name: source for name, _, source in sources(sync(preset="streaming-noloco", fragments=4, sync_every=60))}
+    assert told["fragments"] == told["sync_every"] == "manifest"
+    assert told["outer_lr"] == told["fragment_layout"] == "preset"
+    assert told["fragments_apart"] == told["fragment_sync_delay"] == told["clock"] == "default"
+
+
+def test_the_error_lists_every_reason() -> None:
     with pytest.raises(ManifestError) as caught:
-        resolve(SyncSection(outer_momentum=0.9, consensus=0.8))
+        resolve(sync(outer_momentum=0.9, fragments=2))
     assert "diverges" in caught.value.found
-    assert "differs" in caught.value.found
-
-
-def test_the_cost_is_told() -> None:
-    rows = dict(describe(resolve(SyncSection(codec="bf16", sync_every=60)), 1_000_000))
-    assert rows["each way a round"] == "2.00 MB"
-    assert rows["each way an hour"] == "120 MB"
+    assert "schedule full has one fragment" in caught.value.found

@@ -140,7 +140,7 @@ def test_replace_touches_one_fragment() -> None:
     loop = inner_loop(layout=cut)
     start, end = cut.fragment_span(1)
     before = loop.params.clone()
-    loop.replace(1, torch.full((end - start,), 0.5))
+    loop.merge(1, torch.full((end - start,), 0.5), 0.0)
     assert torch.equal(loop.params[:start], before[:start])
     assert bool((loop.params[start:] == 0.5).all())
 

@@ -7,6 +7,7 @@ import queue
 import shutil
 import time
 from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import pytest
 import torch
 
 from peer.errors import StateError
+from peer.protocol.layout import Layout
 from peer.run.sections import DataSection, ModelSection, TrainSection
 from peer.trainer import saved
 from peer.trainer.arena import Arena, read_counters
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import BLOCK_BYTES
+from peer.trainer.corpora import BLOCK_BYTES, load_corpus
+from peer.trainer.device import choose_device
+from peer.trainer.loop import InnerLoop
 from peer.trainer.model import first_params, layout_of
+from peer.trainer.seam import AT_ONCE, Merge
 from peer.trainer.session import Session
 
 MODEL = ModelSection(
@@ -27,6 +32,7 @@ MODEL = ModelSection(
 )
 LAYOUT = layout_of(MODEL)
 HALVES = ((0, 4), (4, len(LAYOUT.tensors)))
+HALVED = Layout(LAYOUT.tensors, HALVES)
 TOKENS = 4 * 16
 """Of a step."""
 
@@ -65,6 +71,15 @@ class Played:
     def __init__(
         self, folder: Path, data: Path, fragments: tuple[tuple[int, int], ...] = LAYOUT.fragments, **changes: Any
     ):
+        self.folder = folder
+        self.arena = Arena(folder, LAYOUT, create=True)
+        self.line = ScriptedLine()
+        self.session = Session(self.line, self.config(data, **changes), fragments, folder)  # type: ignore[arg-type]
+        self.fragments = fragments
+        self._id = 0
+
+    @staticmethod
+    def config(data: Path, **changes: Any) -> TrainerConfig:
         given = {
             "model": MODEL,
             "data": DataSection(kind="text"),
@@ -75,16 +90,15 @@ class Played:
             "peer_id": "a",
             "device": "cpu",
         }
-        self.folder = folder
-        self.arena = Arena(folder, LAYOUT, create=True)
-        self.line = ScriptedLine()
-        self.session = Session(self.line, TrainerConfig.model_validate(given | changes), fragments, folder)  # type: ignore[arg-type]
-        self.fragments = fragments
-        self._id = 0
+        return TrainerConfig.model_validate(given | changes)
 
-    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+    def call_later(self, op: str, **fields: Any) -> None:
+        """A call whose answer nobody waits for."""
         self._id += 1
         self.line.waiting.append({"id": self._id, "op": op, **fields})
+
+    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        self.call_later(op, **fields)
         self.line.stop_at = self._id
         with pytest.raises(Idle):
             self.session.run()
@@ -108,10 +122,12 @@ class Played:
             "work", steps=steps, until=until, round=round_, fragment=fragment, hold=hold, lr_scale=lr_scale
         )
 
-    def apply(self, params: torch.Tensor, base: int, next_round: int, fragment: int = 0) -> None:
+    def apply(
+        self, params: torch.Tensor, base: int, next_round: int, fragment: int = 0, merge: Merge = AT_ONCE
+    ) -> None:
         start, end = self.session._layout.fragment_span(fragment)
         self.arena.inn[start:end].copy_(params)
-        self.call("apply", fragment=fragment, base=base, next_round=next_round)
+        self.call("apply", fragment=fragment, base=base, next_round=next_round, **asdict(merge))
 
     def counters(self) -> Any:
         return read_counters(self.folder, len(self.fragments))
@@ -163,8 +179,8 @@ def test_a_round_that_was_skipped_moves_the_place_but_not_the_count(home: Path, 
     played.start()
     work = played.work(steps=2)
     work = played.work(steps=4, round_=6)
-    assert (work["steps"], work["tokens"]) == (4, 4 * TOKENS)
-    assert (played.session._loop.round, played.session._loop.step_in_round) == (6, 2)
+    assert (work["steps"], work["tokens"]) == (6, 6 * TOKENS), "since the base; four of them since the last snapshot"
+    assert (played.session._loop.round, played.session._loop.step_in_round) == (6, 4)
 
 
 def test_a_moment_that_has_passed_gives_a_snapshot_at_once(home: Path, data: Path) -> None:
@@ -218,10 +234,70 @@ def test_streaming_goes_on_after_the_snapshot(home: Path, data: Path) -> None:
     done = played.counters().tokens
     work = played.work(steps=1, fragment=0, round_=2)
     assert work["tokens"] == played.counters().tokens - 3 * TOKENS
-    assert work["steps"] * TOKENS == work["tokens"] >= done - 3 * TOKENS + TOKENS
+    assert work["steps"] * TOKENS == work["tokens"] == done - 3 * TOKENS, "reached already: taken at the next boundary"
     assert work["loss"] < 6.0
     other = played.work(steps=0, fragment=1, round_=3)
     assert other["tokens"] == played.counters().tokens, "the other fragment's base has not moved"
+
+
+def straight(params: torch.Tensor, data: Path, places: list[tuple[int, int]]) -> InnerLoop:
+    """A loop that took these steps (round, step in it) from `params` on, and nothing else."""
+    config = Played.config(data)
+    loop = InnerLoop(config, HALVED, choose_device("cpu"), load_corpus(config.data, config.data_dir, 16), params)
+    for place in places:
+        loop.move_to(*place)
+        loop.step()
+    return loop
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_a_result_is_merged_at_its_step_boundary_and_not_before(home: Path, data: Path, alpha: float) -> None:
+    """Five steps of round 0, then fragment 0 is taken; three steps later, in round 1, its result is merged."""
+    played = Played(home, data, HALVES)
+    played.start()
+    first = played.work(steps=5, fragment=0, hold=False)
+    result = torch.full((HALVED.fragment_elements(0),), 0.25)
+    played.apply(result, first["processed"], 1, fragment=0, merge=Merge(alpha, after_steps=3))
+    assert played.session._account.steps == 8
+    expected = straight(
+        first_params(MODEL, 1), data, [(0, step) for step in range(5)] + [(1, step) for step in range(3)]
+    )
+    expected.merge(0, result, alpha)
+    assert torch.equal(played.session._loop.params, expected.params)
+    assert played.counters().base == (5 * TOKENS, 0)
+    work = played.work(steps=5, fragment=1, round_=1, hold=False)
+    assert (work["steps"], work["tokens"]) == (10, 10 * TOKENS), "round 1 is the five steps after the snapshot"
+    for step in (3, 4):
+        expected.move_to(1, step)
+        expected.step()
+    start, end = HALVED.fragment_span(1)
+    assert torch.equal(played.arena.out[start:end], expected.params[start:end])
+
+
+def test_held_nothing_waits_for_steps_that_do_not_come(home: Path, data: Path) -> None:
+    played = Played(home, data, HALVES)
+    played.start()
+    first = played.work(steps=2, fragment=0, hold=False)
+    second = played.work(steps=2, fragment=1, round_=1, hold=True)
+    slow = Merge(0.0, after_steps=100)
+    played.apply(torch.zeros(HALVED.fragment_elements(0)), first["processed"], 1, fragment=0, merge=slow)
+    played.apply(torch.zeros(HALVED.fragment_elements(1)), second["processed"], 2, fragment=1, merge=slow)
+    assert not played.session._loop.params.any()
+    assert played.session._account.steps == 4
+    assert (played.session._loop.round, played.session._loop.step_in_round) == (2, 0)
+
+
+def test_two_results_wait_at_once_and_each_comes_at_its_own_boundary(home: Path, data: Path) -> None:
+    played = Played(home, data, HALVES)
+    played.start()
+    first = played.work(steps=4, fragment=0, hold=False)
+    played.call_later("apply", fragment=0, base=first["processed"], next_round=1, **asdict(Merge(0.0, after_steps=6)))
+    second = played.work(steps=4, fragment=1, round_=1, hold=False)
+    played.apply(torch.zeros(HALVED.fragment_elements(1)), second["processed"], 2, 1, Merge(0.0, after_steps=1))
+    assert (played.session._account.steps, played.counters().base) == (9, (0, 8 * TOKENS))
+    with pytest.raises(Idle):
+        _run_steps(played, 2)
+    assert (played.session._account.steps, played.counters().base) == (11, (4 * TOKENS, 8 * TOKENS))
 
 
 def _run_steps(played: Played, steps: int) -> None:
@@ -279,22 +355,62 @@ def test_skipped_steps_are_counted_and_their_loss_is_not(home: Path, data: Path)
     assert 5.0 < work["loss"] < 6.0
 
 
-def test_throttled_it_rests_in_proportion_and_takes_commands_meanwhile(home: Path, data: Path) -> None:
-    played = Played(home, data, speed=0.25)
-    played.start()
-    waits: list[float] = []
+class Lull:
+    """A line on which time passes: commands come at given moments of the monotonic clock."""
 
-    def get(timeout: float | None = None) -> dict[str, Any]:
-        if timeout is None:
-            raise Idle
-        waits.append(timeout)
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, played: Played, *commands: tuple[float, dict[str, Any]]
+    ) -> None:
+        self.now = 0.0
+        self.commands = deque(commands)
+        played.line.get = self.get  # type: ignore[method-assign]
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "time", lambda: 1000.0 + self.now)
+
+    def get(self, timeout: float | None = None) -> dict[str, Any]:
+        assert timeout is not None
+        if self.commands and self.commands[0][0] <= self.now + timeout:
+            self.now, command = self.commands.popleft()
+            return command
+        self.now += timeout
         raise queue.Empty
 
+
+def test_throttled_it_rests_in_proportion_and_takes_commands_meanwhile(
+    home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(home, data, speed=0.25)
+    played.start()
     played.work(steps=1)
     played.session._running = True
-    played.line.get = get  # type: ignore[method-assign]
+    lull = Lull(monkeypatch, played, (2.5, {"id": 90, "op": "evaluate"}))
     played.session._rest(2.0)
-    assert waits == [pytest.approx(6.0, abs=0.1)]
+    assert lull.now == pytest.approx(6.0)
+    assert 90 in played.line.answers
+
+
+def test_what_falls_due_in_a_rest_is_done_then_and_does_not_end_the_rest(
+    home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(home, data, HALVES, speed=0.5)
+    played.start()
+    first = played.work(steps=2, fragment=0, hold=False)
+    played.arena.in_slot(0).fill_(0.5)
+    merge = Merge(0.0, after=1001.0)
+    apply = {"id": 91, "op": "apply", "fragment": 0, "base": first["processed"], "next_round": 1, **asdict(merge)}
+    late = {"id": 92, "op": "work", "steps": 0, "until": None, "round": 1, "fragment": 1, "hold": False, "lr_scale": 1}
+    lull, told = Lull(monkeypatch, played, (0.25, apply), (2.0, late)), dict[int, float]()
+    send = played.line.send
+
+    def hear(message: dict[str, Any]) -> None:
+        send(message)
+        told[message["id"]] = lull.now
+
+    monkeypatch.setattr(played.line, "send", hear)
+    played.session._rest(3.0)
+    assert told == {91: pytest.approx(1.0), 92: pytest.approx(2.0)}
+    assert lull.now == pytest.approx(3.0)
+    assert bool((played.session._loop.params[: HALVED.fragment_elements(0)] == 0.5).all())
 
 
 def test_resumed_training_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path, home: Path, data: Path) -> None:
@@ -332,7 +448,7 @@ def test_a_save_older_than_the_counter_gives_the_inner_optimizer_only(tmp_path: 
     assert torch.equal(loop.params, given)
     assert torch.equal(loop.optimizer.exp_avg, moments)
     assert (loop.optimizer.age, loop.round, loop.step_in_round) == (3, 2, 0)
-    assert again.counters().base == (5 * TOKENS,)
+    assert again.counters().base == (8 * TOKENS,)
 
 
 def test_a_start_without_resume_drops_what_was_outstanding(home: Path, data: Path) -> None:

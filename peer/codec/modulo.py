@@ -1,0 +1,209 @@
+"""Whole params at a few bits, for a receiver whose own params are close to them (two partners of a pair).
+
+A block of 128 values is rounded to integers times a step, of `bits` + 8 bits each. Only the low `bits` of each integer
+are sent: the receiver takes, of all the integers that end like this, the one nearest to its own value. So the range
+costs nothing, and no base is needed that both know; this is quantization modulo a lattice, as in Moniqua (arXiv
+2002.11787) and SwarmSGD (1910.12308). A check of the high bytes tells the receiver which blocks it guessed wrong (the
+two were further apart than the sender thought); of those it asks for the high bytes, one byte a value. What is decoded
+in the end does not depend on the receiver's own values, nor on what had to be asked for.
+
+The sender chooses the step by `spread`, the largest difference to the receiver that it reckons with in a block: up to
+that (and up to the block's own largest magnitude) a block is never asked for. The step is at least that magnitude /
+(127 * 2**bits), so that the high part is one byte, and at most that of plain rounding to `bits` bits. With 7 bits the
+whole, were every block asked for, is still less than bf16.
+
+A payload is the steps (bf16, one a block), the checks (uint16, one a block), and the low bits of all the values as one
+bit stream, low bits first. All little endian. The last block may be short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch import Tensor
+from torch.nn.functional import pad
+
+from peer.codec.blocks import BLOCK, TILE, check_scales
+from peer.codec.plain import Payload, finite, from_bytes, to_bytes
+from peer.errors import BadPayload
+
+HEAD_BYTES = 4
+"""Of a block: its step and its check."""
+ROWS = TILE // BLOCK
+"""Blocks in a tile."""
+TOP = 127
+"""The largest high part; -TOP the least."""
+HUGE = torch.finfo(torch.float32).max
+MULTIPLIERS = torch.from_numpy(np.frombuffer(blake3(b"peer modulo 1").digest(2 * BLOCK), "<u2").astype(np.int32) | 1)
+"""Of the high parts in a block's check: fixed, as if drawn at random, and odd. One wrong high part is always found, two
+that are off by one as well, and anything else but about once in 2**16."""
+
+
+class Modulo:
+    """Not a Codec: decoding takes the receiver's own values. Every tensor of values is flat fp32 and finite (asserted);
+    every set of blocks is a flat bool tensor with an element for each block."""
+
+    def __init__(self, bits: int) -> None:
+        assert 3 <= bits <= 8
+        self.name = f"modulo{bits}"
+        self.bits = bits
+
+    def nbytes(self, elements: int) -> int:
+        return HEAD_BYTES * count_blocks(elements) + self._low_bytes(elements)
+
+    def encode(self, values: Tensor, spread: Tensor | float) -> bytes:
+        """`spread` is not negative; a number, or one for each block. The same arguments always give the same bytes."""
+        assert finite(values), f"{self.name}: values that are not finite cannot be sent"
+        spreads = torch.as_tensor(spread, dtype=torch.float32).expand(count_blocks(values.numel()))
+        assert finite(spreads)
+        assert not bool((spreads < 0).any())
+        steps, checks, lows = [], [], []
+        for start in range(0, values.numel(), TILE):
+            blocks = _in_blocks(values[start : start + TILE])
+            tile_steps = self._steps(blocks, spreads[start // BLOCK : start // BLOCK + len(blocks)])
+            integers = _integers(blocks, tile_steps)
+            steps.append(to_bytes(tile_steps))
+            checks.append(to_bytes(_check(integers >> self.bits)))
+            lows.append(self._join(integers.view(-1)[: values.numel() - start]))
+        return b"".join(steps + checks + lows)
+
+    def decode(self, payload: Payload, own: Tensor) -> tuple[Tensor, Tensor]:
+        """The sender's values as a fresh tensor, as far as `own` (the receiver's, left as it is) tells them, and the
+        blocks it does not tell: there, the values are the receiver's own until `decode_blocks_`.
+
+        Raises BadPayload: `length`; `scale` for a step that is negative, NaN or infinite. What it returns is finite."""
+        assert finite(own), f"{self.name}: own values that are not finite"
+        raw = from_bytes(self, payload, own.numel())
+        steps, checks = self._heads(raw, own.numel())
+        values, failed = torch.empty_like(own), torch.empty(len(steps), dtype=torch.bool)
+        for start in range(0, own.numel(), TILE):
+            near, first = _in_blocks(own[start : start + TILE]), start // BLOCK
+            rows = slice(first, first + len(near))
+            lows = self._lows(raw, own.numel(), rows)
+            highs = self._nearest(near, lows, steps[rows])
+            failed[rows] = (_check(highs) != checks[rows]) & (steps[rows] > 0)
+            found = torch.where(failed[rows].unsqueeze(1), near, self._values(highs, lows, steps[rows]))
+            values[start : start + TILE] = found.view(-1)[: own.numel() - start]
+        return values, failed
+
+    def encode_blocks(self, values: Tensor, payload: Payload, wanted: Tensor) -> bytes:
+        """The sender's answer to a request: what is missing of the `wanted` blocks of `payload`, which it made of
+        `values`. 128 bytes a block, in order; the last block is filled up with zeros."""
+        assert wanted.shape == (count_blocks(values.numel()),)
+        steps, _ = self._heads(from_bytes(self, payload, values.numel()), values.numel())
+        answer = []
+        for rows, chosen in _tiles_with(wanted):
+            blocks = _in_blocks(values[rows.start * BLOCK : rows.stop * BLOCK])[chosen]
+            highs = _integers(blocks, steps[rows][chosen]) >> self.bits
+            answer.append(to_bytes(highs.to(torch.int8)))
+        return b"".join(answer)
+
+    def decode_blocks_(self, values: Tensor, payload: Payload, wanted: Tensor, answer: Payload) -> None:
+        """Fill the `wanted` blocks of `values`, in place, from what the sender answered about its `payload`.
+
+        Raises BadPayload: `length`; `check` when the answer does not fit what was sent before: `values` is then of no
+        use. Temporaries are of a tile, and the payload."""
+        assert wanted.shape == (count_blocks(values.numel()),)
+        if len(answer) != BLOCK * int(wanted.sum()):
+            raise BadPayload("length", f"{self.name}: {len(answer)} bytes for {int(wanted.sum())} blocks")
+        raw, at = from_bytes(self, payload, values.numel()), 0
+        steps, checks = self._heads(raw, values.numel())
+        for rows, chosen in _tiles_with(wanted):
+            size = BLOCK * int(chosen.sum())
+            highs = torch.from_numpy(np.frombuffer(answer, np.int8, size, at).astype(np.int32)).view(-1, BLOCK)
+            if bool((_check(highs) != checks[rows][chosen]).any()):
+                raise BadPayload("check", f"{self.name}: a block was answered that is not the one sent")
+            lows = self._lows(raw, values.numel(), rows)[chosen]
+            tile = values[rows.start * BLOCK : rows.stop * BLOCK]
+            blocks = _in_blocks(tile)
+            blocks[chosen] = self._values(highs, lows, steps[rows][chosen])
+            tile.copy_(blocks.view(-1)[: len(tile)])
+            at += size
+
+    def _steps(self, blocks: Tensor, spreads: Tensor) -> Tensor:
+        """bf16, rounded up: the integers stay in their range, and the spread in the window. Zero for a block of zeros,
+        or of values so small that the step underflows (below 2**-136 with 7 bits), which are decoded as zeros."""
+        largest, room = blocks.abs().amax(1), 2 ** (self.bits - 1) - 1
+        steps = (spreads / room).maximum(largest / (TOP * 2**self.bits)).minimum(largest / room)
+        upper: Tensor = (steps.view(torch.int32) + 0xFFFF) >> 16
+        return upper.to(torch.int16).view(torch.bfloat16)
+
+    def _nearest(self, near: Tensor, lows: Tensor, steps: Tensor) -> Tensor:
+        """The high parts (int32) that bring the integers nearest to `near`."""
+        return (near / _divisors(steps)).sub_(lows).div_(2**self.bits).round_().clamp_(-TOP, TOP).to(torch.int32)
+
+    def _values(self, highs: Tensor, lows: Tensor, steps: Tensor) -> Tensor:
+        integers = (highs << self.bits).add_(lows)
+        return (integers * steps.unsqueeze(1)).clamp_(-HUGE, HUGE)
+
+    def _low_bytes(self, elements: int) -> int:
+        return -(-elements * self.bits // 8)
+
+    def _heads(self, raw: Tensor, elements: int) -> tuple[Tensor, Tensor]:
+        """Steps (fp32) and checks (int16). Raises BadPayload."""
+        blocks = count_blocks(elements)
+        steps = raw[: 2 * blocks].view(torch.bfloat16).to(torch.float32)
+        check_scales(self.name, steps)
+        return steps, raw[2 * blocks : HEAD_BYTES * blocks].view(torch.int16)
+
+    def _join(self, integers: Tensor) -> bytes:
+        lows = (integers & (2**self.bits - 1)).to(torch.uint8).numpy()
+        bits = np.unpackbits(lows[:, None], axis=1, count=self.bits, bitorder="little")
+        return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
+
+    def _lows(self, raw: Tensor, elements: int, rows: slice) -> Tensor:
+        """The low parts (uint8) of whole blocks; the last is filled up with zeros."""
+        first, last = rows.start * BLOCK, min(rows.stop * BLOCK, elements)
+        at = HEAD_BYTES * count_blocks(elements)
+        packed = raw[at + self._low_bytes(first) : at + self._low_bytes(last)].numpy()
+        bits = np.unpackbits(packed, count=(last - first) * self.bits, bitorder="little").reshape(-1, self.bits)
+        whole = np.zeros((last - first, 8), np.uint8)  # packing rows of eight as one is several times faster
+        whole[:, : self.bits] = bits
+        return _in_blocks(torch.from_numpy(np.packbits(whole.reshape(-1), bitorder="little")))
+
+
+def count_blocks(elements: int) -> int:
+    return -(-elements // BLOCK)
+
+
+def ask(wanted: Tensor) -> bytes:
+    """A set of blocks as a bit for each, low bits first."""
+    return np.packbits(wanted.numpy(), bitorder="little").tobytes()
+
+
+def asked(request: Payload, elements: int) -> Tensor:
+    """What `ask` wrote, of so many elements. Raises BadPayload `length`, and `index` for a block that is not there."""
+    blocks = count_blocks(elements)
+    if len(request) != -(-blocks // 8):
+        raise BadPayload("length", f"{len(request)} bytes ask for some of {blocks} blocks")
+    bits = np.unpackbits(np.frombuffer(request, np.uint8), bitorder="little")
+    if bits[blocks:].any():
+        raise BadPayload("index", f"a block after the last of {blocks} is asked for")
+    return torch.from_numpy(bits[:blocks].astype(np.bool_))
+
+
+def _in_blocks(values: Tensor) -> Tensor:
+    return pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
+
+
+def _divisors(steps: Tensor) -> Tensor:
+    return torch.where(steps > 0, steps, 1.0).unsqueeze(1)
+
+
+def _integers(blocks: Tensor, steps: Tensor) -> Tensor:
+    return (blocks / _divisors(steps.to(torch.float32))).round_().to(torch.int32)
+
+
+def _check(highs: Tensor) -> Tensor:
+    """int16, one a row. The sums stay below 2**31."""
+    return (highs * MULTIPLIERS).sum(1, dtype=torch.int32).to(torch.int16)
+
+
+def _tiles_with(wanted: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Of each tile that has a wanted block: its blocks, and which of them are wanted."""
+    for first in range(0, len(wanted), ROWS):
+        rows = slice(first, first + ROWS)
+        if bool(wanted[rows].any()):
+            yield rows, wanted[rows]

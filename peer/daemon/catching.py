@@ -1,0 +1,114 @@
+"""A member that is not where its group is: asks the others which state of the fragment they have, and fetches what most
+of them have.
+
+By the time a stale member hears of a roster, its members are about to step on. So what is fetched is not the state that
+the roster builds on but the one after it: the members are asked until most of them have come to it, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from peer.daemon.exchange import ASSUMED_RATE, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.daemon.grouping import GroupAround
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Roster, leaders
+from peer.state.fragments import fetch_fragment
+
+ASK_S = 3.0
+AGAIN_S = 1.0
+MAX_ASKED = 16
+
+
+class Catching:
+    """Looks up and fetches a fragment's state."""
+
+    def __init__(self, around: GroupAround) -> None:
+        self._around = around
+
+    async def fetch(
+        self, key: RoundKey, roster: Roster | None, own: bytes, settle_s: float
+    ) -> tuple[Base, tuple[Tensor, Tensor] | None] | None:
+        """The base that most have, and its (outer_params, outer_momentum); None in place of these: `own` is its digest
+        already. None for all of it: nobody asked knows of a roster, so there is nothing to catch up with. `settle_s`:
+        how long to wait for the members to apply the round at hand.
+
+        Raises PartnerLost when nobody gives it."""
+        clock, began = self._around.clock, self._around.clock.now()
+        donors, failed = self._donors(key, roster), ""
+        while donors:
+            held = await self._held(donors, key.fragment)
+            base, holders = _most_common(held)
+            now = clock.now()
+            settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
+            if base is not None and settled:
+                if base.digest == own:
+                    return base, None
+                values = await self._from_any(key.fragment, base, holders)
+                if values is not None:
+                    return base, values
+                failed = "those that have it gave it not"
+            if base is None and held:
+                return None
+            if now - began >= settle_s + AGAIN_S:
+                break
+            await clock.sleep(AGAIN_S)
+        raise PartnerLost(f"the group's state could not be fetched: {failed or 'nobody who has it answers'}")
+
+    def _donors(self, key: RoundKey, roster: Roster | None) -> list[PeerRecord]:
+        """Whom to ask, in an order that differs from peer to peer's rounds."""
+        around = self._around
+        known, live = around.view.peers, around.live() - {around.me}
+        named = live if roster is None else live.intersection(roster.owners)
+        order = leaders(around.run_id, RoundKey(key.round + 1, key.fragment), named)
+        return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
+
+    async def _held(self, donors: Sequence[PeerRecord], fragment: int) -> list[tuple[PeerRecord, Base]]:
+        async def ask(donor: PeerRecord) -> Base | None:
+            try:
+                return await self._around.transport.held(donor, fragment, ASK_S)
+            except ExchangeError:
+                return None
+
+        async with asyncio.TaskGroup() as asking:
+            tasks = [asking.create_task(ask(donor)) for donor in donors]
+        answers = zip(donors, (task.result() for task in tasks), strict=True)
+        return [(donor, base) for donor, base in answers if base is not None]
+
+    async def _from_any(self, fragment: int, base: Base, holders: Sequence[PeerRecord]) -> tuple[Tensor, Tensor] | None:
+        around = self._around
+        for donor in holders:
+            try:
+                return await fetch_fragment(
+                    around.transport, donor, fragment, base.digest, around.elements[fragment], _part_s
+                )
+            except BadPayload as error:
+                around.conduct.offence(donor.peer_id, error.code, error.reason)
+            except (PartnerLost, PartnerRefused):
+                continue
+        return None
+
+
+def _part_s(nbytes: int) -> float:
+    return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / ASSUMED_RATE
+
+
+def _most_common(held: Sequence[tuple[PeerRecord, Base]]) -> tuple[Base | None, list[PeerRecord]]:
+    """Among the states that a roster made: the one that most have; then the latest, then the one of smaller mark."""
+    by_mark: dict[bytes, list[tuple[PeerRecord, Base]]] = {}
+    for donor, base in held:
+        if base.electors:
+            by_mark.setdefault(base.mark(), []).append((donor, base))
+    if not by_mark:
+        return None, []
+    mark = min(by_mark, key=lambda mark: (-len(by_mark[mark]), -by_mark[mark][0][1].since, mark))
+    return by_mark[mark][0][1], [donor for donor, _ in by_mark[mark]]
+
+
+def names(peers: Sequence[PeerId]) -> str:
+    """The ends of some ids, for a person."""
+    return ", ".join(peer[-6:] for peer in peers)

@@ -1,0 +1,193 @@
+"""From a round's snapshot to its merge: exchange, outer step, journal, apply. In `full` schedules the trainer waits for
+it; in `streaming` it goes on in the background, one flight a fragment.
+
+What happens on failure: an exchange that is not done when its fragment is due again is given up (pair: a solo outer
+step; group: what was worked is dropped, by name); a trainer that dies takes the merge with it, not the outer step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from peer.daemon.care import Care
+from peer.daemon.exchange import Offload
+from peer.daemon.interfaces import Trainer, Work
+from peer.daemon.owned import unless, whole
+from peer.daemon.plan import Live
+from peer.daemon.topology import Exchanged, Session, Topology
+from peer.errors import TrainerDied
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import RoundKey
+from peer.trainer.seam import Merge
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A snapshot and what is to become of it."""
+
+    work: Work
+    cut: Cut
+    closes_at: float
+    """Until when a peer without a partner goes on looking."""
+    merge: Merge
+    taken_at: float
+    """Run time of the snapshot."""
+
+
+class Landing:
+    """Takes a round's work to its end."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        outer: OuterState,
+        emit: Callable[[events.Event], None],
+        offload: Offload,
+        care: Care,
+        live: Live,
+    ) -> None:
+        self._trainer = trainer
+        self._outer = outer
+        self._emit = emit
+        self._offload = offload
+        self._care = care
+        self._live = live
+        self.stepping = asyncio.Lock()
+        """Held while `outer_params` move: who copies them waits for it."""
+        self.based_at: dict[int, float] = {}
+        """Per fragment: when the snapshot was taken that its last outer step used; run time."""
+
+    async def land(self, session: Session, ready: Ready, due_again: asyncio.Event) -> bool:
+        """Exchange and outer step; whether there is something to merge."""
+        work, cut = ready.work, ready.cut
+        if work.steps == 0:
+            self.sit_out(work.key, "no inner step was finished in it")
+            return False
+        got = await unless(due_again, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
+        if got.outcome == "carried":
+            self.sit_out(work.key, got.reason)
+            return False
+        await whole(self._step_and_journal(work, got))
+        self.based_at[work.key.fragment] = ready.taken_at
+        return True
+
+    async def merge(self, work: Work, how: Merge) -> None:
+        """Into the trainer's params. Raises TrainerDied."""
+        await self._trainer.apply(
+            work.key,
+            self._outer.fragment(work.key.fragment),
+            work.processed,
+            work.key.round + 1,
+            how,
+        )
+        self._care.well()
+
+    def sit_out(self, key: RoundKey, reason: str) -> None:
+        """No outer step in this round; the work stays outstanding."""
+        self._emit(events.SatOut(round=key.round, fragment=key.fragment, reason=reason))
+        self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
+
+    def missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
+        """A round without an outcome. One that was not due yet is only forgotten."""
+        if was_due:
+            self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
+
+    async def _step_and_journal(self, work: Work, got: Exchanged) -> None:
+        """Belong together: a step that is not in the journal would be counted as lost work."""
+        async with self.stepping:
+            with self._outer.stepping():
+                await self._offload(lambda: got.step(self._outer))
+            self._journal(work, got)
+
+    def _journal(self, work: Work, got: Exchanged) -> None:
+        key, report = work.key, got.report
+        self._care.journaled(key.fragment, work.processed)
+        self._live.last_outcome, self._live.last_partner = got.outcome, got.partner or ""
+        self._live.last_seconds = report.seconds if report else 0.0
+        assert got.outcome != "carried"
+        self._emit(
+            events.RoundEnded(
+                round=key.round,
+                fragment=key.fragment,
+                outcome=got.outcome,
+                partner=got.partner or "",
+                reason=got.reason,
+                applied=got.applied,
+                dropped=got.dropped,
+                upto=work.processed,
+                steps=work.steps,
+                bytes_sent=report.bytes_sent if report else 0,
+                bytes_received=report.bytes_received if report else 0,
+                seconds=report.seconds if report else 0.0,
+            )
+        )
+
+
+class Flight:
+    """One round on its way: looks for partners from the beginning, exchanges once the work is `ready`."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[Session], landing: Landing) -> None:
+        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self.due_again = asyncio.Event()
+        self._landing = landing
+        self.task = asyncio.create_task(self._fly(opened))
+
+    async def _fly(self, opened: AbstractAsyncContextManager[Session]) -> None:
+        async with opened as session:
+            ready = await self.ready
+            to_merge = await self._landing.land(session, ready, self.due_again)
+        if to_merge:
+            await self._landing.merge(ready.work, ready.merge)
+
+
+class Flights:
+    """The rounds that are not merged yet, at most one a fragment."""
+
+    def __init__(self, topology: Topology, landing: Landing) -> None:
+        self._topology = topology
+        self._landing = landing
+        self._flying: dict[int, tuple[RoundKey, Flight]] = {}
+
+    def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> Flight:
+        assert key.fragment not in self._flying, key
+        flight = Flight(self._topology.opened(key, opens_at, closes_at), self._landing)
+        self._flying[key.fragment] = key, flight
+        return flight
+
+    async def clear(self, fragment: int) -> None:
+        """The fragment is due again: its exchange is given up if it is not done. Raises what went wrong in it."""
+        if fragment in self._flying:
+            self._flying[fragment][1].due_again.set()
+            await self._ended(fragment)
+
+    async def finish(self) -> None:
+        """Wait for all of them. Raises what went wrong."""
+        for fragment in list(self._flying):
+            await self._ended(fragment)
+
+    async def drop(self, reason: str) -> None:
+        """Give all of them up: their work is dropped with the rest of what was not journaled. A trainer that died in
+        one of them is known already."""
+        for fragment in list(self._flying):
+            await self.give_up(fragment, reason)
+
+    async def give_up(self, fragment: int, reason: str) -> None:
+        """As `drop`, one of them."""
+        key, flight = self._flying.pop(fragment)
+        flight.task.cancel()
+        await asyncio.wait({flight.task})
+        if flight.task.cancelled():
+            self._landing.missed(key, reason, was_due=flight.ready.done())
+        elif not isinstance(flight.task.exception(), TrainerDied):
+            flight.task.result()
+
+    async def _ended(self, fragment: int) -> None:
+        """The flight is forgotten only when it has ended, so that one who is cancelled here can still drop it."""
+        _, flight = self._flying[fragment]
+        await asyncio.wait({flight.task})
+        del self._flying[fragment]
+        flight.task.result()

@@ -1,0 +1,306 @@
+"""A group's exchange (the DiLoCo family): everybody holds the same state and takes the same step. One roster a round
+(`leading`), a shard for each member that can be dialled (`desk`), and a way back for who fell behind (`catching`).
+
+Every member sends the owner of each shard its encoded part of the pseudo-gradient and receives on the same stream the
+encoded mean, which all decode alike. What happens on failure: an owner that dies costs its shard this round; a member
+that dies is not in the mean; too few contributors, and there is no result (`peer.protocol.quorum` says why that keeps
+one truth). Nothing is ever applied here: the caller steps with what `exchange` returns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from peer.codec.plain import finite
+from peer.daemon.catching import Catching
+from peer.daemon.desk import Desk
+from peer.daemon.exchange import ASSUMED_RATE, START_S, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.daemon.grouping import Bell, GroupAround, forget
+from peer.daemon.leading import Leading
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.outer.groupmean import norm
+from peer.protocol.messages import PeerId, RoundKey, SwapReport
+from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.quorum import Base, Quorum
+from peer.protocol.roster import Join, JoinReply, Roster
+from peer.protocol.shards import ALIGN, Opening, Seat, Shard, check_named, cut
+from peer.run.payloads import FORMS
+
+PARK_S = 10.0
+"""How long a contribution waits for its owner to have the roster, too."""
+RESULT_FAR = 100.0
+"""A result so many times larger than our own contribution is not applied."""
+AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """What a round gave. Spans are half-open ranges of elements of the fragment, ascending."""
+
+    mean: Tensor
+    """Flat fp32 of the fragment; outside the spans it holds zeros."""
+    spans: list[tuple[int, int]]
+    """Where there is a result: step there, and nowhere else."""
+    named: list[tuple[int, int]]
+    """Where our contribution is part of it: applied, for the ledger and for error feedback."""
+    members: tuple[PeerId, ...]
+    report: SwapReport
+    reason: str
+    """Why spans are missing, for a person; empty: none are."""
+
+
+@dataclass(slots=True)
+class _Given:
+    """One shard's part of a round."""
+
+    payload: bytes | bytearray = b""
+    named: bool = False
+    sent: int = 0
+    received: int = 0
+    why: str = ""
+    """There is no result."""
+
+
+class Group:
+    """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
+
+    def __init__(self, around: GroupAround) -> None:
+        self._around = around
+        period = len(around.elements)
+        self._quorums = [Quorum(period) for _ in around.elements]
+        self._held: list[bytes] = [b""] * period
+        self._leading = Leading(around, self._quorums)
+        self._catching = Catching(around)
+        self._desks: OrderedDict[RoundKey, Desk | None] = OrderedDict()
+        self._begun: set[RoundKey] = set()
+        self._latest: RoundKey | None = None
+        self._bell = Bell()
+        self._rate = ASSUMED_RATE
+        self._align = max(ALIGN, *(FORMS[codec.name].chunk for codec in (around.codec, around.result_codec)))
+
+    # -- what the owner does -----------------------------------------------------------------------------------------
+
+    def holds(self, fragment: int, digest: bytes) -> None:
+        """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
+        then do others get it from us."""
+        self._held[fragment] = digest
+
+    async def exchange(
+        self, key: RoundKey, gradient: Tensor, base: bytes, tokens: int, opens_at: float, closes: float
+    ) -> Averaged:
+        """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
+        the digest of the state that the gradient was taken against. The roster is there soon after `closes` (run time);
+        after that it takes what the transfers take, bounded by measured rates. A cancelled call leaves nothing running,
+        and costs the others our shard.
+
+        Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
+        around = self._around
+        assert gradient.shape == (around.elements[key.fragment],), gradient.shape
+        assert finite(gradient), "the trainer never leaves params that are not finite"
+        assert tokens > 0, tokens
+        quorum = self._quorums[key.fragment]
+        self._held[key.fragment] = base
+        self._latest = key if self._latest is None else max(self._latest, key)
+        self._begun.add(key)
+        try:
+            roster = await self._leading.find(key, quorum.base(base), opens_at, closes)
+            quorum.accepted(key.round, roster.members)
+            averaged = await self._round(roster, gradient, tokens)
+        finally:
+            self._begun.discard(key)
+            if (desk := self._desks.setdefault(key, None)) is not None:
+                desk.give_up()
+            forget(self._desks, lambda desk: desk is None or desk.over)
+            self._bell.ring()
+        if averaged.spans:
+            quorum.applied(key.round, roster.members)
+        return averaged
+
+    async def catch_up(
+        self, key: RoundKey, roster: Roster | None = None, own: bytes = b"", settle_s: float = 10.0
+    ) -> tuple[Tensor, Tensor] | None:
+        """The group's state of a fragment: (outer_params, outer_momentum), flat fp32, digest verified. Put both in
+        place at once and say so with `holds`: from then on the group's memory of electors is ours, too. None: there is
+        nothing to fetch, `own` (the digest of ours) is what the group has, or there is no group yet.
+
+        roster: that of `Stale`; None at the start of a peer that has its state from a donor or a checkpoint. settle_s:
+        how long to wait for the members to apply the round at hand. Raises PartnerLost."""
+        found = await self._catching.fetch(key, roster, own, settle_s)
+        if found is None:
+            return None
+        base, values = found
+        self._quorums[key.fragment].adopt(base)
+        return values
+
+    def reset(self) -> None:
+        """The operator set a state: what was agreed before counts no more."""
+        self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
+
+    # -- one round ---------------------------------------------------------------------------------------------------
+
+    async def _round(self, roster: Roster, gradient: Tensor, tokens: int) -> Averaged:
+        around, key = self._around, roster.key
+        began = around.clock.now()
+        shards = cut(roster.name(), roster.owners, gradient.numel(), self._align)
+        budget_s = self._budget_s(gradient.numel())
+        desk = self._desk(roster, shards, began + START_S + budget_s)
+        self._desks[key] = desk
+        self._bell.ring()
+        until = began + START_S + 2 * budget_s
+        async with asyncio.TaskGroup() as sharing:
+            tasks = [
+                sharing.create_task(
+                    self._own(desk, gradient[shard.start : shard.end], tokens)
+                    if desk is not None and shard == desk.shard
+                    else self._share(roster, shard, gradient[shard.start : shard.end], tokens, until)
+                )
+                for shard in shards
+            ]
+        given = [task.result() for task in tasks]
+        seconds = around.clock.now() - began
+        self._learn_rate(sum(g.sent + g.received for g in given), seconds)
+        return await self._averaged(roster, shards, given, gradient, seconds)
+
+    def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> Desk | None:
+        own = next((shard for shard in shards if shard.owner == self._around.me), None)
+        if own is None:
+            return None
+        return Desk(self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline)
+
+    def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
+        """The owner's check of `peer.protocol.quorum`. The roster at hand was accepted, so it counts."""
+        return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
+
+    async def _own(self, desk: Desk, part: Tensor, tokens: int) -> _Given:
+        around = self._around
+        payload = await around.offload(lambda: around.codec.encode(part))
+        try:
+            result = await desk.run(payload, tokens)
+        except PartnerRefused as error:
+            return _Given(why=f"our own shard: {error.reason}")
+        return _Given(result.payload, desk.roster.members.index(around.me) in result.named)
+
+    async def _share(self, roster: Roster, shard: Shard, part: Tensor, tokens: int, until: float) -> _Given:
+        """Contribute to another's shard. Whose stream broke asks again: the owner keeps what it has."""
+        around, owner = self._around, self._around.view.peers.get(shard.owner)
+        if owner is None:
+            return _Given(why=f"{shard.owner}: its address is not known")
+        payload = await around.offload(lambda: around.codec.encode(part))
+        sink = BufferSink(around.result_codec.nbytes(shard.elements))
+        given, sending = _Given(), True
+        while (left_s := until - around.clock.now()) > 0:
+            opening = Opening(roster.key, roster.name(), shard.index, tokens, len(payload) if sending else 0)
+            source = BytesSource(payload) if sending else None
+            try:
+                receipt = await around.transport.contribute(owner, opening, source, sink, left_s)
+                named = check_named(receipt.named, len(roster.members))
+            except PartnerRefused as error:
+                given.why = f"{shard.owner}: {error.reason}"
+                if error.code not in ("have", "late", "busy", "lost", "timeout"):
+                    return given
+                sending = sending and error.code not in ("have", "late")
+            except (BadPayload, ValueError) as error:
+                code = error.code if isinstance(error, BadPayload) else "named"
+                around.conduct.offence(shard.owner, code, str(error))
+                return _Given(why=f"{shard.owner}: {error}")
+            except PartnerLost as error:
+                given.why = f"{shard.owner}: {error}"
+                if owner.peer_id not in around.view.peers:
+                    return given
+            else:
+                us = roster.members.index(around.me) in named
+                return _Given(sink.data, us, receipt.bytes_sent, receipt.bytes_received)
+            await around.clock.sleep(AGAIN_S)
+        return given
+
+    async def _averaged(
+        self, roster: Roster, shards: list[Shard], given: list[_Given], gradient: Tensor, seconds: float
+    ) -> Averaged:
+        mean, spans, named, reasons = torch.zeros_like(gradient), [], [], []
+        for shard, part in zip(shards, given, strict=True):
+            if not part.payload:
+                reasons.append(part.why or f"{shard.owner}: no result in time")
+                continue
+            span = slice(shard.start, shard.end)
+            why = await self._around.offload(partial(self._decode, part.payload, mean[span], gradient[span]))
+            if why is not None:
+                reasons.append(f"{shard.owner}: {why}")
+                self._around.conduct.offence(shard.owner, why.code, why.reason)
+                continue
+            spans.append((shard.start, shard.end))
+            if part.named:
+                named.append((shard.start, shard.end))
+        report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
+        return Averaged(mean, _joined(spans), _joined(named), roster.members, report, "; ".join(reasons)[:500])
+
+    def _decode(self, payload: bytes | bytearray, into: Tensor, own: Tensor) -> BadPayload | None:
+        """Write a shard's mean; or what is wrong with it. In a worker thread."""
+        try:
+            values = self._around.result_codec.decode(payload, into.numel())
+        except BadPayload as error:
+            return error
+        if not finite(values):
+            return BadPayload("not_finite", "the result holds NaN or infinity")
+        if 0 < RESULT_FAR * norm(own) < norm(values):
+            return BadPayload("norm", "the result is many times larger than our own contribution")
+        into.copy_(values)
+        return None
+
+    def _budget_s(self, elements: int) -> float:
+        """How long the contributions may take, and then the results."""
+        rate = min(self._rate, self._around.max_upload or self._rate)
+        nbytes = 2 * self._around.codec.nbytes(elements) + self._around.result_codec.nbytes(elements)
+        return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
+
+    def _learn_rate(self, nbytes: int, seconds: float) -> None:
+        if nbytes:
+            self._rate = max(1e3, 0.5 * (self._rate + nbytes / max(seconds, 1e-3)))
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        return await self._leading.on_join(sender, join)
+
+    def on_held(self, fragment: int) -> Base | None:
+        if not 0 <= fragment < len(self._held) or not self._held[fragment]:
+            return None
+        return self._quorums[fragment].base(self._held[fragment])
+
+    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+        """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
+        if why := self._around.why_not(sender):
+            raise PartnerRefused("refused", why)
+        desk = await self._desk_of(opening.key)
+        if desk is None or desk.roster.name() != opening.roster:
+            raise PartnerRefused("other_roster", "this peer is not in that roster of this round")
+        if sender not in desk.roster.members:
+            self._around.conduct.offence(sender, "roster", "contributed to a roster that it is not in")
+            raise PartnerRefused("roster", "you are not in that roster")
+        if opening.shard != desk.shard.index:
+            raise PartnerRefused("shard", f"this peer owns shard {desk.shard.index}, not {opening.shard}")
+        return desk.seat(sender, opening)
+
+    async def _desk_of(self, key: RoundKey) -> Desk | None:
+        until = self._around.clock.now() + PARK_S
+        while key not in self._desks and (now := self._around.clock.now()) < until:
+            if key not in self._begun and self._latest is not None and key <= self._latest:
+                return None
+            await self._bell.wait(until - now)
+        return self._desks.get(key)
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Adjacent spans as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,245 @@
+"""How a member of a group comes to its round's roster: asks those that come before it to lead, leads itself when they
+do not, and answers those that ask it.
+
+A leader that says nothing, says that there is no roster, or does not come to the round by the middle of what is left of
+the window is passed over for the next. Whoever is asked while it still waits for another leader holds the call until it
+knows, and hands on the roster it got."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from peer.daemon.grouping import Bell, GroupAround, forget
+from peer.errors import BadPayload, ExchangeError, NoRoster, PartnerLost, PartnerRefused, PartnerSilent, Stale
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+from peer.protocol.quorum import Base, Quorum
+from peer.protocol.roster import (
+    Collecting,
+    Grace,
+    Join,
+    JoinReply,
+    Roster,
+    SignedRoster,
+    Told,
+    leaders,
+    parse_roster,
+)
+
+LEAST_POLL_S = 0.5
+MOST_POLL_S = 5.0
+SILENT_S = 2.0
+"""A leader may take this, and four times what it took lately, longer than it was asked to hold the call."""
+LOOK_S = 1.0
+"""How soon a leader sees that a peer went or came."""
+MAX_PARKED = 128
+
+
+@dataclass(slots=True)
+class Seeking:
+    """One round, from when we come to it."""
+
+    join: Join
+    collecting: Collecting | None = None
+    signed: SignedRoster | None = None
+    over: str = ""
+    """Why there will be no roster from us."""
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.signed or self.over)
+
+
+class Leading:
+    """`quorums`: of each fragment."""
+
+    def __init__(self, around: GroupAround, quorums: list[Quorum]) -> None:
+        self._around = around
+        self._quorums = quorums
+        self._rounds: OrderedDict[RoundKey, Seeking] = OrderedDict()
+        self._latest: RoundKey | None = None
+        self._bell = Bell()
+        self._grace = Grace()
+        self._lag_s = 0.0
+        self._parked = 0
+
+    # -- our own part ------------------------------------------------------------------------------------------------
+
+    async def find(self, key: RoundKey, base: Base, opens_at: float, closes: float) -> Roster:
+        """The roster of this round, with us in it, and one that our memory accepts. Returns soon after `closes` at
+        the latest. Once a key.
+
+        Raises NoRoster, or Stale when the others build on another state."""
+        assert key not in self._rounds, key
+        around = self._around
+        seeking = self._rounds[key] = Seeking(Join(key, base, around.view.dialable()))
+        self._latest = key if self._latest is None else max(self._latest, key)
+        self._bell.ring()
+        try:
+            await around.clock.sleep(opens_at - around.clock.now())
+            seeking.signed, roster = await self._first_that_leads(seeking, opens_at, closes)
+        finally:
+            seeking.over = "" if seeking.signed else "this peer came to no roster"
+            self._bell.ring()
+            forget(self._rounds, lambda seeking: seeking.ended)
+        self._check_place(seeking.join, roster)
+        return roster
+
+    def _check_place(self, join: Join, roster: Roster) -> None:
+        """Whether we may act on this roster. Raises NoRoster or Stale."""
+        quorum, live = self._quorums[join.key.fragment], len(self._around.live())
+        why = quorum.lacking(join.key.round, roster.members, live)
+        if self._around.me not in roster.members and roster.base.mark() != join.base.mark():
+            if not why or roster.base.since > join.base.since:  # nobody goes back to a state of too few
+                raise Stale("the group builds on another state of the fragment than ours", roster)
+        if why:
+            raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
+        if self._around.me not in roster.members:
+            raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
+
+    async def _first_that_leads(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+        around, key, failed = self._around, seeking.join.key, []
+        peers = dict(around.view.peers)
+        dialable = {peer for peer in around.live() if peer in peers and peers[peer].reachable}
+        if seeking.join.dialable:
+            dialable.add(around.me)
+        for leader in leaders(around.run_id, key, dialable):
+            if around.clock.now() >= closes:
+                failed.append("the window closed")
+                break
+            try:
+                if leader == around.me:
+                    return await self._lead(seeking, opens_at, closes)
+                return await self._ask(peers[leader], seeking.join, closes)
+            except ExchangeError as error:
+                failed.append(f"{leader[-6:]}: {error}")
+                if isinstance(error, PartnerLost):
+                    around.conduct.offence(leader, "lost", str(error))
+        raise NoRoster("; ".join(failed)[:300] or "nobody who could lead is there")
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
+        """Raises ExchangeError when this peer does not give us a roster."""
+        clock, began = self._around.clock, self._around.clock.now()
+        wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
+        by = began + (closes - began) / 2
+        asked = Join(join.key, join.base, join.dialable, wait_s)
+        while (now := clock.now()) < closes + 2 * wait_s:
+            slack = SILENT_S + 4 * self._lag_s
+            reply = await self._around.transport.join_round(leader, asked, wait_s + slack)
+            if reply.told is Told.ROSTER and reply.roster is not None:
+                return reply.roster, self._opened(leader.peer_id, reply.roster, join)
+            if reply.told is not Told.WAIT:
+                raise PartnerRefused("no_roster", reply.reason or "it leads no roster")
+            lag = max(0.0, clock.now() - now - wait_s)
+            self._lag_s = 0.5 * (self._lag_s + lag)
+            if not reply.collecting and clock.now() > by:
+                raise PartnerSilent("it did not come to the round")
+            if clock.now() - now < wait_s / 2:  # it holds no calls: do not ask without a pause
+                await clock.sleep(wait_s / 2)
+        raise PartnerSilent("the window closed and it gave no roster")
+
+    def _opened(self, giver: PeerId, signed: SignedRoster, join: Join) -> Roster:
+        """What we were given, checked; a false one is an offence of its giver. Raises BadPayload."""
+        try:
+            roster = parse_roster(signed.raw)
+            self._check(roster, signed, join)
+        except BadPayload as error:
+            self._around.conduct.offence(giver, error.code, error.reason)
+            raise
+        if roster.leader != giver and roster.leader not in self._around.live():
+            raise PartnerRefused("no_roster", "its roster is by a leader that we do not see")
+        return roster
+
+    def _check(self, roster: Roster, signed: SignedRoster, join: Join) -> None:
+        around = self._around
+        if not around.seal.verify(roster.leader, signed.raw, signed.signature):
+            raise BadPayload("roster", f"the roster is not signed by {roster.leader}")
+        if roster.run_id != around.run_id or roster.key != join.key:
+            raise BadPayload("roster", "the roster is of another run or round")
+        if len(roster.members) > around.max_group:
+            raise BadPayload("roster", f"{len(roster.members)} members; at most {around.max_group} are allowed")
+        if around.me in roster.members and roster.base != join.base:
+            raise BadPayload("roster", "the roster says that we build on a state that we do not have")
+
+    # -- leading -----------------------------------------------------------------------------------------------------
+
+    async def _lead(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+        """Raises NoRoster when too few have come by the end of the window."""
+        around, clock = self._around, self._around.clock
+        collecting = seeking.collecting = Collecting(
+            around.run_id,
+            seeking.join.key,
+            around.me,
+            around.max_group,
+            self._grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
+            closes,
+            self._enough(seeking.join.key),
+        )
+        collecting.on_join(around.me, seeking.join, clock.now())
+        self._bell.ring()
+        while (roster := collecting.closed(around.live(), now := clock.now())) is None:
+            if collecting.hopeless(now):
+                raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
+            await self._bell.wait(min(collecting.next_at() - now, LOOK_S))
+        self._grace.observe(collecting.last_slack())
+        raw = roster.to_bytes()
+        return SignedRoster(raw, around.seal.sign(raw)), roster
+
+    def _enough(self, key: RoundKey) -> _Enough:
+        return _Enough(self._quorums[key.fragment], key.round, self._around)
+
+    # -- being asked -------------------------------------------------------------------------------------------------
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        """Never raises."""
+        if why := self._around.why_not(sender):
+            return JoinReply(Told.NONE, reason=why)
+        if self._parked >= MAX_PARKED or join.key.fragment >= len(self._quorums):
+            return JoinReply(Told.NONE, reason="too many wait here already, or there is no such fragment")
+        self._parked += 1
+        try:
+            return await self._answer(sender, join)
+        finally:
+            self._parked -= 1
+
+    async def _answer(self, sender: PeerId, join: Join) -> JoinReply:
+        clock = self._around.clock
+        until = clock.now() + join.wait_s
+        while True:
+            now, seeking = clock.now(), self._rounds.get(join.key)
+            if seeking is None and self._latest is not None and join.key <= self._latest:
+                return JoinReply(Told.NONE, reason="past that round")
+            if seeking is not None:
+                self._note(sender, join, seeking, now)
+                if seeking.signed is not None:
+                    return JoinReply(Told.ROSTER, seeking.signed)
+                if seeking.over:
+                    return JoinReply(Told.NONE, reason=seeking.over)
+            if now >= until:
+                return JoinReply(Told.WAIT, collecting=seeking is not None and seeking.collecting is not None)
+            await self._bell.wait(until - now)
+
+    def _note(self, sender: PeerId, join: Join, seeking: Seeking, now: float) -> None:
+        """While we collect, it joins; afterwards it shows how long we should have waited."""
+        collecting = seeking.collecting
+        if collecting is None or collecting.has(sender):
+            return
+        if seeking.ended and (slack := collecting.slack(now)) is not None:
+            self._grace.observe(slack)
+        collecting.on_join(sender, join, now)
+        self._bell.ring()
+
+
+@dataclass(frozen=True, slots=True)
+class _Enough:
+    """What a leader asks of the peers that joined from one base."""
+
+    quorum: Quorum
+    round_: int
+    around: GroupAround
+
+    def __call__(self, base: Base, peers: Collection[PeerId]) -> bool:
+        return self.quorum.enough_for(base, self.round_, peers, len(self.around.live()))

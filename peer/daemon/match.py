@@ -1,0 +1,203 @@
+"""One peer's search for a partner in one (round, fragment): the shell around `peer.protocol.pairing`, which sends its
+offers, feeds it the answers, keeps its deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from peer.daemon.conduct import Conduct
+from peer.daemon.interfaces import Clock, Transport
+from peer.daemon.view import View
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
+from peer.protocol.pairing import Pairing, Send
+
+OFFER_TIMEOUT_S = 1.5
+LOOK_S = 1.0
+"""How soon a new candidate is seen."""
+LOCKED_S = 60.0
+"""With a partner nothing is looked for; losing it wakes us."""
+PROMISES_S = 0.5
+"""A stranger that holds us off for longer while our trainer waits is asked no more in this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all matches of a peer share."""
+
+    run_id: RunId
+    me: PeerId
+    transport: Transport
+    clock: Clock
+    view: View
+    conduct: Conduct
+
+
+class Match:
+    """`run` is started with the round and cancelled at its end; `partner` waits for what it finds."""
+
+    def __init__(self, around: Surroundings, key: RoundKey, opens_at: float, closes_at: float) -> None:
+        self.key = key
+        self._around = around
+        self._opens_at = opens_at
+        self._pairing = Pairing(around.run_id, key, around.me, closes_at, dialable=around.view.dialable())
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._met: Mapping[PeerId, PeerRecord] | None = None
+        """The view of which `_pairing` knows the candidates."""
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        """An offer for this round. Never blocks."""
+        pairing, now = self._pairing, self._around.clock.now()
+        self._poke()
+        if offer.withdraw:
+            pairing.on_withdraw(sender)
+            return Answer(Verdict.TAKEN)
+        if now < self._opens_at:
+            return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
+        if pairing.locked != sender:
+            if self._met_too_often(sender):
+                return Answer(Verdict.TAKEN, reason="met too often lately")
+            if self._around.conduct.too_strange(sender):
+                return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
+        return pairing.on_offer(sender, now, offer.dialable)
+
+    def on_swap(self, sender: PeerId) -> Answer:
+        """Only the locked partner may swap."""
+        if self._pairing.locked == sender:
+            return Answer(Verdict.LOCKED)
+        if self._pairing.locked is None and not self._pairing.closed:
+            return Answer(Verdict.LATER, eta_s=OFFER_TIMEOUT_S, reason="our lock is not confirmed yet")
+        return Answer(Verdict.TAKEN, reason="not locked with you in this round")
+
+    def _met_too_often(self, sender: PeerId) -> bool:
+        view = self._around.view
+        return view.acquaintance.too_often(sender, self.key.round, view.others_training() + 1)
+
+    # -- our own part ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Offer until locked or out of candidates, and go on so after a partner is lost."""
+        await self._around.clock.sleep(self._opens_at - self._around.clock.now())
+        async with asyncio.TaskGroup() as sends:
+            while not self._pairing.closed:
+                self._meet()
+                for send in self._pairing.actions(self._around.clock.now()):
+                    sends.create_task(self._send(send))
+                await self._wait()
+
+    async def partner(self, closes_at: float) -> PeerId | None:
+        """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""
+        pairing, clock = self._pairing, self._around.clock
+        pairing.patience_until = closes_at
+        for_strangers_until = self._for_strangers_until(clock.now())
+        while pairing.locked is None:
+            now = clock.now()
+            if now >= for_strangers_until:
+                if pairing.exclude(self._around.conduct.is_stranger, "strange and only promising"):
+                    self._around.conduct.patience.spend(PROMISES_S, now)
+                for_strangers_until = closes_at
+            self._meet()
+            if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
+                self.close()
+                return None
+            self._settled.clear()
+            await _until(self._settled, min(closes_at, for_strangers_until) - now)
+        return pairing.locked
+
+    def _for_strangers_until(self, now: float) -> float:
+        """How long those that never exchanged with us may go on saying that they will."""
+        bound = self._around.conduct.patience.with_strangers(now)
+        return math.inf if bound is None else now + min(bound, PROMISES_S)
+
+    def lost(self, partner: PeerId, reason: str) -> None:
+        """The locked partner is gone: look for another while the window is open."""
+        self._pairing.on_failed(partner, reason)
+        self._pairing.exclude(self._around.conduct.too_strange, "strange while strangers held us up")
+        self._poke()
+
+    def close(self) -> None:
+        """The outcome is reached; late offers hear `taken`, the partner's heartbeat still hears `locked`."""
+        self._pairing.close()
+        self._poke()
+
+    def why_alone(self) -> str:
+        return self._pairing.why_alone()
+
+    @property
+    def locked(self) -> PeerId | None:
+        return self._pairing.locked
+
+    @property
+    def we_dial(self) -> bool:
+        """Whether the swap with the locked partner is ours to dial."""
+        return self._pairing.we_dial
+
+    @property
+    def dialable(self) -> bool:
+        """Whether others can dial us, as this round began."""
+        return self._pairing.dialable
+
+    async def alive(self, partner: PeerId) -> bool:
+        """Whether a locked partner still answers and still holds us."""
+        view = self._around.view
+        record = view.peers.get(partner)
+        if record is None or not record.endpoints or not record.reachable:
+            return True  # we cannot dial it; the deadline decides
+        offer = Offer(self.key, dialable=view.dialable())
+        answer = await self._around.transport.offer(record, offer, OFFER_TIMEOUT_S)
+        return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
+
+    def _meet(self) -> None:
+        """New candidates, if the view has changed: without those out of favour, and strangers while our patience with
+        them is used up."""
+        view = self._around.view
+        peers = view.peers
+        if peers is not self._met:
+            self._met = peers
+            self._pairing.add(self._around.conduct.acceptable(view.candidates(self.key.round)), view.undialable())
+
+    async def _wait(self) -> None:
+        wake = self._pairing.wake_at()
+        idle = LOCKED_S if self._pairing.locked is not None else LOOK_S
+        pause = idle if wake is None else min(max(wake - self._around.clock.now(), 0.0), idle)
+        await _until(self._changed, pause)
+        self._changed.clear()
+
+    def _poke(self) -> None:
+        self._changed.set()
+        self._settled.set()
+
+    async def _send(self, send: Send) -> None:
+        pairing, record = self._pairing, self._around.view.peers.get(send.to)
+        try:
+            if record is None:
+                raise PartnerLost("its address is not known yet")
+            answer = await self._around.transport.offer(record, send.offer, OFFER_TIMEOUT_S)
+        except PartnerLost:
+            if not send.offer.withdraw:
+                pairing.on_failed(send.to, "not answering")
+        except PartnerRefused as refusal:
+            if not send.offer.withdraw:
+                pairing.on_failed(send.to, f"refusing ({refusal.code})")
+        except BadPayload as error:
+            self._around.conduct.offence(send.to, error.code, str(error))
+            pairing.on_failed(send.to, f"talking nonsense ({error.code})")
+        else:
+            if not send.offer.withdraw:
+                pairing.on_answer(send.to, answer, self._around.clock.now())
+        self._poke()
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, but no longer."""
+    try:
+        async with asyncio.timeout(max(seconds, 0.0)):
+            await event.wait()
+    except TimeoutError:
+        return

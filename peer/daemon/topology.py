@@ -1,0 +1,238 @@
+"""With whom a round's work is exchanged, and the outer step it gives: nobody (`solo`), a random partner (`pair`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from peer.daemon.conduct import Conduct
+from peer.daemon.exchange import Exchange, Offload
+from peer.daemon.interfaces import Clock, Work
+from peer.daemon.match import Match
+from peer.daemon.matchmaker import Matchmaker
+from peer.daemon.owned import owned
+from peer.daemon.view import View
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
+from peer.observe import events
+from peer.outer.rules import scale_work_
+from peer.outer.state import OuterState
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.run.presets import Method
+
+HELD_S = 3.0
+"""A partner that crashed is noticed within this: by its connection, or by the heartbeat of a second and its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What a round's exchange gave."""
+
+    outcome: Literal["exchanged", "solo", "refused", "carried"]
+    """`carried`: no outer step; the work stays and is part of the fragment's next round."""
+    reason: str
+    step: Callable[[OuterState], None] = lambda outer: None
+    """The outer step, for a worker thread."""
+    applied: int = 0
+    """Of the work, in tokens x elements."""
+    dropped: int = 0
+    partner: PeerId | None = None
+    members: int = 0
+    """Of the group, ourselves included."""
+    report: SwapReport | None = None
+
+
+class Topology(Protocol):
+    """One of the five choices of a method."""
+
+    def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AbstractAsyncContextManager[Session]:
+        """A round begins: its search for others goes on until the owner leaves the context."""
+
+
+class Session(Protocol):
+    """An open round."""
+
+    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+        """What the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
+        running."""
+
+    def late(self, work: Work, cut: Cut) -> Exchanged:
+        """The exchange was given up because the fragment is due again."""
+
+
+# -- nobody ------------------------------------------------------------------------------------------------------------
+
+
+class Alone:
+    """Every outer step is a step with oneself: the method `none`, and what is left when there is nobody."""
+
+    def __init__(self, method: Method, outer: OuterState) -> None:
+        self._method = method
+        self._outer = outer
+
+    @asynccontextmanager
+    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Alone]:
+        yield self
+
+    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+        return self.stepped(work, cut, "solo", "the method never exchanges")
+
+    def late(self, work: Work, cut: Cut) -> Exchanged:
+        return self.stepped(work, cut, "solo", "the fragment was due again")
+
+    def stepped(self, work: Work, cut: Cut, outcome: Literal["solo", "refused"], reason: str) -> Exchanged:
+        """A solo outer step with this work."""
+
+        def step(outer: OuterState) -> None:
+            pair_step(self._method, outer, work.key.fragment, taken(outer, work, cut))
+
+        return Exchanged(outcome, reason, step, cut.applied, cut.dropped)
+
+
+def taken(outer: OuterState, work: Work, cut: Cut) -> Tensor:
+    """A copy of the work's params of which only the share counts that may: what is exchanged and stepped with."""
+    own = work.params.clone()
+    scale_work_(own, outer.fragment(work.key.fragment), cut.share)
+    return own
+
+
+def pair_step(method: Method, outer: OuterState, fragment: int, own: Tensor, partner: Tensor | None = None) -> None:
+    """The outer step of a pair, or alone. `own` and `partner` are overwritten; of a method with a consensus of its own
+    `partner` holds params and, after them, outer_params."""
+    theirs = (None, None) if partner is None else (partner[: own.numel()], partner[own.numel() :])
+    outer.step(
+        fragment,
+        own,
+        theirs[0],
+        rule=method.rule,
+        outer_lr=method.outer_lr,
+        outer_momentum=method.outer_momentum,
+        consensus=method.consensus if method.rule == "noloco" else None,
+        partner_outer=theirs[1],
+    )
+
+
+# -- a random partner --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """NoLoCo's topology. What happens on failure: a partner lost or refusing costs this round its exchange, never its
+    work: the next candidate while the window is open, at last a solo outer step."""
+
+    method: Method
+    run_id: RunId
+    outer: OuterState
+    matchmaker: Matchmaker
+    swaps: Exchange
+    offload: Offload
+    clock: Clock
+    view: View
+    conduct: Conduct
+    emit: Callable[[events.Event], None]
+    wanted: Callable[[], bool]
+    """Whether a partner is still looked for: not when we are leaving."""
+    tell: Callable[[str], None]
+    """Told what is going on, for `peer status`."""
+
+    @asynccontextmanager
+    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[PairRound]:
+        match = self.matchmaker.open(key, opens_at, closes_at)
+        try:
+            async with owned(match.run()):
+                yield PairRound(self, match)
+        finally:
+            self.matchmaker.end(match)
+
+    def record_of(self, peer: PeerId) -> PeerRecord:
+        """A locked partner that called us may not be in the directory yet: it has to dial."""
+        if (known := self.view.peers.get(peer)) is not None:
+            return known
+        now = self.clock.now()
+        return PeerRecord(peer, self.run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
+
+
+class PairRound:
+    """One round's search and swap."""
+
+    def __init__(self, pairs: Pairs, match: Match) -> None:
+        self._pairs = pairs
+        self._match = match
+        self._alone = Alone(pairs.method, pairs.outer)
+
+    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+        pairs, fragment, refusal = self._pairs, work.key.fragment, ""
+        own = await pairs.offload(lambda: taken(pairs.outer, work, cut))
+        sent = await pairs.offload(lambda: self._sent(own, fragment))
+        while (partner := await self._partner(closes_at)) is not None:
+            pairs.tell(f"exchanging with {partner}")
+            began = pairs.clock.now()
+            try:
+                theirs, report = await self._swap(partner, work.key, sent, closes_at)
+            except ExchangeError as error:
+                refusal = self._failed(partner, error, pairs.clock.now() - began) or refusal
+                continue
+            pairs.view.acquaintance.met(partner, work.key.round)
+            pairs.conduct.patience.well(partner)
+
+            def step(outer: OuterState, theirs: Tensor = theirs) -> None:
+                pair_step(pairs.method, outer, fragment, own, theirs)
+
+            return Exchanged("exchanged", "", step, cut.applied, cut.dropped, partner, 2, report)
+        if refusal:
+            return self._alone.stepped(work, cut, "refused", refusal)
+        return self._alone.stepped(work, cut, "solo", self._match.why_alone())
+
+    def _sent(self, own: Tensor, fragment: int) -> Tensor:
+        """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
+        only those travel."""
+        method = self._pairs.method
+        if method.consensus == method.outer_lr:
+            return own
+        return torch.cat([own, self._pairs.outer.fragment(fragment)])
+
+    def late(self, work: Work, cut: Cut) -> Exchanged:
+        return self._alone.late(work, cut)
+
+    async def _partner(self, closes_at: float) -> PeerId | None:
+        self._pairs.tell("looking for a partner")
+        return await self._match.partner(closes_at) if self._pairs.wanted() else None
+
+    async def _swap(self, partner: PeerId, key: RoundKey, own: Tensor, closes_at: float) -> tuple[Tensor, SwapReport]:
+        pairs = self._pairs
+        now = pairs.clock.now()
+        return await pairs.swaps.swap(
+            pairs.record_of(partner),
+            key,
+            own,
+            max(0.0, closes_at - now),
+            self._match.we_dial,
+            functools.partial(self._match.alive, partner),
+            pairs.conduct.patience.of(partner, now),
+        )
+
+    def _failed(self, partner: PeerId, error: ExchangeError, held_s: float) -> str:
+        """Remember what the partner did; what to call this round should nobody else be found, if it is the partner's
+        fault."""
+        pairs, lost = self._pairs, isinstance(error, PartnerLost)
+        code = _code_of(error, held_s)
+        pairs.conduct.held_up(partner, held_s)
+        if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
+            pairs.conduct.offence(partner, code, str(error))
+        pairs.emit(events.PartnerFailed(peer=partner, round=self._match.key.round, code=code, reason=str(error)))
+        self._match.lost(partner, "lost" if lost else "refused")
+        return "" if lost else f"{partner}: {error}"
+
+
+def _code_of(error: ExchangeError, held_s: float) -> str:
+    """Stable name of a failure. `held_s`: how long the partner kept us; one that leaves just before it would be called
+    late has cost the same."""
+    if isinstance(error, PartnerRefused | BadPayload | PartnerSilent):
+        return error.code
+    return "late" if held_s > HELD_S else "lost"

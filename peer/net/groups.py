@@ -1,0 +1,254 @@
+"""A group's calls over gRPC, both sides: joining a round, contributing a shard and receiving its result, what is held.
+
+While an owner receives a contribution or waits for others', it sends a `wait` frame every second: a member whose owner
+died or fell asleep notices within `STALL_S`, without a deadline that would have to guess how long a round takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.net.calls import SERVICE, Ended, fetch, metadata, reader
+from peer.net.channels import Connection
+from peer.net.gate import Context, Gate
+from peer.net.groupwire import (
+    base_message,
+    base_of,
+    contribute_open,
+    contribute_reply,
+    contribute_reply_of,
+    join_of,
+    join_reply,
+    join_reply_of,
+    join_request,
+    opening_of,
+)
+from peer.net.handler import GroupHandler, Handler
+from peer.net.refusal import bad_payload_code, refuse
+from peer.net.stream import STALL_S, Caps, Read, receive_payload, send_payload
+from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, Sink, Source
+from peer.protocol.payload import BytesSource
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Join, JoinReply
+from peer.protocol.shards import Opening, Receipt, Seat
+from peer.v1 import exchange_pb2 as pb
+
+T = TypeVar("T")
+
+PULSE_S = 1.0
+MAX_SEATS = 96
+"""Contributions under way here; more are refused."""
+TAKE_S = 30.0
+SLOWEST_MEMBER = 8_000.0
+"""Bytes per second. Who takes a result more slowly loses its place."""
+
+
+class GroupService:
+    """The served side. Every wait on a caller has a deadline: `STALL_S` between two frames, and the owner's own for the
+    whole."""
+
+    def __init__(self, handler: Handler, gate: Gate, caps: Caps) -> None:
+        self._handler = handler
+        self._gate = gate
+        self._caps = caps
+        self._seats = 0
+
+    def methods(self) -> dict[str, Any]:
+        """By the name under which they are served."""
+        unary = self._gate.unary
+        return {
+            "JoinRound": unary(self._join, pb.JoinRoundRequest.FromString, pb.JoinRoundReply.SerializeToString),
+            "Held": unary(self._held, pb.HeldRequest.FromString, pb.HeldReply.SerializeToString),
+            "Contribute": grpc.stream_stream_rpc_method_handler(self._contribute),
+        }
+
+    async def _group(self, context: Context) -> GroupHandler:
+        if (group := self._handler.group) is None:
+            await refuse(context, "no_group", "this peer takes part in no group (yet)")
+        return group
+
+    async def _join(self, request: pb.JoinRoundRequest, context: Context) -> pb.JoinRoundReply:
+        caller = await self._gate.owner(context)
+        group = await self._group(context)
+        try:
+            join = join_of(request)
+        except BadPayload as error:
+            await self._gate.turn_away(context, error.code, error.reason, caller)
+        return join_reply(await group.on_join(caller, join))
+
+    async def _held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:
+        await self._gate.owner(context)
+        group = await self._group(context)
+        if (base := group.on_held(request.fragment)) is None:
+            await refuse(context, "no_state", "no complete state of that fragment is held here (yet)")
+        return pb.HeldReply(base=base_message(base))
+
+    async def _contribute(self, _: Any, context: Context) -> None:
+        async with self._gate.admitted(context) as caller:
+            assert caller.peer is not None
+            group = await self._group(context)
+            raw = await self._gate.request(context, caller.peer)
+            try:
+                opening, max_rate = opening_of(raw)
+            except BadPayload as error:
+                await self._gate.turn_away(context, error.code, error.reason, caller.peer)
+            if self._seats >= MAX_SEATS:
+                await refuse(context, "busy", "too many contributions are under way here")
+            self._seats += 1
+            try:
+                seat = await group.on_contribution(caller.peer, opening)
+                try:
+                    await self._serve(seat, caller.peer, max_rate, context)
+                finally:
+                    seat.leave()
+            except PartnerRefused as error:
+                await refuse(context, error.code, error.reason)
+            finally:
+                self._seats -= 1
+
+    async def _serve(self, seat: Seat, caller: PeerId, max_rate: float, context: Context) -> None:
+        over = asyncio.Event()
+        pulse = asyncio.create_task(self._pulse(seat, context, over))
+        try:
+            await self._receive(seat, caller, context)
+            result = await seat.result()
+            over.set()  # not cancelled: a write that is cut off in the middle leaves the stream unusable
+            await asyncio.wait({pulse}, timeout=STALL_S)
+        finally:
+            pulse.cancel()
+            await asyncio.wait({pulse})
+            broke = not pulse.cancelled() and pulse.exception() is not None
+        if broke:  # the caller is gone
+            return
+        try:
+            async with asyncio.timeout(self._patience_s(len(result.payload))):
+                await context.write(contribute_reply("result", len(result.payload), result.named))
+                await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate)
+        except TimeoutError:
+            await self._gate.turn_away(context, "timeout", "the result was taken too slowly", caller)
+
+    async def _receive(self, seat: Seat, caller: PeerId, context: Context) -> None:
+        if seat.sink is None:
+            return
+        try:
+            await receive_payload(_served(context), seat.sink, self._caps)
+        except BadPayload as error:
+            self._gate.conduct.offence(caller, error.code, error.reason)
+            raise PartnerRefused(bad_payload_code(error), error.reason) from None
+        except PartnerSilent as error:
+            raise PartnerRefused("timeout", str(error)) from None
+        except PartnerLost:
+            raise PartnerRefused("lost", "the contribution ended in the middle") from None
+        seat.complete()
+
+    async def _pulse(self, seat: Seat, context: Context, over: asyncio.Event) -> None:
+        """Tells the caller to send, and then that we are still there."""
+        step = "send" if seat.sink is not None else "wait"
+        while not over.is_set():
+            await context.write(contribute_reply(step, max_rate=self._caps.down.rate or 0.0))
+            step = "wait"
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PULSE_S):
+                    await over.wait()
+
+    def _patience_s(self, nbytes: int) -> float:
+        own = 2 * MAX_SEATS * nbytes / self._caps.up.rate if self._caps.up.rate else 0.0
+        return TAKE_S + nbytes / SLOWEST_MEMBER + own
+
+
+class WithToken(Protocol):
+    """`GrpcTransport`'s way to call: after a Hello where it takes one, bounded, its failures translated."""
+
+    def __call__(
+        self, to: PeerRecord, call: Callable[[Connection], Awaitable[T]], timeout_s: float, /
+    ) -> Awaitable[T]: ...
+
+
+class Unary(Protocol):
+    def __call__(
+        self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float, /
+    ) -> Awaitable[T]: ...
+
+
+class GroupCalls:
+    """The callers' side: the `GroupTransport` interface over gRPC."""
+
+    def __init__(self, unary: Unary, with_token: WithToken, caps: Caps) -> None:
+        self._unary = unary
+        self._with_token = with_token
+        self._caps = caps
+
+    async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+        return join_reply_of(await self._unary(leader, "JoinRound", join_request(join), pb.JoinRoundReply, timeout_s))
+
+    async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+        reply = await self._unary(by, "Held", pb.HeldRequest(fragment=fragment), pb.HeldReply, timeout_s)
+        return base_of(reply.base)
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        assert 0 < nbytes <= PIECE_BYTES
+
+        async def call(connection: Connection) -> bytes:
+            return await fetch(connection, snapshot, part, nbytes, self._caps)
+
+        return await self._with_token(donor, call, timeout_s)
+
+    async def contribute(
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: Sink, timeout_s: float
+    ) -> Receipt:
+        assert opening.nbytes == (source.nbytes if source is not None else 0)
+
+        async def call(connection: Connection) -> Receipt:
+            began = time.monotonic()
+            stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
+            with Ended(stream):
+                await stream.write(contribute_open(opening, self._caps.down.rate or 0.0))
+                named = await self._until_result(stream, source, sink)
+                await receive_payload(reader(stream), sink, self._caps)
+            return Receipt(named, opening.nbytes, sink.nbytes, time.monotonic() - began)
+
+        return await self._with_token(owner, call, timeout_s)
+
+    async def _until_result(self, stream: Any, source: Source | None, sink: Sink) -> tuple[int, ...]:
+        """Sends when the owner says so; who is named, when the result begins."""
+        read, sending = reader(stream), None
+        try:
+            while True:
+                reply = contribute_reply_of(await _reply(read))
+                if reply.step == "send" and sending is None and source is not None:
+                    sending = asyncio.create_task(send_payload(stream.write, source, self._caps, reply.max_rate))
+                if reply.step == "result":
+                    if reply.nbytes != sink.nbytes:
+                        raise BadPayload("length", f"a result of {reply.nbytes} bytes, {sink.nbytes} are due")
+                    return tuple(reply.named)
+        finally:
+            if sending is not None:
+                sending.cancel()
+                await asyncio.wait({sending})
+                if not sending.cancelled():
+                    sending.exception()  # a broken connection shows on our reading side as well
+
+
+async def _reply(read: Read) -> bytes:
+    try:
+        async with asyncio.timeout(STALL_S):
+            raw = await read()
+    except TimeoutError:
+        raise PartnerSilent(f"the owner of a shard said nothing for {STALL_S:.0f} s", "silent") from None
+    if raw is None:
+        raise PartnerLost("the stream ended before the result came")
+    return raw
+
+
+def _served(context: Context) -> Read:
+    async def read() -> bytes | None:
+        message = await context.read()
+        return message if isinstance(message, bytes) else None
+
+    return read

@@ -1,0 +1,32 @@
+"""Who signs and checks rosters."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peer.identity import Identity, public_key_of, verify
+from peer.protocol.messages import PeerId
+from peer.protocol.roster import ROSTER_DOMAIN
+
+
+class Seal(Protocol):
+    def sign(self, raw: bytes) -> bytes: ...
+
+    def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool: ...
+
+
+class KeySeal:
+    """Ed25519, by the key that the peer id names."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+
+    def sign(self, raw: bytes) -> bytes:
+        return self._identity.sign(ROSTER_DOMAIN, raw)
+
+    def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool:
+        try:
+            key = public_key_of(peer)
+        except ValueError:
+            return False
+        return verify(key, ROSTER_DOMAIN, raw, signature)

@@ -1,0 +1,110 @@
+"""What a method costs with a model, by arithmetic alone: bytes on the wire, the rate they need, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.protocol.layout import Layout
+from peer.protocol.roundclock import pairing_window
+from peer.run.layouts import layout_for
+from peer.run.method import Method
+from peer.run.payloads import FORMS
+from peer.run.sections import ModelSection
+
+FP32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one peer. What it sends in a round it receives, too."""
+
+    parameters: int
+    peers: int
+    """That exchange with one another in a round; assumed: `max_group` in groups."""
+    fragment_bytes: tuple[int, ...]
+    """Each way in the round of each fragment: payload, without frames and messages."""
+    bytes_per_hour: float | None
+    """Each way; None: a clock in steps does not know how long a step takes."""
+    peak_within: float
+    """Seconds or inner steps, as the clock counts, in which the largest fragment has to cross; 0: nothing does."""
+    peak_bits_per_s: float | None
+    """Each way; None as above."""
+    arena_bytes: int
+    """Two fp32 slots a fragment, shared with the trainer."""
+    outer_bytes: int
+    """outer_params, fp32."""
+    momentum_bytes: int
+    """outer_momentum, fp32."""
+    payload_bytes: int
+    """The most that an exchange of the largest fragment holds: what is sent, what is received, and decoded."""
+
+    @property
+    def bytes_per_sync(self) -> int:
+        """Each way in a whole `sync_every`."""
+        return sum(self.fragment_bytes)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.arena_bytes + self.outer_bytes + self.momentum_bytes + self.payload_bytes
+
+
+def cost_of(model: ModelSection, method: Method) -> Cost:
+    """The method must fit the model, as that of a checked manifest does."""
+    layout = layout_for(model, method)
+    peers = {"group": method.max_group, "pair": 2, "solo": 1}[method.topology]
+    sizes = [layout.fragment_elements(fragment) for fragment in range(len(layout.fragments))]
+    crossing = tuple(exchange_bytes(method, size, peers) for size in sizes)
+    seconds = method.clock == "seconds"
+    within = _within(method)
+    return Cost(
+        parameters=layout.elements,
+        peers=peers,
+        fragment_bytes=crossing,
+        bytes_per_hour=sum(crossing) * 3600 / method.sync_every if seconds else None,
+        peak_within=within,
+        peak_bits_per_s=(8 * max(crossing) / within if within else 0.0) if seconds else None,
+        arena_bytes=2 * FP32 * layout.elements,
+        outer_bytes=FP32 * layout.elements,
+        momentum_bytes=FP32 * layout.elements,
+        payload_bytes=_buffers(method, max(sizes), peers),
+    )
+
+
+def exchange_bytes(method: Method, elements: int, peers: int) -> int:
+    """Each way, for one fragment of so many elements. In a group of M each peer owns an M-th: it sends the others
+    theirs and receives its own from each, and then the result of its own goes to each and theirs come."""
+    if method.topology == "solo":
+        return 0
+    if method.topology == "pair":
+        return method.vectors * FORMS[method.codec].nbytes(elements)
+    shard = -(-elements // peers)
+    return (peers - 1) * (FORMS[method.codec].nbytes(shard) + FORMS[method.result_codec].nbytes(shard))
+
+
+def largest_payload(method: Method, layout: Layout) -> int:
+    """Bytes of the largest single payload a peer may get: a whole fragment (a group may be small)."""
+    if method.topology == "solo":
+        return 0
+    largest = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
+    codecs = [method.codec, method.result_codec] if method.topology == "group" else [method.codec]
+    return max(FORMS[codec].nbytes(largest) for codec in codecs)
+
+
+def _within(method: Method) -> float:
+    """The delay of the merge; without one the trainer waits, and the window for that is known in seconds only."""
+    if method.topology == "solo":
+        return 0.0
+    if method.fragment_sync_delay:
+        return method.fragment_sync_delay
+    return pairing_window(method.round_length) if method.clock == "seconds" else 0.0
+
+
+def _buffers(method: Method, elements: int, peers: int) -> int:
+    if method.topology == "solo":
+        return 0
+    if method.topology == "pair":
+        return method.vectors * (2 * FORMS[method.codec].nbytes(elements) + FP32 * elements)
+    shard = -(-elements // peers)
+    coming = (peers - 1) * FORMS[method.codec].nbytes(shard) + FP32 * shard
+    result = FORMS[method.result_codec].nbytes(elements) + FP32 * elements
+    return FORMS[method.codec].nbytes(elements) + coming + result

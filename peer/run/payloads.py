@@ -1,0 +1,62 @@
+"""What may cross the wire as what, and how many bytes it is. Here rather than with the codecs, so that a manifest is
+checked and its cost told without loading torch; the codecs' own `nbytes` say the same, which a test compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A codec's payload: `code_bits` an element, the sum in whole bytes, and `chunk_bytes` for each `chunk` of elements
+    that has begun."""
+
+    code_bits: int
+    chunk: int = 1
+    chunk_bytes: int = 0
+
+    def nbytes(self, elements: int) -> int:
+        """Exact."""
+        return -(-elements * self.code_bits // 8) + self.chunk_bytes * -(-elements // self.chunk)
+
+    @property
+    def bits(self) -> float:
+        """Of an element, in the long run."""
+        return self.code_bits + 8 * self.chunk_bytes / self.chunk
+
+
+FORMS = {
+    "fp32": Form(32),
+    "bf16": Form(16),
+    "fp16": Form(16),
+    "int8": Form(8, chunk=128, chunk_bytes=4),
+    "int4": Form(4, chunk=128, chunk_bytes=4),
+    "e3m0": Form(4, chunk=128, chunk_bytes=4),
+    "topk": Form(0, chunk=4096, chunk_bytes=120),
+    "modulo7": Form(7, chunk=128, chunk_bytes=4),
+    "modulo6": Form(6, chunk=128, chunk_bytes=4),
+}
+
+KINDS = {
+    "params": ("fp32", "bf16", "fp16", "modulo7", "modulo6"),
+    "pseudo_gradient": ("fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk"),
+    "result": ("fp32", "bf16", "fp16", "int8"),
+}
+"""The codecs for each kind of payload: whole parameters (pairs) need their full range, or a receiver whose own are near
+(modulo; where they are not it asks for more, which is not counted in its form); updates (groups) bear more loss,
+and the result that every member of a group applies is coded a second time, hence more finely than its parts."""
+
+WHY = {
+    "params": "in pairs whole parameters cross the wire, whose small differences a few bits would round away",
+    "pseudo_gradient": "it is read against the receiver's own params, which updates are not near to",
+    "result": "every member applies the result, which is rounded a second time: so not to a few bits",
+}
+"""Why a codec is not there."""
+
+RESULT_OF = {"fp32": "fp32", "bf16": "bf16"}
+"""The result's codec where the manifest names none, by that of the contributions; else `fp16`: eight times finer than
+bf16, and a mean of updates is far from the end of its range."""
+
+
+def result_codec_for(codec: str) -> str:
+    return RESULT_OF.get(codec, "fp16")

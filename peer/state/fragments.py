@@ -1,0 +1,97 @@
+"""One fragment of a group's state, for a member that fell behind: outer_params and then outer_momentum, fp32, little
+endian, cut into parts of `PIECE_BYTES`. Served like pieces of a snapshot, under a name that says which state it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from peer.errors import BadPayload
+from peer.outer.state import OuterState
+from peer.protocol.messages import PIECE_BYTES, PeerRecord
+
+FRAGMENT = "fragment:"
+
+
+def name_of(fragment: int, digest: bytes) -> str:
+    """Of a fragment's state; `digest` as in `OuterState.digest`."""
+    return f"{FRAGMENT}{fragment}:{digest.hex()}"
+
+
+def part_sizes(elements: int) -> list[int]:
+    """Bytes of each part of a fragment's params and momentum."""
+    total = 8 * elements
+    return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
+
+
+class FragmentShelf:
+    """What a member donates from: one copy of one fragment, made when the first asks for it and kept until another is
+    asked for. `held`: the digest of a fragment as it is now, empty when that is not known; no other is given, and
+    none while an outer step is under way."""
+
+    def __init__(self, outer: OuterState, held: Callable[[int], bytes]) -> None:
+        self._outer = outer
+        self._held = held
+        self._name = ""
+        self._copy = memoryview(b"")
+
+    def on_piece(self, snapshot: str, part: int) -> memoryview | None:
+        """Read-only bytes of a part; None when this is not, or no longer, our state."""
+        if snapshot != self._name and not self._make(snapshot):
+            return None
+        start = part * PIECE_BYTES
+        return self._copy[start : start + PIECE_BYTES] if 0 <= start < len(self._copy) else None
+
+    def _make(self, snapshot: str) -> bool:
+        """Copy the fragment named, if it is what we have. The name is compared before anything is looked at."""
+        outer = self._outer
+        for fragment in range(len(outer.layout.fragments)):
+            digest = self._held(fragment)
+            if not digest or name_of(fragment, digest) != snapshot or outer.busy:
+                continue
+            start, end = outer.layout.fragment_span(fragment)
+            both = [values[start:end].numpy().astype("<f4").tobytes() for values in (outer.params, outer.momentum)]
+            whole = b"".join(both)
+            if blake3(whole).digest() != digest:  # it moved on, and nobody has looked yet
+                return False
+            self._name, self._copy = snapshot, memoryview(whole)
+            return True
+        return False
+
+
+class PartDonor(Protocol):
+    """The part of a transport that catching up needs."""
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes: ...
+
+
+async def fetch_fragment(
+    transport: PartDonor,
+    donor: PeerRecord,
+    fragment: int,
+    digest: bytes,
+    elements: int,
+    timeout_s: Callable[[int], float],
+) -> tuple[Tensor, Tensor]:
+    """(outer_params, outer_momentum) of a fragment of `elements`, fp32, which have this digest. `timeout_s`: for a
+    part of so many bytes.
+
+    Raises PartnerLost or PartnerRefused (`gone`: it has another state by now) as the transport does, or BadPayload."""
+    name, hasher, whole, done = name_of(fragment, digest), blake3(), np.empty(2 * elements, dtype="<f4"), 0
+    into = whole.data.cast("B")
+    for part, nbytes in enumerate(part_sizes(elements)):
+        data = await transport.fetch_part(donor, name, part, nbytes, timeout_s(nbytes))
+        into[done : done + nbytes] = data
+        hasher.update(data)
+        done += nbytes
+    if hasher.digest() != digest:
+        raise BadPayload("digest", f"the fragment from {donor.peer_id} does not match its digest")
+    if not np.isfinite(whole).all():
+        raise BadPayload("not_finite", f"the fragment from {donor.peer_id} holds NaN or infinity")
+    values = torch.from_numpy(whole)
+    return values[:elements], values[elements:]

@@ -1,0 +1,147 @@
+"""Faults as plain data: what befalls whom, and when. A plan is a tuple of them; printed, it is Python that makes it
+again.
+
+    [Fault("kill", 2, at=35.0), Fault("restart", 2, at=80.0), Fault("stall", 0, on="round_due", nth=3, seconds=12.0)]"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+Kind = Literal[
+    "kill", "restart", "rejoin", "stall", "kill_trainer", "partition", "cut", "cut_one_way", "loss_burst", "slow_link"
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LASTING = ("stall", "partition", "cut", "cut_one_way", "loss_burst", "slow_link")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _When:
+    at: float | None = None
+    """Seconds after the simulation began; or else"""
+    on: str = ""
+    """the kind of event of the peer's journal that it comes with,"""
+    nth: int = 1
+    """and at which of them, counted from 1 over all its lives."""
+
+
+@dataclass(frozen=True)
+class Fault(_When):
+    """One fault.
+
+    kill            SIGKILL to the whole machine: not even `finally` runs; its record stays until it expires
+    restart         it comes back with its own last checkpoint, or a donor's state when there is none
+    rejoin          it comes back with nothing but its journal and fetches the state from a donor
+    stall           SIGSTOP for `seconds`: timers fall due, nothing is noticed; what was sent to it waits
+    kill_trainer    only the trainer
+    partition       the peer and `others` hear nothing of the rest, nor the rest of them, for `seconds`
+    cut             between the peer and `others` nothing passes, for `seconds`
+    cut_one_way     what the peer sends to `others` is lost, for `seconds`
+    loss_burst      `amount` of its packets are lost more, for `seconds`
+    slow_link       its link has `amount` of its rates, for `seconds`"""
+
+    kind: Kind
+    peer: int
+    """Its number, from 0."""
+    seconds: float = 0.0
+    amount: float = 0.0
+    others: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+        assert (self.at is None) != (not self.on), "either a time or an event"
+        assert self.nth >= 1
+        assert (self.seconds > 0) == (self.kind in LASTING), (self.kind, self.seconds)
+
+    def __repr__(self) -> str:
+        given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if self._is_given(f.name, f.default)]
+        return f"Fault({', '.join([repr(self.kind), repr(self.peer), *given])})"
+
+    def _is_given(self, name: str, default: object) -> bool:
+        return name not in ("kind", "peer") and getattr(self, name) != default
+
+
+RATES: dict[Kind, float] = {
+    "kill": 2.0,
+    "stall": 2.0,
+    "kill_trainer": 2.0,
+    "partition": 1.0,
+    "cut": 1.0,
+    "cut_one_way": 1.0,
+    "loss_burst": 1.0,
+    "slow_link": 1.0,
+}
+"""Faults of each kind for a peer in an hour of a rough life: rounds in these hours are short."""
+
+
+def random_plan(
+    seed: int, peers: int, duration_s: float, rates: Mapping[Kind, float] | None = None, *, round_s: float = 300.0
+) -> tuple[Fault, ...]:
+    """Faults drawn from `seed`, each kind with `rates` a peer and hour (default `RATES`). Every kill is followed by a
+    restart or a rejoin while there is time for it; peer 0 is never killed, so that there is a donor. Many of the kills
+    and stalls come with an event of a round, where they hurt most."""
+    rng = random.Random(f"faults {seed}")
+    plan: list[Fault] = []
+    down_until = [0.0] * peers
+    for at, kind, peer in _moments(rng, peers, duration_s, RATES if rates is None else rates):
+        if at < down_until[peer]:
+            continue
+        if kind != "kill":
+            plan.append(_fault(rng, kind, peer, at, peers, round_s))
+        elif peer != 0:
+            back = at + rng.uniform(1.2, 3.0) * round_s
+            down_until[peer] = back + 2 * round_s
+            plan.append(_kill(rng, peer, at, round_s))
+            plan.append(Fault(rng.choice(("restart", "rejoin")), peer, at=round(back, 3)))
+    return tuple(plan)
+
+
+def _moments(
+    rng: random.Random, peers: int, duration_s: float, rates: Mapping[Kind, float]
+) -> Sequence[tuple[float, Kind, int]]:
+    """When what happens to whom, in order: a Poisson process for each kind and peer."""
+    moments: list[tuple[float, Kind, int]] = []
+    for kind, per_hour in rates.items():
+        for peer in range(peers if per_hour > 0 else 0):
+            at = rng.expovariate(per_hour / 3600)
+            while at < duration_s:
+                moments.append((at, kind, peer))
+                at += rng.expovariate(per_hour / 3600)
+    return sorted(moments)
+
+
+def _kill(rng: random.Random, peer: int, at: float, round_s: float) -> Fault:
+    """At a time, or with the journal's line of the round that is due about then."""
+    nth = 1 + int(at / round_s)
+    return rng.choice(
+        (
+            Fault("kill", peer, at=round(at, 3)),
+            Fault("kill", peer, on="round_due", nth=nth),
+            Fault("kill", peer, on="round_ended", nth=nth),
+        )
+    )
+
+
+def _fault(rng: random.Random, kind: Kind, peer: int, at: float, peers: int, round_s: float) -> Fault:
+    at = round(at, 3)
+    seconds = round(rng.uniform(0.05, 2.0) * round_s, 3)
+    others = [number for number in range(peers) if number != peer]
+    match kind:
+        case "kill_trainer":
+            return Fault(kind, peer, at=at)
+        case "stall":
+            seconds = round(rng.uniform(0.02, 0.6) * round_s, 3)
+            if rng.random() < 0.5:
+                return Fault(kind, peer, on="round_due", nth=1 + int(at / round_s), seconds=seconds)
+            return Fault(kind, peer, at=at, seconds=seconds)
+        case "partition":
+            some = rng.sample(others, rng.randrange(len(others) + 1) // 2)
+            return Fault(kind, peer, at=at, seconds=seconds, others=tuple(sorted(some)))
+        case "cut" | "cut_one_way":
+            return Fault(kind, peer, at=at, seconds=seconds, others=(rng.choice(others),))
+        case "loss_burst":
+            return Fault(kind, peer, at=at, seconds=seconds, amount=round(rng.uniform(0.01, 0.3), 3))
+        case _:
+            return Fault(kind, peer, at=at, seconds=seconds, amount=round(rng.uniform(0.01, 0.5), 3))

@@ -1,0 +1,182 @@
+"""The production coordinator, matching, exchange and outer state under the virtual clock against the equations: params,
+outer params and momentum of every replica after every inner step. Who met whom is read from the journals; every number
+is the reference's own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from peer.observe.events import RoundEnded
+from peer.protocol.layout import Layout
+from peer.protocol.roundclock import RoundClock
+from peer.run.presets import Method, resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import VirtualClock, run_virtual
+from peer.testing.swarm import SimulatedSwarm
+from peer.testing.trainer import FakeTrainer
+from tests.golden.driver import layout_of
+from tests.golden.games import CUTS
+from tests.golden.reference import Game, Span, check, play
+
+STEP_S = 1.0
+PERIODS = 3
+
+
+class ScriptedTrainer(FakeTrainer):
+    """Each inner step adds the next of the given updates, [T, N] fp32."""
+
+    def __init__(self, layout: Layout, clock: VirtualClock, updates: NDArray[np.float64]) -> None:
+        super().__init__(layout, clock, step_seconds=STEP_S)
+        self._updates = torch.tensor(updates, dtype=torch.float32)
+
+    def _train(self, steps: int) -> float:
+        for step in range(self._steps, self._steps + steps):
+            self._values += self._updates[step]
+        return 0.0
+
+    @property
+    def moment(self) -> tuple[int, NDArray[Any]]:
+        """(steps taken, params) now."""
+        self.counters()
+        return self._steps, self._values.numpy().copy()
+
+
+@dataclass
+class Played:
+    """What the code did."""
+
+    swarm: SimulatedSwarm
+    trajectory: dict[tuple[int, int], tuple[NDArray[Any], ...]]
+
+
+async def _watch(swarm: SimulatedSwarm, into: dict[tuple[int, int], tuple[NDArray[Any], ...]]) -> None:
+    """Keep the last that was seen between one inner step and the next. Three eighths of a step behind it all of a
+    boundary has happened."""
+    await asyncio.sleep(3 * STEP_S / 8)
+    while True:
+        for peer in swarm.peers:
+            assert isinstance(peer.trainer, ScriptedTrainer)
+            steps, params = peer.trainer.moment
+            if steps:
+                outer = (peer.outer.params, peer.outer.momentum)
+                into[peer.number, steps] = (params, *(values.numpy().copy() for values in outer))
+        await asyncio.sleep(STEP_S / 4)
+
+
+def simulate(method: Method, peers: int, updates: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Played:
+    """`updates`: [T, M, N]. All peers step in time."""
+
+    async def main() -> Played:
+        spans = CUTS[method.fragments]
+
+        def trainer(number: int, layout: Layout, clock: VirtualClock) -> FakeTrainer:
+            return ScriptedTrainer(layout, clock, updates[:, number])
+
+        swarm = SimulatedSwarm(
+            peers,
+            method=method,
+            rounds=RoundClock("steps", method.sync_every, method.fragments),
+            total_rounds=PERIODS * method.fragments,
+            seed=seed,
+            layout=layout_of(spans),
+            first=torch.tensor(first, dtype=torch.float32),
+            make_trainer=trainer,
+        )
+        played = Played(swarm, {})
+        watching = asyncio.create_task(_watch(swarm, played.trajectory))
+        await swarm.run()
+        watching.cancel()
+        await asyncio.wait({watching})
+        return played
+
+    return run_virtual(main())
+
+
+def meetings(swarm: SimulatedSwarm, rounds: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Per round: who met, as the journals tell. Both of a pair say so."""
+    met: list[set[tuple[int, ...]]] = [set() for _ in range(rounds)]
+    number = {peer.peer_id: peer.number for peer in swarm.peers}
+    for peer in swarm.peers:
+        for event in peer.events:
+            if isinstance(event, RoundEnded):
+                others = [number[other] for other in event.partner.split()] if event.partner else []
+                met[event.round].add(tuple(sorted([peer.number, *others])))
+    return tuple(tuple(sorted(round_)) for round_ in met)
+
+
+def game_of(method: Method, updates: NDArray[Any], first: NDArray[Any], swarm: SimulatedSwarm) -> Game:
+    rounds = PERIODS * method.fragments
+    spans: tuple[Span, ...] = CUTS[method.fragments]
+    return Game(
+        rule=method.rule,
+        outer_lr=method.outer_lr,
+        outer_momentum=method.outer_momentum,
+        consensus=method.consensus,
+        sync_every=int(method.sync_every),
+        delay=int(method.fragment_sync_delay),
+        alpha=method.fragment_update_alpha,
+        fragments=spans,
+        start=np.repeat(first[None], updates.shape[1], axis=0),
+        updates=updates,
+        meetings=meetings(swarm, rounds),
+    )
+
+
+def until_held(trajectory: dict[tuple[int, int], Any], game: Game) -> dict[tuple[int, int], Any]:
+    """Without the moments of results that arrive after the last step: there the trainer is held and merges at once."""
+    last = len(game.updates)
+    return {at: moment for at, moment in trajectory.items() if at[1] < last}
+
+
+def drawn(seed: int, method: Method, peers: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    rng = np.random.default_rng(seed)
+    elements = CUTS[method.fragments][-1][1]
+    updates = 0.1 * rng.normal(size=(int(method.sync_every) * PERIODS, peers, elements))
+    return updates.astype(np.float32).astype(np.float64), rng.normal(size=elements).astype(np.float32).astype(float)
+
+
+def cases() -> dict[str, tuple[SyncSection, int]]:
+    made: dict[str, tuple[SyncSection, int]] = {}
+
+    def case(name: str, peers: int, **sync: Any) -> None:
+        codecs = {} if sync["preset"] == "none" else {"codec": "fp32"}
+        made[name] = SyncSection(clock="steps", sync_every=6, **codecs, **sync), peers
+
+    for peers in (2, 3, 5):
+        case(f"noloco of {peers}", peers, preset="noloco")
+    case("noloco, consensus apart", 4, preset="noloco", consensus=0.4)
+    case("none", 2, preset="none")
+    for fragments, delay, alpha in [(2, 0, 0.0), (2, 1, 0.5), (2, 3, 0.0), (3, 1, 0.0), (3, 2, 0.5), (3, 3, 1.0)]:
+        if alpha < 1:
+            name = f"streaming-noloco, {fragments} fragments, delay {delay}, alpha {alpha}"
+            layout = {"fragments": fragments, "fragments_apart": False, "fragment_layout": "balanced"}
+            merge = {"fragment_sync_delay": delay, "fragment_update_alpha": alpha}
+            case(name, 3, preset="streaming-noloco", **layout, **merge)
+    case(
+        "streaming-noloco, consensus apart",
+        4,
+        preset="streaming-noloco",
+        consensus=0.4,
+        fragments=2,
+        fragment_sync_delay=2,
+    )
+    return made
+
+
+@pytest.mark.parametrize(("sync", "peers"), cases().values(), ids=cases())
+def test_the_coordinator_plays_the_equations(sync: SyncSection, peers: int) -> None:
+    method = resolve(sync)
+    updates, first = drawn(peers, method, peers)
+    played = simulate(method, peers, updates, first, seed=peers)
+    game = game_of(method, updates, first, played.swarm)
+    expected = {at: moment for at, moment in play(game).items() if at[1] < len(updates)}
+    check(until_held(played.trajectory, game), expected, game)
+    if method.topology == "pair":
+        assert sum(len(meeting) == 2 for round_ in game.meetings for meeting in round_) >= PERIODS * (peers // 2)

@@ -1,0 +1,79 @@
+"""One seed of the promises: a small swarm, its links and its faults, all drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from peer.protocol.roundclock import RoundClock
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.faults import Fault, random_plan
+from peer.testing.links import PROFILES
+from peer.testing.promises import Witness
+from peer.testing.swarm import SimulatedSwarm
+
+PRESETS = ("noloco", "streaming-noloco", "none")
+ROUND_S = 20.0
+ROUNDS = 8
+RATES = {
+    "kill": 6.0,
+    "stall": 6.0,
+    "kill_trainer": 6.0,
+    "partition": 3.0,
+    "cut": 3.0,
+    "cut_one_way": 3.0,
+    "loss_burst": 3.0,
+    "slow_link": 3.0,
+}
+"""A peer and hour: some of everything in three minutes."""
+
+
+@dataclass(frozen=True)
+class Played:
+    seed: int
+    preset: str
+    peers: int
+    plan: tuple[Fault, ...]
+    done: int
+    outcomes: Counter[str]
+    broken: list[str]
+
+    def __str__(self) -> str:
+        plan = "".join(f"\n    {fault!r}," for fault in self.plan)
+        broken = "".join(f"\n  BROKEN {sentence}" for sentence in self.broken)
+        what = f"{self.peers} peers, {self.done} faults, {dict(self.outcomes)}{broken}"
+        return (
+            f"seed {self.seed} preset {self.preset}: {what}"
+            f"\n  plan = [{plan}\n  ]\n  again: python -m tests.simulation --preset {self.preset} --seed {self.seed}"
+        )
+
+
+def play(seed: int, preset: str) -> Played:
+    rng = random.Random(f"scenario {seed}")
+    count = rng.randint(3, 8)
+    method = resolve(
+        SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S * (2 if "streaming" in preset else 1))
+    )
+    plan = random_plan(seed, count, ROUNDS * ROUND_S, RATES, round_s=ROUND_S)  # type: ignore[arg-type]
+    names = [name for name in PROFILES if name != "lan"]
+
+    async def main() -> tuple[SimulatedSwarm, Witness]:
+        swarm = SimulatedSwarm(
+            count,
+            method=method,
+            rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
+            total_rounds=ROUNDS,
+            seed=seed,
+            step_seconds={number: rng.uniform(0.1, 2.0) for number in range(count)},
+            links={number: PROFILES[rng.choice(names)] for number in range(count)},
+        )
+        witness = Witness(swarm)
+        await swarm.run(plan)
+        return swarm, witness
+
+    swarm, witness = run_virtual(main())
+    outcomes = sum((peer.outcomes() for peer in swarm.peers), Counter[str]())
+    return Played(seed, preset, count, plan, len(swarm.mischief.done), outcomes, witness.broken())

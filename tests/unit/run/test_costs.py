@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peer.run.costs import cost_of, exchange_bytes, largest_payload
+from peer.run.description import cost_rows, method_rows
+from peer.run.layouts import layout_for
+from peer.run.presets import resolve
+from peer.run.sections import ModelSection, SyncSection
+
+MODEL = ModelSection()
+PARAMETERS = MODEL.parameters
+
+
+def costs(**options: Any) -> Any:
+    return cost_of(MODEL, resolve(SyncSection.model_validate(options)))
+
+
+def test_a_pair_sends_its_params() -> None:
+    cost = costs(preset="noloco", sync_every=100)
+    assert cost.fragment_bytes == (2 * PARAMETERS,)
+    assert cost.bytes_per_hour == 36 * 2 * PARAMETERS
+    assert (cost.peak_within, cost.peak_bits_per_s) == (25, 8 * 2 * PARAMETERS / 25)
+
+
+def test_a_consensus_of_its_own_doubles_the_bytes() -> None:
+    assert costs(consensus=0.5).fragment_bytes == (4 * PARAMETERS,)
+
+
+def test_fragments_change_the_peak_and_not_the_sum() -> None:
+    cost = costs(preset="streaming-noloco", sync_every=300)
+    assert cost.fragment_bytes == (2 * 117_056, 2 * 100_608)
+    assert cost.bytes_per_sync == 2 * PARAMETERS
+    assert cost.bytes_per_hour == 12 * 2 * PARAMETERS
+    assert cost.peak_bits_per_s == 8 * 2 * 117_056 / 5
+
+
+def test_a_group_sends_its_share_of_contributions_and_results() -> None:
+    method = resolve(SyncSection(preset="diloco"))
+    assert exchange_bytes(method, 16_000, 16) == 2 * 4 * 16_000 * 15 // 16
+    assert exchange_bytes(method, 16_000, 2) == 2 * 4 * 16_000 // 2
+    quantized = resolve(SyncSection(preset="streaming-diloco"))
+    shard = 16_384 // 8  # whole blocks of 128: int4 is 64 + 4 bytes a block
+    assert exchange_bytes(quantized, 16_384, 8) == 7 * (68 * shard // 128 + 2 * shard)
+    assert costs(preset="diloco", max_group=4).peers == 4
+
+
+def test_nothing_crosses_for_the_control() -> None:
+    cost = costs(preset="none")
+    assert (cost.fragment_bytes, cost.bytes_per_hour, cost.peak_bits_per_s, cost.payload_bytes) == ((0,), 0, 0, 0)
+
+
+def test_a_clock_in_steps_knows_no_seconds() -> None:
+    cost = costs(preset="streaming-noloco", clock="steps", sync_every=20)
+    assert (cost.bytes_per_hour, cost.peak_bits_per_s, cost.peak_within) == (None, None, 5)
+    assert costs(clock="steps", sync_every=20).peak_within == 0
+
+
+def test_memory_is_the_sum_of_what_is_held() -> None:
+    cost = costs(preset="noloco")
+    assert (cost.arena_bytes, cost.outer_bytes, cost.momentum_bytes) == (8 * PARAMETERS, 4 * PARAMETERS, 4 * PARAMETERS)
+    assert cost.payload_bytes == (2 + 2 + 4) * PARAMETERS
+    assert cost.memory_bytes == 24 * PARAMETERS
+    assert costs(preset="streaming-noloco").payload_bytes == 8 * 117_056
+
+
+@pytest.mark.parametrize(
+    ("preset", "nbytes"),
+    [
+        ("noloco", 2 * PARAMETERS),
+        ("streaming-noloco", 2 * 117_056),
+        ("diloco", 4 * PARAMETERS),
+        ("streaming-diloco", 2 * 117_056),
+        ("none", 0),
+    ],
+)
+def test_the_largest_payload_is_a_whole_fragment_of_the_wider_codec(preset: Any, nbytes: int) -> None:
+    method = resolve(SyncSection(preset=preset))
+    assert largest_payload(method, layout_for(MODEL, method)) == nbytes
+
+
+def rows(**options: Any) -> dict[str, tuple[str, str]]:
+    sync = SyncSection.model_validate(options)
+    method = resolve(sync)
+    told = [*method_rows(sync), *cost_rows(method, cost_of(MODEL, method))]
+    return {name: (value, remark) for name, value, remark in told}
+
+
+def test_the_cost_is_told() -> None:
+    told = rows(sync_every=60)
+    assert told["each way a round"] == ("0.44 MB", "params in bf16")
+    assert told["each way an hour"] == ("26.12 MB", "")
+    assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
+    assert told["memory"][0] == "5.0 MiB"
+    assert told["max_group"] == ("none", "preset")
+    streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
+    assert streamed["each way at peak"] == ("0.06 MB an inner step", "in 5 inner steps, the earliest merge")
+    assert streamed["each way a sync"][1] == "all 2 fragments"
+    assert "each way an hour" not in streamed
+    assert rows(preset="none")["each way a round"] == ("0 MB", "nothing crosses the wire")
+
+
+def test_every_choice_is_told_with_who_made_it() -> None:
+    told = rows(preset="streaming-diloco", fragment_update_alpha=0.0, max_group=8)
+    assert told["fragment_layout"] == ("strided", "preset")
+    assert told["fragment_update_alpha"] == ("0", "manifest")
+    assert told["max_group"] == ("8", "manifest")
+    assert told["outer_momentum"] == ("0.5", "preset")

@@ -1,0 +1,63 @@
+"""`peer simulate --peers`: numbers that add up, and refusals with a fix."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from peer.cli.simulate import command
+from peer.errors import UsageError
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(command, [*arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+SMALL = ("--peers", "4", "--hours", "1", "--sync-every", "120", "--parameters", "1024")
+
+
+def test_a_small_swarm_with_churn_in_numbers() -> None:
+    report = json.loads(run(*SMALL, "--churn", "2", "--speeds", "4", "--json"))
+    assert report["ledger_imbalance"] == 0
+    assert report["processed"] > 0
+    assert report["faults"]["kill"] > 0
+    assert report["due"] >= report["exchanged"] + report["solo"] + report["failed"] > 60
+    assert 0.5 < report["compute_utilization"] <= 1
+    assert report["up_bytes_per_peer_hour"] == pytest.approx(report["down_bytes_per_peer_hour"])
+    assert report["exchange_s_median"] <= report["exchange_s_p99"]
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    one, other = (json.loads(run(*SMALL, "--seed", "5", "--json")) for _ in range(2))
+    one.pop("seconds_to_simulate"), other.pop("seconds_to_simulate")
+    assert one == other
+
+
+def test_the_tiny_trainer_learns() -> None:
+    report = json.loads(run("--peers", "2", "--hours", "0.2", "--sync-every", "60", "--trainer", "tiny", "--json"))
+    assert report["loss_last"] < report["loss_first"]
+
+
+def test_a_person_reads_lines() -> None:
+    assert "ledger        0 (balances)" in run(*SMALL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("--link", "cabel"), "cable"),
+        (("--trainer", "real"), "tiny"),
+        (("--hours", "0.01"), "--hours"),
+        (("--churn", "-1"), "0 to 60"),
+        (("--speeds", "0.5"), "1 to 1000"),
+        (("--peers", "0"), "4096"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_fix(arguments: tuple[str, ...], fix: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        run(*SMALL, *arguments)
+    assert fix in refused.value.fix
