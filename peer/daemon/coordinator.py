@@ -7,6 +7,7 @@ nothing was worked for is sat out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -192,7 +193,7 @@ class Coordinator:
 
     async def _finish(self, round_: int) -> None:
         self._set(Status.FINISHED, "finished; answering until the others are done")
-        await self._supervised(lambda: self._evaluate(round_))
+        await self._supervised(lambda: self._evaluate(round_, own_too=True))
         deadline = self._clock.now() + LINGER_S
         while self._clock.now() < deadline and self._view.others_training():
             if await self._leaving.within(0.5):
@@ -224,7 +225,7 @@ class Coordinator:
         """Play one round, or with a delay: until its work is on its way. The next one."""
         started = self._clock.now()
         key = RoundKey(round_, self._rounds.fragment_due(round_))
-        await self._flights.clear(key.fragment)
+        await self._flights.clear(key.fragment, patient=self._rounds.kind == "steps")
         due = self._rounds.due_at(round_) if self._rounds.kind == "seconds" else None
         self.live.due_at, self.live.phase = due, "training"
         flight = self._flights.begin(key, *self._window(started, due))
@@ -266,7 +267,15 @@ class Coordinator:
         steps = int(self._rounds.round_length) if due is None else None
         until = None if due is None else self._clock.raw(due)
         scale = self._orders.lr_scale(key.round)
-        return await self._leaving.unless(self._trainer.work(WorkRequest(key, steps, until, hold, lr_scale=scale)))
+        request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold))
+        return await self._leaving.unless(self._trainer.work(request))
+
+    def _pause_after(self, hold: bool) -> int | None:
+        """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they
+        would drift apart else. In seconds nobody waits."""
+        if hold or self._rounds.kind == "seconds":
+            return None
+        return int(self._plan.method.fragment_sync_delay)
 
     def _cut(self, work: Work) -> Cut:
         elements = self._outer.layout.fragment_elements(work.key.fragment)
@@ -325,11 +334,12 @@ class Coordinator:
 
     # -- the trainer -------------------------------------------------------------------------------------------------
 
-    async def _evaluate(self, round_: int) -> None:
+    async def _evaluate(self, round_: int, own_too: bool = False) -> None:
         self._tell("evaluating")
         async with self._landing.stepping:
             result = await self._trainer.evaluate(self._outer.params)
-        self._emit(events.Evaluated(round=round_, loss=result.loss, bits_per_byte=result.bits_per_byte))
+        own = (await self._trainer.evaluate(None)).loss if own_too else math.nan
+        self._emit(events.Evaluated(round=round_, loss=result.loss, bits_per_byte=result.bits_per_byte, own_loss=own))
 
     async def _supervised(self, call: Callable[[], Awaitable[None]]) -> None:
         try:

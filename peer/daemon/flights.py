@@ -86,6 +86,10 @@ class Landing:
         )
         self._care.well()
 
+    def release(self, key: RoundKey) -> None:
+        """The trainer need not wait for a result of this round."""
+        self._trainer.release(key)
+
     def sit_out(self, key: RoundKey, reason: str) -> None:
         """No outer step in this round; the work stays outstanding."""
         self._emit(events.SatOut(round=key.round, fragment=key.fragment, reason=reason))
@@ -142,6 +146,8 @@ class Flight:
             to_merge = await self._landing.land(session, ready, self.due_again)
         if to_merge:
             await self._landing.merge(ready.work, ready.merge)
+        else:
+            self._landing.release(ready.work.key)
 
 
 class Flights:
@@ -158,10 +164,12 @@ class Flights:
         self._flying[key.fragment] = key, flight
         return flight
 
-    async def clear(self, fragment: int) -> None:
-        """The fragment is due again: its exchange is given up if it is not done. Raises what went wrong in it."""
+    async def clear(self, fragment: int, *, patient: bool) -> None:
+        """The fragment is due again: unless we are patient, its exchange is given up if it is not done. Raises what
+        went wrong in it."""
         if fragment in self._flying:
-            self._flying[fragment][1].due_again.set()
+            if not patient:
+                self._flying[fragment][1].due_again.set()
             await self._ended(fragment)
 
     async def finish(self) -> None:

@@ -153,12 +153,16 @@ class Trainer(Protocol):
         one later snapshot of the fragment be out. Where a merge and a snapshot fall together, the merge comes first.
         `base` names the snapshot by its `processed`. Cancelled, it leaves the merge to come; a death takes it along."""
 
+    def release(self, key: RoundKey) -> None:
+        """Nothing will be applied for this snapshot: do not wait for it. Never raises."""
+
     def hold(self) -> None:
         """Stop at the next step boundary until the next `work`; what waits to be merged is merged there. Never
         raises."""
 
-    async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
-        """Loss of these parameters (whole model) on the fixed hold-out; the trainer's own params stay as they are."""
+    async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
+        """Loss of these parameters (whole model) on the fixed hold-out, None: of the trainer's own, which stay as they
+        are."""
 
     async def save(self, folder: Path) -> int:
         """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary; the token

@@ -4,6 +4,7 @@ Every field is flat and JSON-able. A field may be added with a default; a field 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -212,6 +213,8 @@ class Evaluated(Event):
     loss: float
     """Mean nats a token; NaN is written as null."""
     bits_per_byte: float
+    own_loss: float = math.nan
+    """Of the trainer's own `params`: told at the end of the run, else NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)

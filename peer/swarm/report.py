@@ -3,6 +3,7 @@ trusts a peer's own account of another, and killed peers count like the others."
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any
 
 import torch
 
-from peer.observe.events import Event, RoundDue, RoundEnded
+from peer.daemon.refound import digest_of
+from peer.observe.events import Evaluated, Event, RoundDue, RoundEnded
 from peer.observe.lines import read_lines
 from peer.observe.totals import Ledger, former, ledger, read_totals
 from peer.protocol.layout import Layout
@@ -50,6 +52,8 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
     joined = totals.joined_at
     code = daemon.exit_codes[-1] if daemon.exit_codes else None
     losses = [[round_, loss] for round_, loss, _ in totals.val_loss]
+    own = [event.own_loss for _, event in events if isinstance(event, Evaluated)]
+    outer = _saved_outer(folder, signed.run_id, layout) if code == 0 else None
     row = {
         "peer_id": peer_id,
         "exit_code": code,
@@ -63,11 +67,12 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
         "val_loss": losses,
         "val_loss_first": losses[0][1] if losses else None,
         "val_loss_last": losses[-1][1] if losses else None,
+        "val_loss_own": own[-1] if own and math.isfinite(own[-1]) else None,
+        "outer_digest": None if outer is None else digest_of(outer).hex(),
         "seconds_training": counters.seconds_training,
         "seconds_waiting": counters.seconds_waiting,
         "ledger": _numbers(book),
     }
-    outer = _saved_outer(folder, signed.run_id, layout) if code == 0 else None
     return PeerAccount(row, book, events, outer, killed_at)
 
 
@@ -95,9 +100,10 @@ def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
     return float(torch.stack(squares).mean().sqrt())
 
 
-def participation(accounts: Iterable[PeerAccount]) -> float | None:
-    """Exchanged peer-rounds over due ones, counted from outside: with n live peers a pair round has 2 * floor(n/2).
-    Live in a round: it was due there, and the peer was not killed before its deadline. None: no round had two peers."""
+def participation(accounts: Iterable[PeerAccount], topology: str) -> float | None:
+    """Exchanged peer-rounds over due ones, counted from outside: with n live peers a pair round has 2 * floor(n/2), a
+    group round n. Live in a round: it was due there, and the peer was not killed before its deadline. None: no round
+    had two peers."""
     live: dict[int, int] = {}
     exchanged: dict[int, int] = {}
     for peer in accounts:
@@ -106,7 +112,7 @@ def participation(accounts: Iterable[PeerAccount]) -> float | None:
         for _, event in peer.events:
             if isinstance(event, RoundEnded) and event.outcome == "exchanged":
                 exchanged[event.round] = exchanged.get(event.round, 0) + 1
-    due = sum(2 * (count // 2) for count in live.values())
+    due = sum(2 * (count // 2) if topology == "pair" else count for count in live.values() if count > 1)
     return sum(exchanged.values()) / due if due else None
 
 
@@ -123,7 +129,7 @@ def _live_rounds(peer: PeerAccount) -> set[int]:
 
 def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: list[PeerAccount]) -> dict[str, Any]:
     """The JSON object of `--report`."""
-    exchanges = signed.manifest.sync.preset != "none"
+    topology = resolve(signed.manifest.sync).topology
     losses = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0 and a.row["val_loss"]]
     books = [a.book for a in accounts]
     tokens = sum(a.row["tokens"] for a in accounts)
@@ -137,7 +143,7 @@ def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: lis
         "swarm": {
             "val_loss_mean": sum(losses) / len(losses) if losses else None,
             "replica_spread": replica_spread(a.outer for a in accounts),
-            "participation": participation(accounts) if exchanges else None,
+            "participation": participation(accounts, topology) if topology != "solo" else None,
             "tokens_per_s": tokens / busy if busy else 0.0,
             "ledger": {
                 "processed": sum(b.processed for b in books),

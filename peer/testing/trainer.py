@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,6 +78,9 @@ class VirtualTrainer(ABC):
         self._held_since: float | None = None
         self._goal: _Goal | None = None
         self._arrivals: list[_Arrival] = []
+        self._awaited: dict[int, int] = {}
+        """By fragment: the boundary, in steps in all, at which the trainer waits for a result."""
+        self._freed = asyncio.Event()
         self._account = Account(len(layout.fragments))
         self._tokens = self._steps = 0
         self._base = [0] * len(layout.fragments)
@@ -118,6 +122,7 @@ class VirtualTrainer(ABC):
         self._catch_up()
         self._cause, self._began, self._goal = cause, None, None
         self._arrivals.clear()
+        self._awaited.clear()
         self._dead.set_result(None)
 
     async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
@@ -159,14 +164,19 @@ class VirtualTrainer(ABC):
         self._arrivals.append(arrival)
         await self._at_boundary(at, arrival.done)
 
+    def release(self, key: RoundKey) -> None:
+        self._catch_up()
+        self._free(key.fragment)
+
     def hold(self) -> None:
         self._catch_up()
         self._goal, self._began = None, None
         self._merge_all()
 
-    async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
+    async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
         await self._breath()
-        return self._measure(outer_params)
+        self._catch_up()
+        return self._measure(self._params() if outer_params is None else outer_params)
 
     async def save(self, folder: Path) -> int:
         await self._breath()
@@ -227,7 +237,21 @@ class VirtualTrainer(ABC):
         """The first boundary that is not before this moment, in steps in all."""
         assert self._began is not None
         since, steps = self._began
-        return max(self._steps, steps + math.ceil((moment - since) / self._step_seconds - SLOP))
+        reached = min(steps + math.ceil((moment - since) / self._step_seconds - SLOP), self._limit())
+        return max(self._steps, int(reached))
+
+    def _limit(self) -> float:
+        """The boundary that is not passed before a result has come, in steps in all."""
+        return min(self._awaited.values(), default=math.inf)
+
+    def _free(self, fragment: int) -> None:
+        """The result is there, or will not come: a trainer that waited for it goes on from here."""
+        now, before = self._now(), self._limit()
+        self._awaited.pop(fragment, None)
+        if self._began is not None and before <= self._steps < self._limit():
+            self._waiting += now - self._moment(self._steps)
+            self._began = now, self._steps
+        self._freed.set()
 
     def _go_on(self) -> None:
         now = self._now()
@@ -253,25 +277,26 @@ class VirtualTrainer(ABC):
     # -- what happens there ------------------------------------------------------------------------------------------
 
     async def _at_boundary(self, at: int, done: asyncio.Future[T]) -> T:
-        dead, moment = self._dead, self._moment(at)
+        dead = self._dead
         assert dead is not None
-        sleeping = asyncio.ensure_future(self._clock.sleep(moment - self._now()))
-        try:
-            waits: set[asyncio.Future[Any]] = {sleeping, dead, done}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if not done.done() and not dead.done():
-                self._catch_up(moment)
-            if not done.done():
+        while not done.done():
+            if dead.done():
                 raise TrainerDied(self._cause)
-            return done.result()
-        finally:
-            sleeping.cancel()
+            moment = self._moment(at)
+            self._freed.clear()
+            paused = self._began is not None and self._steps >= self._limit() and at > self._steps
+            delay = self._freed.wait() if paused else self._clock.sleep(moment - self._now())
+            if not await _first(delay, dead, done) and not dead.done():
+                self._catch_up(0.0 if paused else moment)
+        return done.result()
 
     def _catch_up(self, moment: float = 0.0) -> None:
         """Everything that happens until now, which is `moment` at least, in its order."""
         while self._began is not None:
             since, steps = self._began
-            reached = steps + int((max(moment, self._now()) - since) / self._step_seconds + SLOP)
+            reached = int(
+                min(steps + int((max(moment, self._now()) - since) / self._step_seconds + SLOP), self._limit())
+            )
             following = min((arrival.at for arrival in self._arrivals), default=reached + 1)
             goal = self._goal
             if goal is not None and goal.at < following and goal.at <= reached:
@@ -314,6 +339,8 @@ class VirtualTrainer(ABC):
             self._held_since, self._began = self._moment(goal.at), None
         else:
             self.round, self.step_in_round = key.round + 1, 0
+            if goal.request.pause_after is not None:
+                self._awaited[key.fragment] = goal.at + goal.request.pause_after
         if not goal.done.done():
             goal.done.set_result(work)
 
@@ -330,6 +357,7 @@ class VirtualTrainer(ABC):
         merge_(self._params()[start:end], arrival.outer_params, arrival.alpha)
         self._account.rebase(fragment, arrival.base)
         self._base[fragment] = arrival.base
+        self._free(fragment)
         if self.round < arrival.next_round:
             self._end_waiting(self._now())
             self.round, self.step_in_round = arrival.next_round, 0
@@ -340,6 +368,16 @@ class VirtualTrainer(ABC):
         if self._held_since is not None:
             self._waiting += now - self._held_since
             self._held_since = None
+
+
+async def _first(delay: Coroutine[Any, Any, Any], *others: asyncio.Future[Any]) -> bool:
+    """Wait for the delay or one of the others; whether one of the others came."""
+    waiting = asyncio.ensure_future(delay)
+    try:
+        await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
+        return any(other.done() for other in others)
+    finally:
+        waiting.cancel()
 
 
 class FakeTrainer(VirtualTrainer):

@@ -90,9 +90,9 @@ class Child:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def post(self, op: str) -> None:
+    def post(self, op: str, **fields: Any) -> None:
         """A command without an answer."""
-        self._write({"op": op})
+        self._write({"op": op, **fields})
 
     async def call(self, op: str, *, silence_s: float | None = None, **fields: Any) -> Message:
         """The answer. Raises TrainerDied when the process is gone or goes, a PeerError it ended with, OSError when what

@@ -106,6 +106,7 @@ class TrainerProcess:
                 until=request.until,
                 hold=request.hold,
                 lr_scale=request.lr_scale,
+                pause_after=request.pause_after,
             )
         except asyncio.CancelledError:
             self.hold()
@@ -119,13 +120,19 @@ class TrainerProcess:
         """Cancelled, it leaves the merge to come."""
         await self._merge(key.fragment, outer_params, base=base, next_round=next_round, **asdict(merge))
 
+    def release(self, key: RoundKey) -> None:
+        if self._child is not None:
+            self._child.post("release", fragment=key.fragment)
+
     def hold(self) -> None:
         if self._child is not None:
             self._child.post("hold")
 
-    async def evaluate(self, outer_params: torch.Tensor) -> Evaluation:
+    async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
         self._alive()
         assert self._arena is not None
+        if outer_params is None:
+            return Evaluation(**await self._alive().call("evaluate", own=True))
         return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate"))
 
     async def save(self, folder: Path) -> int:

@@ -31,6 +31,9 @@ class WorkRequest:
     """Stop after the snapshot until `apply`; else go on training at once, in the round after `key.round`."""
     lr_scale: float = 1.0
     """Of the inner learning rate, from now on: the operator's word."""
+    pause_after: int | None = None
+    """Not held: train on for at most so many inner steps, then wait until the result of this snapshot is applied, or
+    `release` says that there will be none. None: never wait."""
 
 
 @dataclass(frozen=True, slots=True)

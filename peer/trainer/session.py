@@ -57,6 +57,7 @@ class Goal:
     steps: int | None
     until: float | None
     hold: bool
+    pause_after: int | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +99,8 @@ class Session:
         self._held_at: float | None = None
         self._account = Account(len(fragments))
         self._arrivals: list[Arrival] = []
+        self._awaited: dict[int, tuple[int, int]] = {}
+        """By fragment: the base of a snapshot whose result is waited for, and the steps to go on for meanwhile."""
         self._step_s = 0.0
         self._tokens_per_s = 0.0
         self._told_at = 0.0
@@ -109,6 +112,7 @@ class Session:
             "evaluate": self._evaluate,
             "save": self._save,
             "hold": self._hold,
+            "release": self._release,
         }
 
     def run(self) -> None:
@@ -116,7 +120,7 @@ class Session:
         while True:
             self._drain()
             self._pass_boundary()
-            if self._running:
+            if self._running and not self._paused():
                 self._rest(self._step())
             else:
                 self._handle(self._link.inbox.get())
@@ -157,7 +161,8 @@ class Session:
         """Answered by the snapshot."""
         self._end_waiting()
         where = message["round"], message["fragment"]
-        self._goal = Goal(message["id"], *where, message["steps"], message["until"], message["hold"])
+        rest = message["steps"], message["until"], message["hold"], message["pause_after"]
+        self._goal = Goal(message["id"], *where, *rest)
         self._running = True
         self._loop.lr_scale = message["lr_scale"]
         if message["round"] > self._loop.round:
@@ -178,7 +183,7 @@ class Session:
         return {"ok": {}}
 
     def _evaluate(self, message: Message) -> Message:
-        result = self._loop.evaluate(self._arena.inn)
+        result = self._loop.evaluate(self._loop.params if message.get("own") else self._arena.inn)
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
@@ -195,7 +200,21 @@ class Session:
         """The daemon gave up the work it asked for, or wants to go on later."""
         self._goal, self._running = None, False
 
+    def _release(self, message: Message) -> None:
+        self._go_on(message["fragment"])
+
     # -- training ----------------------------------------------------------------------------------------------------
+
+    def _paused(self) -> bool:
+        """Whether the next step has to wait for a result."""
+        waits = any(self._account.steps_since(f, base) >= steps for f, (base, steps) in self._awaited.items())
+        if waits and self._held_at is None:
+            self._held_at = time.monotonic()
+        return waits
+
+    def _go_on(self, fragment: int) -> None:
+        if self._awaited.pop(fragment, None) is not None and not self._paused():
+            self._end_waiting()
 
     def _reached(self, goal: Goal) -> bool:
         """Whether this boundary is the one: by count, or nearer to the moment than the next one would be."""
@@ -259,6 +278,8 @@ class Session:
         self._goal, self._running = None, not goal.hold
         if not goal.hold:
             self._loop.move_to(goal.round + 1, 0)
+            if goal.pause_after is not None:
+                self._awaited[fragment] = processed, goal.pause_after
         self._held_at = time.monotonic() if goal.hold else None
         work: dict[str, Any] = {
             "steps": tally.steps,
@@ -290,6 +311,7 @@ class Session:
         self._loop.merge(fragment, arrival.outer_params, arrival.merge.alpha)
         self._account.rebase(fragment, base)
         self._counters.rebase(fragment, base)
+        self._go_on(fragment)
         if self._loop.round < arrival.next_round:
             self._end_waiting()
             self._loop.move_to(arrival.next_round, 0)

@@ -76,9 +76,12 @@ class Stage:
         """Time is virtual: what is read between two calls can be foretold."""
         return isinstance(self.trainer, VirtualTrainer)
 
-    async def work(self, fragment: int, steps: int | None = None, *, hold: bool) -> Work:
+    async def work(
+        self, fragment: int, steps: int | None = None, *, hold: bool, pause_after: int | None = None
+    ) -> Work:
         steps = self.steps if steps is None else steps
-        work = await self.trainer.work(WorkRequest(RoundKey(self.round, fragment), steps, None, hold))
+        request = WorkRequest(RoundKey(self.round, fragment), steps, None, hold, pause_after=pause_after)
+        work = await self.trainer.work(request)
         self.round += 1
         return work
 
@@ -295,6 +298,28 @@ async def a_result_due_with_its_fragment_is_merged_first(stage: Stage) -> None:
     assert (second.steps, second.tokens) == (stage.steps, stage.steps * stage.tokens)
 
 
+async def paused_it_waits_for_the_result(stage: Stage) -> None:
+    before, _ = stage.counted()
+    first = await stage.work(0, 2, hold=False, pause_after=3)
+    request = stage.begin(stage.work(1, 9, hold=True))
+    await stage.until_steps(before + 5)
+    waited = stage.trainer.counters().seconds_waiting
+    await stage.clock.sleep(3 * STEP_S)
+    assert stage.counted() == (before + 5, (before * stage.tokens,) * 2), "three steps, and no more"
+    await stage.apply(first, stage.constant(0, 0.5), Merge(0.0, after_steps=3))
+    assert stage.trainer.counters().seconds_waiting >= waited + 3 * STEP_S - 0.01
+    second = await request
+    assert second.steps == 11
+    assert stage.counted()[1][0] == first.processed
+    third = await stage.work(0, 1, hold=False, pause_after=0)
+    request = stage.begin(stage.work(1, 4, hold=True))
+    await stage.clock.sleep(2 * STEP_S)
+    assert stage.counted()[0] == before + 12
+    stage.trainer.release(third.key)
+    assert (await request).processed == (before + 16) * stage.tokens
+    assert stage.counted()[1][0] == first.processed, "released, not merged"
+
+
 async def who_gives_up_a_call_breaks_nothing(stage: Stage) -> None:
     first = await stage.work(0, 2, hold=False)
     giving_up = asyncio.create_task(stage.apply(first, stage.constant(0, 0.5), Merge(0.0, after_steps=stage.delay)))
@@ -328,6 +353,7 @@ SCENES: tuple[Scene, ...] = (
     an_evaluation_disturbs_nothing_that_waits,
     a_result_may_come_after_the_next_snapshot,
     a_result_due_with_its_fragment_is_merged_first,
+    paused_it_waits_for_the_result,
     who_gives_up_a_call_breaks_nothing,
 )
 

@@ -30,7 +30,8 @@ STORE_S = 5.0
 WITHDRAW_S = 1.0
 HOLD_S = 600.0
 """While p2pd is being rebuilt, who was alive when it died is taken to be so, for this long."""
-HELD_LIFE_S = 15.0
+HELD_LIFE_S = 40.0
+"""Longer than it takes until the next look, which is half a minute later in long rounds."""
 
 log = logging.getLogger(__name__)
 

@@ -117,10 +117,10 @@ class Played:
         fragment: int = 0,
         hold: bool = True,
         lr_scale: float = 1.0,
+        pause_after: int | None = None,
     ) -> dict[str, Any]:
-        return self.call(
-            "work", steps=steps, until=until, round=round_, fragment=fragment, hold=hold, lr_scale=lr_scale
-        )
+        where = {"round": round_, "fragment": fragment, "lr_scale": lr_scale, "pause_after": pause_after}
+        return self.call("work", steps=steps, until=until, hold=hold, **where)
 
     def apply(
         self, params: torch.Tensor, base: int, next_round: int, fragment: int = 0, merge: Merge = AT_ONCE
@@ -287,6 +287,39 @@ def test_held_nothing_waits_for_steps_that_do_not_come(home: Path, data: Path) -
     assert (played.session._loop.round, played.session._loop.step_in_round) == (2, 0)
 
 
+def test_paused_it_waits_for_the_result_at_its_boundary_and_counts_the_waiting(home: Path, data: Path) -> None:
+    played = Played(home, data, HALVES)
+    played.start()
+    first = played.work(steps=4, fragment=0, hold=False, pause_after=3)
+    played.call_later("work", steps=4, until=None, round=1, fragment=1, hold=True, lr_scale=1.0, pause_after=None)
+    played.line.stop_at = -1
+    with pytest.raises(Idle):
+        played.session.run()
+    assert played.session._account.steps == 7, "three behind the snapshot, then nothing but waiting"
+    assert played.counters().seconds_waiting == 0
+    result = torch.zeros(HALVED.fragment_elements(0))
+    played.apply(result, first["processed"], 1, merge=Merge(0.0, after_steps=3))
+    assert played.counters().base == (4 * TOKENS, 0)
+    assert played.counters().seconds_waiting > 0
+    with pytest.raises(Idle):
+        played.session.run()
+    assert played.session._account.steps == 8
+
+
+def test_released_it_goes_on_without_a_result(home: Path, data: Path) -> None:
+    played = Played(home, data, HALVES)
+    played.start()
+    played.work(steps=2, fragment=0, hold=False, pause_after=0)
+    with pytest.raises(Idle):
+        played.session.run()
+    assert played.session._account.steps == 2
+    played.call_later("release", fragment=0)
+    with pytest.raises(Idle):
+        _run_steps(played, 3)
+    assert played.session._account.steps == 5
+    assert played.counters().base == (0, 0)
+
+
 def test_two_results_wait_at_once_and_each_comes_at_its_own_boundary(home: Path, data: Path) -> None:
     played = Played(home, data, HALVES)
     played.start()
@@ -330,6 +363,7 @@ def test_hold_ends_work_under_way(home: Path, data: Path) -> None:
             "fragment": 0,
             "hold": True,
             "lr_scale": 1.0,
+            "pause_after": None,
         },
         {"op": "hold"},
     ]
@@ -398,7 +432,8 @@ def test_what_falls_due_in_a_rest_is_done_then_and_does_not_end_the_rest(
     played.arena.in_slot(0).fill_(0.5)
     merge = Merge(0.0, after=1001.0)
     apply = {"id": 91, "op": "apply", "fragment": 0, "base": first["processed"], "next_round": 1, **asdict(merge)}
-    late = {"id": 92, "op": "work", "steps": 0, "until": None, "round": 1, "fragment": 1, "hold": False, "lr_scale": 1}
+    late = {"id": 92, "op": "work", "steps": 0, "until": None, "round": 1, "fragment": 1, "hold": False}
+    late |= {"lr_scale": 1.0, "pause_after": None}
     lull, told = Lull(monkeypatch, played, (0.25, apply), (2.0, late)), dict[int, float]()
     send = played.line.send
 
