@@ -42,7 +42,7 @@ class Catching:
         donors, failed = self._donors(key, roster), ""
         while donors:
             held = await self._held(donors, key.fragment)
-            base, holders = _most_common(held)
+            base, holders = _most_common(held, even_first=roster is not None)
             now = clock.now()
             settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
             if base is not None and settled:
@@ -97,11 +97,12 @@ def _part_s(nbytes: int) -> float:
     return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / ASSUMED_RATE
 
 
-def _most_common(held: Sequence[tuple[PeerRecord, Base]]) -> tuple[Base | None, list[PeerRecord]]:
-    """Among the states that a roster made: the one that most have; then the latest, then the one of smaller mark."""
+def _most_common(held: Sequence[tuple[PeerRecord, Base]], even_first: bool) -> tuple[Base | None, list[PeerRecord]]:
+    """The state that most have; then the latest, then the one of smaller mark. `even_first`: also one that no roster
+    made."""
     by_mark: dict[bytes, list[tuple[PeerRecord, Base]]] = {}
     for donor, base in held:
-        if base.electors:
+        if base.electors or even_first:
             by_mark.setdefault(base.mark(), []).append((donor, base))
     if not by_mark:
         return None, []

@@ -11,20 +11,22 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from peer.codec.every import EVERY
 from peer.daemon.care import Care
 from peer.daemon.conduct import Conduct
-from peer.daemon.exchange import Exchange, Offload
+from peer.daemon.exchange import Offload
 from peer.daemon.flights import Flight, Flights, Landing, Ready
+from peer.daemon.group import Group
+from peer.daemon.groups import Groups
 from peer.daemon.interfaces import Clock, Trainer, Transport, Work, WorkRequest
 from peer.daemon.leaving import Leaving
 from peer.daemon.match import Surroundings
 from peer.daemon.matchmaker import Matchmaker
 from peer.daemon.orders import FetchFounded, Orders, nowhere
 from peer.daemon.plan import Live, Plan
-from peer.daemon.topology import Alone, Pairs, Topology
+from peer.daemon.topologies import Parts, topology_of
 from peer.daemon.view import View
 from peer.errors import TrainerDied
+from peer.net.seal import Seal
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut, cut_work
@@ -66,10 +68,12 @@ class Coordinator:
         founded: bytes = b"",
         fetch_founded: FetchFounded = nowhere,
         conduct: Conduct | None = None,
+        seal: Seal | None = None,
     ) -> None:
         """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
         `on_boundary` is called between rounds, with the number of the next one. `founded`: digest of the state that
-        `outer` goes back to, if the operator had refounded the run; `fetch_founded` looks for such a state."""
+        `outer` goes back to, if the operator had refounded the run; `fetch_founded` looks for such a state. `seal`
+        signs rosters: groups need it."""
         self._plan = plan
         self._clock = clock
         self._trainer = trainer
@@ -88,28 +92,29 @@ class Coordinator:
         self._leaving = Leaving()
         self._round_seconds = 0.0
         self._care = Care(trainer, outer, emit, self._leaving, upto or {})
-        self._landing = Landing(trainer, outer, emit, offload, self._care, self.live)
-        self._flights = Flights(self._topology(transport, offload), self._landing)
-
-    def _topology(self, transport: Transport, offload: Offload) -> Topology:
-        plan = self._plan
-        if plan.method.topology == "solo":
-            return Alone(plan.method, self._outer)
-        assert plan.method.topology == "pair", plan.method
-        return Pairs(
-            plan.method,
-            plan.run_id,
-            self._outer,
-            self.matchmaker,
-            Exchange(transport, self._clock, EVERY[plan.method.codec], offload, plan.max_upload),
-            offload,
-            self._clock,
-            self._view,
-            self.conduct,
-            self._emit,
-            lambda: not self._leaving,
-            self._tell,
+        self._landing = Landing(trainer, outer, emit, offload, self._care, self.live, plan.me)
+        self._topology = topology_of(
+            Parts(
+                plan=plan,
+                outer=outer,
+                transport=transport,
+                clock=clock,
+                view=view,
+                conduct=self.conduct,
+                matchmaker=self.matchmaker,
+                offload=offload,
+                emit=emit,
+                seal=seal,
+                wanted=lambda: not self._leaving,
+                tell=self._tell,
+            )
         )
+        self._flights = Flights(self._topology, self._landing)
+
+    @property
+    def group(self) -> Group | None:
+        """Our part in a group, which answers the others; None in other topologies."""
+        return self._topology.group if isinstance(self._topology, Groups) else None
 
     # -- the whole run -----------------------------------------------------------------------------------------------
 
@@ -121,6 +126,7 @@ class Coordinator:
         self.live.round = first_round
         self._set(Status.TRAINING, "waiting for the others")
         await self._gate()
+        await self._follow_the_group(first_round)
         self._rebased()
         round_ = self._first_round(first_round)
         self._emit(events.TrainingBegan(round=round_))
@@ -138,6 +144,16 @@ class Coordinator:
             await self._flights.drop("the daemon stopped")
         if not self._leaving:
             await self._finish(round_)
+
+    async def _follow_the_group(self, round_: int) -> None:
+        """A newcomer to a group begins with the group's state, momentum included."""
+        if isinstance(self._topology, Groups) and await self._topology.begin():
+            await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
+
+    async def _start_anew(self, round_: int, reason: str) -> None:
+        """The trainer starts again from `outer_params`."""
+        self.drop_outstanding(reason)
+        await self._trainer.start(self._outer.params, round_, None)
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -206,10 +222,11 @@ class Coordinator:
         await self._flights.finish()
         round_, params = await self._orders.obey(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
-            self.drop_outstanding("the operator refounded the run")
             self._outer.params.copy_(params)
             self._outer.momentum.zero_()
-            await self._trainer.start(self._outer.params, round_, None)
+            if self.group is not None:
+                self.group.reset()
+            await self._start_anew(round_, "the operator refounded the run")
         self._rebased()
         self._set(Status.TRAINING, "training")
         return round_

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peer.daemon.care import Care
 from peer.daemon.exchange import Offload
@@ -21,7 +21,7 @@ from peer.errors import TrainerDied
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut
-from peer.protocol.messages import RoundKey
+from peer.protocol.messages import PeerId, RoundKey
 from peer.trainer.seam import Merge
 
 
@@ -49,7 +49,9 @@ class Landing:
         offload: Offload,
         care: Care,
         live: Live,
+        me: PeerId,
     ) -> None:
+        self._me = me
         self._trainer = trainer
         self._outer = outer
         self._emit = emit
@@ -61,29 +63,24 @@ class Landing:
         self.based_at: dict[int, float] = {}
         """Per fragment: when the snapshot was taken that its last outer step used; run time."""
 
-    async def land(self, session: Session, ready: Ready, due_again: asyncio.Event) -> bool:
-        """Exchange and outer step; whether there is something to merge."""
+    async def land(self, session: Session, ready: Ready, due_again: asyncio.Event) -> Merge | None:
+        """Exchange and outer step; how to merge what came of it, None: there is nothing."""
         work, cut = ready.work, ready.cut
         if work.steps == 0:
             self.sit_out(work.key, "no inner step was finished in it")
-            return False
+            return None
         got = await unless(due_again, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
         if got.outcome == "carried":
             self.sit_out(work.key, got.reason)
-            return False
+            return None
         await whole(self._step_and_journal(work, got))
         self.based_at[work.key.fragment] = ready.taken_at
-        return True
+        return replace(ready.merge, alpha=0.0) if got.replaces else ready.merge
 
     async def merge(self, work: Work, how: Merge) -> None:
         """Into the trainer's params. Raises TrainerDied."""
-        await self._trainer.apply(
-            work.key,
-            self._outer.fragment(work.key.fragment),
-            work.processed,
-            work.key.round + 1,
-            how,
-        )
+        key = work.key
+        await self._trainer.apply(key, self._outer.fragment(key.fragment), work.processed, key.round + 1, how)
         self._care.well()
 
     def release(self, key: RoundKey) -> None:
@@ -110,7 +107,8 @@ class Landing:
     def _journal(self, work: Work, got: Exchanged) -> None:
         key, report = work.key, got.report
         self._care.journaled(key.fragment, work.processed)
-        self._live.last_outcome, self._live.last_partner = got.outcome, got.partner or ""
+        others = " ".join(member for member in got.members if member != self._me)
+        self._live.last_outcome, self._live.last_partner = got.outcome, others
         self._live.last_seconds = report.seconds if report else 0.0
         assert got.outcome != "carried"
         self._emit(
@@ -118,12 +116,13 @@ class Landing:
                 round=key.round,
                 fragment=key.fragment,
                 outcome=got.outcome,
-                partner=got.partner or "",
+                partner=others,
                 reason=got.reason,
                 applied=got.applied,
                 dropped=got.dropped,
                 upto=work.processed,
                 steps=work.steps,
+                digest=got.digest().hex(),
                 bytes_sent=report.bytes_sent if report else 0,
                 bytes_received=report.bytes_received if report else 0,
                 seconds=report.seconds if report else 0.0,
@@ -143,11 +142,11 @@ class Flight:
     async def _fly(self, opened: AbstractAsyncContextManager[Session]) -> None:
         async with opened as session:
             ready = await self.ready
-            to_merge = await self._landing.land(session, ready, self.due_again)
-        if to_merge:
-            await self._landing.merge(ready.work, ready.merge)
-        else:
+            merge = await self._landing.land(session, ready, self.due_again)
+        if merge is None:
             self._landing.release(ready.work.key)
+        else:
+            await self._landing.merge(ready.work, merge)
 
 
 class Flights:

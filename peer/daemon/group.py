@@ -37,6 +37,8 @@ PARK_S = 10.0
 RESULT_FAR = 100.0
 """A result so many times larger than our own contribution is not applied."""
 AGAIN_S = 1.0
+LOST_TRIES = 3
+"""An owner that is lost so often has died: nobody waits for the end of the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Group:
         period = len(around.elements)
         self._quorums = [Quorum(period) for _ in around.elements]
         self._held: list[bytes] = [b""] * period
+        self._coming: list[Base | None] = [None] * period
+        """What the state will be when the owner has put in place what it was given; digest empty: not known."""
         self._leading = Leading(around, self._quorums)
         self._catching = Catching(around)
         self._desks: OrderedDict[RoundKey, Desk | None] = OrderedDict()
@@ -88,7 +92,11 @@ class Group:
 
     def holds(self, fragment: int, digest: bytes) -> None:
         """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
-        then do others get it from us."""
+        then do others get it from us, and only then does what made it count. From any thread."""
+        coming = self._coming[fragment]
+        if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
+            self._quorums[fragment].adopt(coming)
+            self._coming[fragment] = None
         self._held[fragment] = digest
 
     async def exchange(
@@ -97,7 +105,7 @@ class Group:
         """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
         the digest of the state that the gradient was taken against. The roster is there soon after `closes` (run time);
         after that it takes what the transfers take, bounded by measured rates. A cancelled call leaves nothing running,
-        and costs the others our shard.
+        and costs the others our shard. Step with the result, then call `holds`.
 
         Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
         around = self._around
@@ -105,7 +113,8 @@ class Group:
         assert finite(gradient), "the trainer never leaves params that are not finite"
         assert tokens > 0, tokens
         quorum = self._quorums[key.fragment]
-        self._held[key.fragment] = base
+        self.holds(key.fragment, base)
+        self._coming[key.fragment] = None  # the last result was not applied
         self._latest = key if self._latest is None else max(self._latest, key)
         self._begun.add(key)
         try:
@@ -119,7 +128,7 @@ class Group:
             forget(self._desks, lambda desk: desk is None or desk.over)
             self._bell.ring()
         if averaged.spans:
-            quorum.applied(key.round, roster.members)
+            self._coming[key.fragment] = Base(b"", roster.members, key.round)
         return averaged
 
     async def catch_up(
@@ -131,16 +140,21 @@ class Group:
 
         roster: that of `Stale`; None at the start of a peer that has its state from a donor or a checkpoint. settle_s:
         how long to wait for the members to apply the round at hand. Raises PartnerLost."""
+        if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
+            settle_s = 0.0  # it was only made to say whose state counts: no result will come of it
         found = await self._catching.fetch(key, roster, own, settle_s)
         if found is None:
             return None
         base, values = found
-        self._quorums[key.fragment].adopt(base)
+        if values is None:
+            self._quorums[key.fragment].adopt(base)
+        self._coming[key.fragment] = None if values is None else base
         return values
 
     def reset(self) -> None:
         """The operator set a state: what was agreed before counts no more."""
         self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
+        self._coming[:] = [None] * len(self._coming)
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -193,7 +207,7 @@ class Group:
             return _Given(why=f"{shard.owner}: its address is not known")
         payload = await around.offload(lambda: around.codec.encode(part))
         sink = BufferSink(around.result_codec.nbytes(shard.elements))
-        given, sending = _Given(), True
+        given, sending, lost = _Given(), True, 0
         while (left_s := until - around.clock.now()) > 0:
             opening = Opening(roster.key, roster.name(), shard.index, tokens, len(payload) if sending else 0)
             source = BytesSource(payload) if sending else None
@@ -210,8 +224,8 @@ class Group:
                 around.conduct.offence(shard.owner, code, str(error))
                 return _Given(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
-                given.why = f"{shard.owner}: {error}"
-                if owner.peer_id not in around.view.peers:
+                given.why, lost = f"{shard.owner}: {error}", lost + 1
+                if lost == LOST_TRIES:
                     return given
             else:
                 us = roster.members.index(around.me) in named

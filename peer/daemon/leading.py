@@ -90,9 +90,10 @@ class Leading:
         """Whether we may act on this roster. Raises NoRoster or Stale."""
         quorum, live = self._quorums[join.key.fragment], len(self._around.live())
         why = quorum.lacking(join.key.round, roster.members, live)
-        if self._around.me not in roster.members and roster.base.mark() != join.base.mark():
-            if not why or roster.base.since > join.base.since:  # nobody goes back to a state of too few
-                raise Stale("the group builds on another state of the fragment than ours", roster)
+        ours, theirs = join.base, roster.base
+        beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
+        if theirs.mark() != ours.mark() and (not why or beside or theirs.since > ours.since):  # never back to too few
+            raise Stale("the group builds on another state of the fragment than ours", roster)
         if why:
             raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
         if self._around.me not in roster.members:
@@ -181,12 +182,18 @@ class Leading:
         collecting.on_join(around.me, seeking.join, clock.now())
         self._bell.ring()
         while (roster := collecting.closed(around.live(), now := clock.now())) is None:
-            if collecting.hopeless(now):
-                raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
+            if collecting.hopeless(around.live(), now):
+                if (roster := collecting.rally()) is not None:
+                    return self._signed(roster)
+                if now >= closes:
+                    raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
             await self._bell.wait(min(collecting.next_at() - now, LOOK_S))
         self._grace.observe(collecting.last_slack())
+        return self._signed(roster)
+
+    def _signed(self, roster: Roster) -> tuple[SignedRoster, Roster]:
         raw = roster.to_bytes()
-        return SignedRoster(raw, around.seal.sign(raw)), roster
+        return SignedRoster(raw, self._around.seal.sign(raw)), roster
 
     def _enough(self, key: RoundKey) -> _Enough:
         return _Enough(self._quorums[key.fragment], key.round, self._around)

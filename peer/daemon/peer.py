@@ -33,6 +33,7 @@ from peer.daemon.view import LOOK_EVERY_S, View, lifetime, pace
 from peer.daemon.waiting import check_clock
 from peer.errors import ExchangeError, ManifestError, PeerError
 from peer.net.directory.record import seal
+from peer.net.seal import KeySeal
 from peer.observe import events
 from peer.observe.journal import Journal
 from peer.observe.tally import Tally
@@ -255,6 +256,7 @@ class PeerDaemon:
             founded=self._founded_on(state, amendments),
             fetch_founded=lambda digest: self._fetch_founded(digest, founded_states),
             conduct=self._conduct,
+            seal=KeySeal(node.identity),
         )
         self._journal.append(
             events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why)
@@ -280,7 +282,7 @@ class PeerDaemon:
         view = self._view
         assert view is not None
         self._coordinator = coordinator
-        node.donor.matchmaker = coordinator.matchmaker
+        node.donor.matchmaker, node.donor.group = coordinator.matchmaker, coordinator.group
         amendments = node.donor.amendments
         assert amendments is not None
         view.banned = lambda peer: peer in amendments.ruling(coordinator.live.round).banned

@@ -42,10 +42,13 @@ class Exchanged:
     applied: int = 0
     """Of the work, in tokens x elements."""
     dropped: int = 0
-    partner: PeerId | None = None
-    members: int = 0
-    """Of the group, ourselves included."""
+    members: tuple[PeerId, ...] = ()
+    """Who exchanged, ourselves included."""
     report: SwapReport | None = None
+    replaces: bool = False
+    """Our state was replaced by another: the trainer keeps nothing of its own."""
+    digest: Callable[[], bytes] = bytes
+    """In groups, after the step: of the fragment's state."""
 
 
 class Topology(Protocol):
@@ -128,6 +131,7 @@ class Pairs:
 
     method: Method
     run_id: RunId
+    me: PeerId
     outer: OuterState
     matchmaker: Matchmaker
     swaps: Exchange
@@ -184,7 +188,7 @@ class PairRound:
             def step(outer: OuterState, theirs: Tensor = theirs) -> None:
                 pair_step(pairs.method, outer, fragment, own, theirs)
 
-            return Exchanged("exchanged", "", step, cut.applied, cut.dropped, partner, 2, report)
+            return Exchanged("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
         if refusal:
             return self._alone.stepped(work, cut, "refused", refusal)
         return self._alone.stepped(work, cut, "solo", self._match.why_alone())

@@ -204,7 +204,10 @@ class GroupCalls:
     ) -> Receipt:
         assert opening.nbytes == (source.nbytes if source is not None else 0)
 
+        connected = asyncio.Event()
+
         async def call(connection: Connection) -> Receipt:
+            connected.set()
             began = time.monotonic()
             stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
             with Ended(stream):
@@ -213,7 +216,7 @@ class GroupCalls:
                 await receive_payload(reader(stream), sink, self._caps)
             return Receipt(named, opening.nbytes, sink.nbytes, time.monotonic() - began)
 
-        return await self._with_token(owner, call, timeout_s)
+        return await _if_connected(connected, self._with_token(owner, call, timeout_s))
 
     async def _until_result(self, stream: Any, source: Source | None, sink: Sink) -> tuple[int, ...]:
         """Sends when the owner says so; who is named, when the result begins."""
@@ -233,6 +236,23 @@ class GroupCalls:
                 await asyncio.wait({sending})
                 if not sending.cancelled():
                     sending.exception()  # a broken connection shows on our reading side as well
+
+
+async def _if_connected(connected: asyncio.Event, call: Awaitable[T]) -> T:
+    """The call may take long; to reach the owner it may not."""
+    running = asyncio.ensure_future(call)
+    waiting = asyncio.ensure_future(connected.wait())
+    try:
+        await asyncio.wait({running, waiting}, timeout=STALL_S, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and not connected.is_set():
+            raise PartnerSilent(f"the owner of a shard could not be reached within {STALL_S:.0f} s")
+        return await running
+    finally:
+        running.cancel()
+        waiting.cancel()
+        await asyncio.wait({running, waiting})
+        if not running.cancelled():
+            running.exception()  # where it came too late to be raised
 
 
 async def _reply(read: Read) -> bytes:

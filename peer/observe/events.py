@@ -96,7 +96,7 @@ class RoundEnded(Event):
     """Index into the layout."""
     outcome: Outcome
     partner: str
-    """Peer id; empty unless exchanged."""
+    """Peer ids of the others, with spaces between; empty unless exchanged."""
     reason: str
     """Why not exchanged, for a person; empty when it was."""
     applied: int
@@ -111,6 +111,8 @@ class RoundEnded(Event):
     bytes_received: int
     seconds: float
     """Of the transfer."""
+    digest: str = ""
+    """In groups: of the fragment's state from now on, the same on every member."""
 
 
 @dataclass(frozen=True, kw_only=True)

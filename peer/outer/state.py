@@ -105,6 +105,12 @@ class OuterState:
         is the snapshot of the fragment, flat fp32; share as in `step`."""
         return pseudo_gradient_(own, self.fragment(fragment), share)
 
+    def put(self, fragment: int, params: Tensor, momentum: Tensor) -> None:
+        """Take over another peer's state of a fragment, flat fp32 both. Around it `stepping`, as around a step."""
+        outer, own_momentum = self._views(fragment)
+        outer.copy_(params)
+        own_momentum.copy_(momentum)
+
     def descend(
         self,
         fragment: int,

@@ -100,13 +100,8 @@ class Quorum:
         self._pending.append((round_, members))
         del self._pending[:-SIZES]
 
-    def applied(self, round_: int, members: tuple[PeerId, ...]) -> None:
-        """We hold a result of this roster: it made our state."""
-        self._electors, self._since = members, round_
-        self._pending.clear()
-
     def adopt(self, base: Base) -> None:
-        """We caught up: the state is another's, and so are its electors."""
+        """The state is now this one, by our own step or because we caught up; its electors are ours."""
         self._electors, self._since = base.electors, base.since
         self._pending.clear()
 

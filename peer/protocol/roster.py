@@ -218,9 +218,27 @@ class Collecting:
             return None
         return self._winner()
 
-    def hopeless(self, now: float) -> bool:
-        """The window is over without a quorum."""
-        return self._quorum_at is None and now >= self.closes_at
+    def hopeless(self, live: Collection[PeerId], now: float) -> bool:
+        """There will be no quorum on any base: the window is over, or everybody has joined."""
+        return self._quorum_at is None and (now >= self.closes_at or self._joined.keys() >= set(live))
+
+    def rally(self) -> Roster | None:
+        """When enough have come, but split over several bases (each missed other shards of a round): a roster too small
+        for a result, by which the others learn whose state to fetch. The latest base; then the one that most have."""
+        joined, by_mark = tuple(self._joined), self._by_mark()
+        bases = {mark: self._joined[peers[0]].base for mark, peers in by_mark.items()}
+        founded = any(base.electors for base in bases.values())
+        fit = [mark for mark, base in bases.items() if (base.electors or not founded) and self.enough(base, joined)]
+        if len(bases) < 2 or not fit:
+            return None
+        mark = min(fit, key=lambda mark: (-bases[mark].since, -len(by_mark[mark]), mark))
+        return self._roster(bases[mark], by_mark[mark][:MAX_MEMBERS])
+
+    def _by_mark(self) -> dict[bytes, list[PeerId]]:
+        by_mark: dict[bytes, list[PeerId]] = {}
+        for peer, joined in self._joined.items():
+            by_mark.setdefault(joined.base.mark(), []).append(peer)
+        return by_mark
 
     def next_at(self) -> float:
         """When to look again although nobody joins."""
@@ -245,9 +263,7 @@ class Collecting:
     def _winner(self) -> Roster | None:
         """On the base that most have, of those that enough have; then the later one, then ours, then the smaller mark.
         One without electors counts only while nobody names any: newcomers may be more, and know less."""
-        by_mark: dict[bytes, list[PeerId]] = {}
-        for peer, joined in self._joined.items():
-            by_mark.setdefault(joined.base.mark(), []).append(peer)
+        by_mark = self._by_mark()
         own = self._joined[self.me].base.mark() if self.me in self._joined else b""
         founded = any(joined.base.electors for joined in self._joined.values())
         best: tuple[tuple[int, int, bool, bytes], Base, list[PeerId]] | None = None

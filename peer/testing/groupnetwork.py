@@ -71,16 +71,20 @@ class MemoryGroup:
 
     async def _contribute(self, owner: PeerId, opening: Opening, source: Source | None, sink: Sink) -> Receipt:
         began = self._clock.now()
-        group = self._group(await self._network.reach(self._me, owner))
-        seat = await self._watched(owner, group.on_contribution(self._me, opening))
+        group = self._group(await _bounded(self._network.reach(self._me, owner), STALL_S, owner))
+        result = await self._watched(owner, self._served(group, owner, opening, source))
+        await self._take(owner, result, sink)
+        return Receipt(result.named, opening.nbytes, sink.nbytes, self._clock.now() - began)
+
+    async def _served(self, group: GroupHandler, owner: PeerId, opening: Opening, source: Source | None) -> ShardResult:
+        """The owner's side, up to the result."""
+        seat = await group.on_contribution(self._me, opening)
         try:
             if seat.sink is not None and source is not None:
                 await self._send(owner, seat, self._network.tamper(self._me, source), opening)
-            result = await self._watched(owner, seat.result())
+            return await seat.result()
         finally:
             seat.leave()
-        await self._take(owner, result, sink)
-        return Receipt(result.named, opening.nbytes, sink.nbytes, self._clock.now() - began)
 
     async def _send(self, owner: PeerId, seat: Seat, source: Source, opening: Opening) -> None:
         assert seat.sink is not None

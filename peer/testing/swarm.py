@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
 import random
 from collections.abc import Callable, Container, Iterable
 from typing import cast
@@ -50,6 +51,19 @@ def layout_of(method: Method, elements: int = 16) -> Layout:
     return Layout(tensors, tuple((number, number + 1) for number in range(method.fragments)))
 
 
+class PlainSeal:
+    """Signs for peers that have no key: quick, and good enough where nobody forges."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+
+    def sign(self, raw: bytes) -> bytes:
+        return hashlib.blake2b(raw, key=self._me.encode()[:64], digest_size=64).digest()
+
+    def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool:
+        return PlainSeal(peer).sign(raw) == signature
+
+
 class SimulatedSwarm:
     """`count` peers on one network."""
 
@@ -70,10 +84,12 @@ class SimulatedSwarm:
         eval_every: int = 10,
         first: torch.Tensor | None = None,
         make_trainer: MakeTrainer | None = None,
+        min_peers: int = 1,
     ) -> None:
         """`only_dial_out`: numbers of the peers nobody can open a connection to. `links`: of all peers, or by number.
         `bucket`: see `MemoryDirectoryHub`.
-        `first`: outer_params all begin with (flat fp32; zeros). `make_trainer`: with number, layout and clock."""
+        `first`: outer_params all begin with (flat fp32; zeros). `make_trainer`: with number, layout and clock.
+        `min_peers`: the first round waits until so many know of each other."""
         self.network = Network(dialable=lambda peer: number_of(peer) not in only_dial_out, rng=random.Random(seed))
         self.network.link = links if isinstance(links, Link) else self.network.link
         self.states: dict[bytes, torch.Tensor] = {}
@@ -81,7 +97,7 @@ class SimulatedSwarm:
         self.hub = MemoryDirectoryHub(VirtualClock().now, bucket)
         self.layout = layout or layout_of(method)
         self.method, self._rounds, self.total_rounds = method, rounds, total_rounds
-        self._seed, self._eval_every = seed, eval_every
+        self._seed, self._eval_every, self._min_peers = seed, eval_every, min_peers
         self._first = torch.zeros(self.layout.elements) if first is None else first
         if missing_views > 0:
             self.hub.hide = self._views_missing(missing_views, seed)
@@ -149,7 +165,9 @@ class SimulatedSwarm:
         view = life.view = View(
             life.directory, clock, life.rng, lambda: self._record(peer, life), look_every_s=self._pace()
         )
-        plan = Plan(RUN, peer.peer_id, self.method, self.total_rounds, eval_every=self._eval_every, min_peers=1)
+        plan = Plan(
+            RUN, peer.peer_id, self.method, self.total_rounds, eval_every=self._eval_every, min_peers=self._min_peers
+        )
 
         async def keep(round_: int) -> None:
             if clock.now() >= peer.kept.due:
@@ -170,9 +188,10 @@ class SimulatedSwarm:
             upto=dict(peer.totals().upto),
             ruling=life.amendments.ruling,
             fetch_founded=self._fetch_founded,
+            seal=PlainSeal(peer.peer_id),
         )
         view.banned = lambda other: other in life.amendments.ruling(coordinator.live.round).banned
-        life.donor.matchmaker = coordinator.matchmaker
+        life.donor.matchmaker, life.donor.group = coordinator.matchmaker, coordinator.group
         life.donor.give(outer, lambda: coordinator.live.round, clock.now)
         return coordinator
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from tests.fuzz import directory, disk, papers, wire
+from tests.fuzz import directory, disk, groups, papers, wire
 from tests.fuzz.engine import Target
 
 MAKERS = {
-    maker.__name__.replace("_", "-"): maker for module in (wire, directory, papers, disk) for maker in module.TARGETS
+    maker.__name__.replace("_", "-"): maker
+    for module in (wire, groups, directory, papers, disk)
+    for maker in module.TARGETS
 }
 
 

@@ -22,11 +22,16 @@ from peer.testing.clock import VirtualClock, run_virtual
 from peer.testing.swarm import SimulatedSwarm
 from peer.testing.trainer import FakeTrainer
 from tests.golden.driver import layout_of
-from tests.golden.games import CUTS
 from tests.golden.reference import Game, Span, check, play
 
 STEP_S = 1.0
+CUTS = {1: ((0, 700),), 2: ((0, 300), (300, 700)), 3: ((0, 129), (129, 400), (400, 700))}
+"""Of which a group's members own several shards."""
 PERIODS = 3
+
+
+def spans_of(method: Method) -> tuple[Span, ...]:
+    return CUTS[method.fragments]
 
 
 class ScriptedTrainer(FakeTrainer):
@@ -74,7 +79,7 @@ def simulate(method: Method, peers: int, updates: NDArray[np.float64], first: ND
     """`updates`: [T, M, N]. All peers step in time."""
 
     async def main() -> Played:
-        spans = CUTS[method.fragments]
+        spans = spans_of(method)
 
         def trainer(number: int, layout: Layout, clock: VirtualClock) -> FakeTrainer:
             return ScriptedTrainer(layout, clock, updates[:, number])
@@ -88,6 +93,7 @@ def simulate(method: Method, peers: int, updates: NDArray[np.float64], first: ND
             layout=layout_of(spans),
             first=torch.tensor(first, dtype=torch.float32),
             make_trainer=trainer,
+            min_peers=peers,
         )
         played = Played(swarm, {})
         watching = asyncio.create_task(_watch(swarm, played.trajectory))
@@ -113,7 +119,7 @@ def meetings(swarm: SimulatedSwarm, rounds: int) -> tuple[tuple[tuple[int, ...],
 
 def game_of(method: Method, updates: NDArray[Any], first: NDArray[Any], swarm: SimulatedSwarm) -> Game:
     rounds = PERIODS * method.fragments
-    spans: tuple[Span, ...] = CUTS[method.fragments]
+    spans = spans_of(method)
     return Game(
         rule=method.rule,
         outer_lr=method.outer_lr,
@@ -126,6 +132,7 @@ def game_of(method: Method, updates: NDArray[Any], first: NDArray[Any], swarm: S
         start=np.repeat(first[None], updates.shape[1], axis=0),
         updates=updates,
         meetings=meetings(swarm, rounds),
+        tokens=np.ones((rounds, updates.shape[1])) if method.topology == "group" else None,
     )
 
 
@@ -137,7 +144,7 @@ def until_held(trajectory: dict[tuple[int, int], Any], game: Game) -> dict[tuple
 
 def drawn(seed: int, method: Method, peers: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rng = np.random.default_rng(seed)
-    elements = CUTS[method.fragments][-1][1]
+    elements = spans_of(method)[-1][1]
     updates = 0.1 * rng.normal(size=(int(method.sync_every) * PERIODS, peers, elements))
     return updates.astype(np.float32).astype(np.float64), rng.normal(size=elements).astype(np.float32).astype(float)
 
@@ -147,6 +154,8 @@ def cases() -> dict[str, tuple[SyncSection, int]]:
 
     def case(name: str, peers: int, **sync: Any) -> None:
         codecs = {} if sync["preset"] == "none" else {"codec": "fp32"}
+        if sync["preset"].endswith("diloco"):
+            codecs["result_codec"] = "fp32"
         made[name] = SyncSection(clock="steps", sync_every=6, **codecs, **sync), peers
 
     for peers in (2, 3, 5):
@@ -167,6 +176,13 @@ def cases() -> dict[str, tuple[SyncSection, int]]:
         fragments=2,
         fragment_sync_delay=2,
     )
+    for peers in (2, 4, 5):
+        case(f"diloco of {peers}", peers, preset="diloco", outer_momentum=0.9)
+    for fragments, delay, alpha in [(2, 0, 0.0), (2, 1, 0.5), (2, 3, 0.0), (3, 2, 0.5), (3, 3, 0.0)]:
+        name = f"streaming-diloco, {fragments} fragments, delay {delay}, alpha {alpha}"
+        layout = {"fragments": fragments, "fragments_apart": False, "fragment_layout": "balanced"}
+        merge = {"fragment_sync_delay": delay, "fragment_update_alpha": alpha}
+        case(name, 3, preset="streaming-diloco", **layout, **merge)
     return made
 
 
@@ -178,5 +194,8 @@ def test_the_coordinator_plays_the_equations(sync: SyncSection, peers: int) -> N
     game = game_of(method, updates, first, played.swarm)
     expected = {at: moment for at, moment in play(game).items() if at[1] < len(updates)}
     check(until_held(played.trajectory, game), expected, game)
+    if method.topology == "group":
+        everybody = tuple(range(peers))
+        assert all(round_ == (everybody,) for round_ in game.meetings), game.meetings
     if method.topology == "pair":
         assert sum(len(meeting) == 2 for round_ in game.meetings for meeting in round_) >= PERIODS * (peers // 2)

@@ -162,3 +162,11 @@ def test_fragments_step_at_once_in_threads() -> None:
         alone.step(fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
     assert torch.equal(state.params, alone.params)
     assert torch.equal(state.momentum, alone.momentum)
+
+
+def test_what_is_taken_over_is_the_others_state_of_that_fragment_alone() -> None:
+    own, other = fresh(1), fresh(2)
+    before = own.digest(0)
+    own.put(1, other.fragment(1).clone(), other.momentum[slice(*other.layout.fragment_span(1))].clone())
+    assert own.digest(1) == other.digest(1)
+    assert own.digest(0) == before != other.digest(0)

@@ -1,0 +1,144 @@
+"""The topology `group` as the coordinator sees it: everybody of a round averages pseudo-gradients and takes the same
+outer step (`peer.daemon.group` does the exchange).
+
+What happens on failure: without a roster nothing is stepped and the work stays; a shard whose owner died is left as it
+was and its work dropped; who holds another state than the group fetches the group's and drops its work, by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from torch import Tensor
+
+from peer.daemon.exchange import Offload
+from peer.daemon.group import Averaged, Group
+from peer.daemon.interfaces import Work
+from peer.daemon.topology import Exchanged
+from peer.errors import ExchangeError, NoRoster, Stale
+from peer.outer.state import OuterState
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import RoundKey
+from peer.protocol.roster import Roster
+from peer.run.method import Method
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """DiLoCo's topology."""
+
+    method: Method
+    outer: OuterState
+    group: Group
+    offload: Offload
+    wanted: Callable[[], bool]
+    """Whether we still take part: not when we are leaving."""
+    tell: Callable[[str], None]
+    """Told what is going on, for `peer status`."""
+
+    @asynccontextmanager
+    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
+        yield GroupRound(self, key, opens_at)
+
+    async def begin(self) -> bool:
+        """Our state came from a donor or a checkpoint, without momentum or of an earlier round: take over what the
+        group has, if there is a group already. Whether our state has changed."""
+        changed = False
+        for fragment in range(len(self.outer.layout.fragments)):
+            self.tell(f"asking the group for its state of fragment {fragment}")
+            own = await self.digest(fragment)
+            self.group.holds(fragment, own)
+            with suppress(ExchangeError):  # then we are told in the first round that ours is stale
+                if (found := await self.group.catch_up(RoundKey(0, fragment), None, own)) is not None:
+                    with self.outer.stepping():
+                        await self.offload(partial(self.take_over, self.outer, fragment, found))
+                    changed = True
+        return changed
+
+    def take_over(self, outer: OuterState, fragment: int, found: tuple[Tensor, Tensor]) -> None:
+        """The group's state of a fragment becomes ours."""
+        outer.put(fragment, *found)
+        self.group.holds(fragment, outer.digest(fragment))
+
+    async def digest(self, fragment: int) -> bytes:
+        return await self.offload(lambda: self.outer.digest(fragment))
+
+
+class GroupRound:
+    """One round's average."""
+
+    def __init__(self, groups: Groups, key: RoundKey, opens_at: float) -> None:
+        self._groups = groups
+        self._key = key
+        self._opens_at = opens_at
+
+    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+        groups, fragment = self._groups, self._key.fragment
+        if not groups.wanted():
+            return Exchanged("carried", "we are leaving")
+        groups.tell("exchanging with the group")
+        gradient = await groups.offload(lambda: self._gradient(work, cut))
+        base = await groups.digest(fragment)
+        weight = max(1, round(work.tokens * cut.share))
+        try:
+            got = await groups.group.exchange(self._key, gradient, base, weight, self._opens_at, closes_at)
+        except Stale as stale:
+            return await self._catch_up(stale, cast(Roster, stale.roster), cut)
+        except NoRoster as none:
+            return Exchanged("carried", str(none))
+        if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
+            return Exchanged("carried", got.reason or "no shard had a result")
+        return self._stepped(got, cut)
+
+    def late(self, work: Work, cut: Cut) -> Exchanged:
+        dropped = cut.applied + cut.dropped
+        return Exchanged("refused", "the fragment was due again", dropped=dropped, digest=self._held)
+
+    def _gradient(self, work: Work, cut: Cut) -> Tensor:
+        return self._groups.outer.pseudo_gradient(self._key.fragment, work.params.clone(), cut.share)
+
+    async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut) -> Exchanged:
+        groups, fragment = self._groups, self._key.fragment
+        try:
+            found = await groups.group.catch_up(self._key, roster, await groups.digest(fragment))
+        except ExchangeError as error:
+            return Exchanged("carried", f"{stale}; its state could not be had: {error}")
+        if found is None:
+            return Exchanged("carried", f"{stale}; meanwhile it is the same as ours")
+        step = partial(groups.take_over, fragment=fragment, found=found)
+        dropped = cut.applied + cut.dropped
+        return Exchanged("refused", str(stale), step, dropped=dropped, replaces=True, digest=self._held)
+
+    def _stepped(self, got: Averaged, cut: Cut) -> Exchanged:
+        groups, fragment, method = self._groups, self._key.fragment, self._groups.method
+        elements = groups.outer.layout.fragment_elements(fragment)
+        applied = cut.applied * sum(end - start for start, end in got.named) // elements
+
+        def step(outer: OuterState) -> None:
+            outer.descend(
+                fragment,
+                got.mean,
+                got.spans,
+                rule=method.rule,
+                outer_lr=method.outer_lr,
+                outer_momentum=method.outer_momentum,
+            )
+            groups.group.holds(fragment, outer.digest(fragment))
+
+        return Exchanged(
+            "exchanged",
+            got.reason,
+            step,
+            applied=applied,
+            dropped=cut.applied + cut.dropped - applied,
+            members=got.members,
+            report=got.report,
+            digest=self._held,
+        )
+
+    def _held(self) -> bytes:
+        held = self._groups.group.on_held(self._key.fragment)
+        return b"" if held is None else held.digest

@@ -1,0 +1,91 @@
+"""The topology that a method names, built around a peer's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peer.codec.every import EVERY
+from peer.daemon.conduct import Conduct
+from peer.daemon.exchange import Exchange, Offload
+from peer.daemon.group import Group
+from peer.daemon.grouping import GroupAround
+from peer.daemon.groups import Groups
+from peer.daemon.interfaces import Clock, Transport
+from peer.daemon.matchmaker import Matchmaker
+from peer.daemon.plan import Plan
+from peer.daemon.topology import Alone, Pairs, Topology
+from peer.daemon.view import View
+from peer.net.seal import Seal
+from peer.observe import events
+from peer.outer.state import OuterState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a topology is built from. `seal`: needed for groups only."""
+
+    plan: Plan
+    outer: OuterState
+    transport: Transport
+    clock: Clock
+    view: View
+    conduct: Conduct
+    matchmaker: Matchmaker
+    offload: Offload
+    emit: Callable[[events.Event], None]
+    seal: Seal | None
+    wanted: Callable[[], bool]
+    """Whether others are still looked for: not when we are leaving."""
+    tell: Callable[[str], None]
+    """Told what is going on, for `peer status`."""
+
+
+def topology_of(parts: Parts) -> Topology:
+    method = parts.plan.method
+    if method.topology == "solo":
+        return Alone(method, parts.outer)
+    return _pairs(parts) if method.topology == "pair" else _groups(parts)
+
+
+def _pairs(parts: Parts) -> Pairs:
+    plan = parts.plan
+    codec = EVERY[plan.method.codec]
+    return Pairs(
+        method=plan.method,
+        run_id=plan.run_id,
+        me=plan.me,
+        outer=parts.outer,
+        matchmaker=parts.matchmaker,
+        swaps=Exchange(parts.transport, parts.clock, codec, parts.offload, plan.max_upload),
+        offload=parts.offload,
+        clock=parts.clock,
+        view=parts.view,
+        conduct=parts.conduct,
+        emit=parts.emit,
+        wanted=parts.wanted,
+        tell=parts.tell,
+    )
+
+
+def _groups(parts: Parts) -> Groups:
+    plan, layout = parts.plan, parts.outer.layout
+    method = plan.method
+    assert method.topology == "group", method
+    assert parts.seal is not None, "rosters are signed"
+    around = GroupAround(
+        run_id=plan.run_id,
+        me=plan.me,
+        seal=parts.seal,
+        transport=parts.transport.group,
+        clock=parts.clock,
+        view=parts.view,
+        conduct=parts.conduct,
+        offload=parts.offload,
+        codec=EVERY[method.codec],
+        result_codec=EVERY[method.result_codec],
+        elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
+        max_group=method.max_group,
+        max_upload=plan.max_upload,
+    )
+    return Groups(method, parts.outer, Group(around), parts.offload, parts.wanted, parts.tell)

@@ -1,0 +1,399 @@
+"""One suite for a group's calls on both transports: gRPC over loopback TLS, and the in-memory network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.daemon.clock import WallClock
+from peer.daemon.conduct import Conduct
+from peer.daemon.group import Group
+from peer.daemon.grouping import GroupAround
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.identity import Identity
+from peer.net import groups
+from peer.net.seal import KeySeal
+from peer.net.transport import GrpcTransport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Join, JoinReply, SignedRoster, Told
+from peer.protocol.shards import Opening, Seat, ShardResult
+from peer.testing.links import Link
+from peer.testing.network import MemoryTransport, Network
+
+RUN = RunId(b"R" * 32)
+KEY = RoundKey(7, 1)
+BASE = Base(b"d" * 32, (PeerId("a"), PeerId("b")), 3)
+TIMEOUT = 10.0
+
+
+class Place(Seat):
+    """A seat that answers what the test tells it to."""
+
+    def __init__(self, expected: int, answer: ShardResult | PartnerRefused | asyncio.Future[ShardResult]) -> None:
+        self.buffer = BufferSink(expected) if expected else None
+        self.sink = self.buffer
+        self.answer = answer
+        self.late = False
+        self.left = asyncio.Event()
+
+    def complete(self) -> None:
+        if self.late:
+            raise PartnerRefused("late", "this shard was closed")
+
+    async def result(self) -> ShardResult:
+        if isinstance(self.answer, PartnerRefused):
+            raise self.answer
+        return self.answer if isinstance(self.answer, ShardResult) else await self.answer
+
+    def leave(self) -> None:
+        self.left.set()
+
+
+@dataclass
+class Members:
+    """The group side of a handler."""
+
+    reply: JoinReply = field(default_factory=lambda: JoinReply(Told.WAIT, collecting=True))
+    base: Base | None = BASE
+    place: Place | PartnerRefused = field(default_factory=lambda: Place(0, ShardResult(b"", ())))
+    joins: list[tuple[PeerId, Join]] = field(default_factory=list)
+    openings: list[tuple[PeerId, Opening]] = field(default_factory=list)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        self.joins.append((sender, join))
+        return self.reply
+
+    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+        self.openings.append((sender, opening))
+        self.opened.set()
+        if isinstance(self.place, PartnerRefused):
+            raise self.place
+        return self.place
+
+    def on_held(self, fragment: int) -> Base | None:
+        return self.base if fragment == 1 else None
+
+
+@dataclass
+class Owner:
+    """A handler with nothing but a group, and parts to give."""
+
+    group: Any = field(default_factory=Members)
+    parts: list[bytes] = field(default_factory=list)
+
+    def on_hello(self, record: PeerRecord) -> None: ...
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        return memoryview(self.parts[piece]) if snapshot == "fragment:1:ab" and piece < len(self.parts) else None
+
+
+@dataclass
+class End:
+    record: PeerRecord
+    owner: Owner
+    transport: Any
+    close: Callable[[], Awaitable[None]]
+
+    @property
+    def calls(self) -> Any:
+        return self.transport.group
+
+
+def record_of(peer: str, endpoint: str) -> PeerRecord:
+    now = WallClock().now()
+    return PeerRecord(PeerId(peer), RUN, (endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
+
+
+async def grpc_end(network: Network, identity: Identity | None = None) -> End:
+    identity, owner = identity or Identity.generate(), Owner()
+    transport = GrpcTransport(identity, RUN, owner, WallClock().now)  # type: ignore[arg-type]
+    transport.set_layout(b"L" * 32, 2**26)
+    port = await transport.start("127.0.0.1", 0)
+    return End(record_of(identity.peer_id, f"127.0.0.1:{port}"), owner, transport, transport.close)
+
+
+async def memory_end(network: Network, identity: Identity | None = None) -> End:
+    identity, owner = identity or Identity.generate(), Owner()
+    transport = MemoryTransport(network, PeerId(identity.peer_id), owner, WallClock())  # type: ignore[arg-type]
+
+    async def close() -> None:
+        transport.close()
+
+    return End(record_of(identity.peer_id, "memory:0"), owner, transport, close)
+
+
+@pytest.fixture(params=[grpc_end, memory_end], ids=["grpc", "memory"])
+def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
+    return request.param
+
+
+@contextlib.asynccontextmanager
+async def two(make: Any) -> AsyncIterator[tuple[End, End]]:
+    network = Network(link=Link("near", 100e6, 100e6, 0.0005))
+    ends = [await make(network), await make(network)]
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            await end.close()
+
+
+def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[Any], None]:
+    def run(make: Any) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(30), two(make) as (one, other):
+                await test(one, other)
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+def opening(nbytes: int) -> Opening:
+    return Opening(KEY, b"r" * 32, 2, 4096, nbytes)
+
+
+@scenario
+async def test_a_join_reaches_the_leader_and_its_answer_comes_back(one: End, other: End) -> None:
+    join = Join(KEY, BASE, dialable=False, wait_s=1.5)
+    assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
+    assert other.owner.group.joins == [(one.record.peer_id, join)]
+    fresh = Join(KEY, Base(b"0" * 32))
+    other.owner.group.reply = JoinReply(Told.ROSTER, SignedRoster(b"roster" * 100, b"s" * 64))
+    assert await one.calls.join_round(other.record, fresh, TIMEOUT) == other.owner.group.reply
+    assert other.owner.group.joins[1][1] == fresh
+    other.owner.group.reply = JoinReply(Told.NONE, reason="past that round")
+    assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
+
+
+@scenario
+async def test_what_is_held_is_told(one: End, other: End) -> None:
+    assert await one.calls.held(other.record, 1, TIMEOUT) == BASE
+    with pytest.raises(PartnerRefused, match="no_state"):
+        await one.calls.held(other.record, 0, TIMEOUT)
+
+
+@scenario
+async def test_a_contribution_is_exchanged_for_the_result(one: End, other: End) -> None:
+    data, mean = bytes(range(256)) * 2000, b"m" * 300_001
+    place = other.owner.group.place = Place(len(data), ShardResult(mean, (0, 2, 5)))
+    sink = BufferSink(len(mean))
+    receipt = await one.calls.contribute(other.record, opening(len(data)), BytesSource(data), sink, TIMEOUT)
+    assert bytes(sink.data) == mean
+    assert place.buffer is not None
+    assert bytes(place.buffer.data) == data
+    assert (receipt.named, receipt.bytes_sent, receipt.bytes_received) == ((0, 2, 5), len(data), len(mean))
+    assert other.owner.group.openings == [(one.record.peer_id, opening(len(data)))]
+    await place.left.wait()
+
+
+@scenario
+async def test_the_result_alone_can_be_asked_for(one: End, other: End) -> None:
+    other.owner.group.place = Place(0, ShardResult(b"mean", (1,)))
+    sink = BufferSink(4)
+    receipt = await one.calls.contribute(other.record, opening(0), None, sink, TIMEOUT)
+    assert (bytes(sink.data), receipt.named, receipt.bytes_sent) == (b"mean", (1,), 0)
+
+
+def test_a_member_waits_for_the_others_with_its_owner(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "PULSE_S", 0.05)
+
+    async def main() -> None:
+        async with asyncio.timeout(30), two(make) as (one, other):
+            await _waits(one, other)
+
+    asyncio.run(main())
+
+
+async def _waits(one: End, other: End) -> None:
+    future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
+    other.owner.group.place = Place(4, future)
+    sink = BufferSink(2)
+    waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), sink, TIMEOUT))
+    done, _ = await asyncio.wait({waiting}, timeout=0.3)  # longer than a few pulses
+    assert not done
+    future.set_result(ShardResult(b"ok", (0,)))
+    await waiting
+    assert bytes(sink.data) == b"ok"
+
+
+@pytest.mark.parametrize("code", ["late", "have", "none", "other_roster", "bad_payload:norm"])
+def test_a_refusal_comes_with_its_code(make: Any, code: str) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), two(make) as (one, other):
+            refusal = PartnerRefused(code, "because")
+            for place in (refusal, Place(4, refusal)):
+                other.owner.group.place = place
+                with pytest.raises(PartnerRefused, match="because") as caught:
+                    await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+                assert caught.value.code == code
+
+    asyncio.run(main())
+
+
+@scenario
+async def test_a_contribution_that_came_too_late_is_told_so(one: End, other: End) -> None:
+    place = other.owner.group.place = Place(4, ShardResult(b"ok", ()))
+    place.late = True
+    with pytest.raises(PartnerRefused) as caught:
+        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+    assert caught.value.code == "late"
+    await place.left.wait()
+
+
+@scenario
+async def test_a_contribution_of_another_length_is_refused(one: End, other: End) -> None:
+    other.owner.group.place = Place(5, ShardResult(b"ok", ()))
+    with pytest.raises(PartnerRefused) as caught:
+        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+    assert caught.value.code == "bad_payload:length"
+
+
+@scenario
+async def test_a_result_of_another_length_is_refused(one: End, other: End) -> None:
+    other.owner.group.place = Place(4, ShardResult(b"long", ()))
+    with pytest.raises(BadPayload, match="length"):
+        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+
+
+@scenario
+async def test_a_peer_without_a_group_says_so(one: End, other: End) -> None:
+    other.owner.group = None
+    for call in (
+        one.calls.join_round(other.record, Join(KEY, BASE), TIMEOUT),
+        one.calls.held(other.record, 1, TIMEOUT),
+        one.calls.contribute(other.record, opening(0), None, BufferSink(2), TIMEOUT),
+    ):
+        with pytest.raises(PartnerRefused, match="no group"):
+            await call
+
+
+@scenario
+async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: End) -> None:
+    future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
+    other.owner.group.place = Place(4, future)
+    waiting = asyncio.create_task(
+        one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), 60.0)
+    )
+    await other.owner.group.opened.wait()
+    await other.close()
+    with pytest.raises(PartnerLost):
+        await asyncio.wait_for(waiting, 8.0)
+
+
+@scenario
+async def test_a_cancelled_contribution_leaves_its_seat(one: End, other: End) -> None:
+    future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
+    place = other.owner.group.place = Place(4, future)
+    waiting = asyncio.create_task(
+        one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), 60.0)
+    )
+    await other.owner.group.opened.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await place.left.wait()
+
+
+@scenario
+async def test_parts_of_a_fragment_are_fetched(one: End, other: End) -> None:
+    other.owner.parts = [b"x" * 200_000, b"tail"]
+    assert await one.calls.fetch_part(other.record, "fragment:1:ab", 0, 200_000, TIMEOUT) == b"x" * 200_000
+    assert await one.calls.fetch_part(other.record, "fragment:1:ab", 1, 4, TIMEOUT) == b"tail"
+    with pytest.raises(BadPayload, match="length"):
+        await one.calls.fetch_part(other.record, "fragment:1:ab", 1, 5, TIMEOUT)
+    with pytest.raises(PartnerRefused, match="gone"):
+        await one.calls.fetch_part(other.record, "fragment:1:cd", 0, 4, TIMEOUT)
+
+
+@scenario
+async def test_a_dead_peer_is_lost(one: End, other: End) -> None:
+    await other.close()
+    with pytest.raises(PartnerLost):
+        await one.calls.join_round(other.record, Join(KEY, BASE), 3.0)
+    with pytest.raises(PartnerLost):
+        await one.calls.contribute(other.record, opening(0), None, BufferSink(2), 3.0)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
+def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
+    """Three members, one of which cannot be dialled; what they get is the same to the bit."""
+
+    async def main() -> None:
+        network = Network(link=Link("near", 100e6, 100e6, 0.0005))
+        members = [await _member(make, network, codec, number != 2) for number in range(3)]
+        for member in members:
+            member.eyes.known = {other.record.peer_id: other.record for other in members if other is not member}
+        now, key = WallClock().now(), RoundKey(0, 0)
+        values = [torch.full((1000,), float(number)) for number in range(3)]
+        async with asyncio.timeout(30):
+            got = await asyncio.gather(
+                *(
+                    member.group.exchange(key, value, b"b" * 32, 100 * (number + 1), now, now + 10)
+                    for number, (member, value) in enumerate(zip(members, values, strict=True))
+                )
+            )
+        assert all(torch.equal(got[0].mean, one.mean) for one in got)
+        assert torch.allclose(got[0].mean, torch.full((1000,), (0 * 1 + 1 * 2 + 2 * 3) / 6), rtol=1e-3)
+        assert all(one.spans == one.named == [(0, 1000)] for one in got)
+        assert all(not member.conduct.report()["refusals"] for member in members)
+        for member in members:
+            await member.end.close()
+
+    asyncio.run(main())
+
+
+@dataclass
+class Eyes:
+    known: dict[PeerId, PeerRecord] = field(default_factory=dict)
+    banned: Callable[[PeerId], bool] = lambda peer: False
+    reachable: bool = True
+
+    @property
+    def peers(self) -> dict[PeerId, PeerRecord]:
+        return self.known
+
+    def dialable(self) -> bool:
+        return self.reachable
+
+
+@dataclass
+class Real:
+    end: End
+    record: PeerRecord
+    eyes: Eyes
+    conduct: Conduct
+    group: Group
+
+
+async def _member(make: Any, network: Network, codec: str, reachable: bool) -> Real:
+    identity = Identity.generate()
+    end = await make(network, identity)
+    eyes, conduct = Eyes(reachable=reachable), Conduct(WallClock().now, lambda event: None)
+    around = GroupAround(
+        run_id=RUN,
+        me=PeerId(identity.peer_id),
+        seal=KeySeal(identity),
+        transport=end.transport.group,
+        clock=WallClock(),
+        view=eyes,
+        conduct=conduct,
+        offload=asyncio.to_thread,
+        codec=EVERY[codec],
+        result_codec=EVERY["fp32"],
+        elements=(1000,),
+        max_group=8,
+    )
+    end.owner.group = Group(around)
+    return Real(end, replace(end.record, reachable=reachable), eyes, conduct, end.owner.group)

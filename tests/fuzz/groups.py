@@ -1,0 +1,137 @@
+"""Targets: what the members of a group send each other over gRPC."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from peer.errors import BadPayload
+from peer.net.groupwire import (
+    MAX_WAIT_S,
+    base_of,
+    contribute_open,
+    contribute_reply,
+    contribute_reply_of,
+    join_of,
+    join_reply,
+    join_reply_of,
+    join_request,
+    opening_of,
+)
+from peer.net.ratelimit import LARGEST_CHUNK, SMALLEST_CHUNK, chunk_size
+from peer.net.seal import KeySeal
+from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
+from peer.protocol.quorum import Base
+from peer.protocol.roster import MAX_MEMBERS, Join, JoinReply, Roster, SignedRoster, Told, parse_roster
+from peer.protocol.shards import MAX_TOKENS, Opening, check_named
+from peer.v1 import exchange_pb2 as pb
+from tests.fuzz.engine import Target
+from tests.fuzz.mutate import LITERALS
+from tests.fuzz.proto import change_field
+from tests.fuzz.wire import OWNER, RUN, _in_a_frame, mend_frame
+
+KEY = RoundKey(7, 1)
+ME = PeerId(OWNER.peer_id)
+OTHER = PeerId(OWNER.peer_id[:-1] + "A")
+PAIR = tuple(sorted((ME, OTHER)))
+BASE = Base(b"d" * 32, PAIR, 3)
+ROSTER = Roster(RUN, KEY, ME, BASE, PAIR, (ME,))
+
+
+def roster() -> Target:
+    """The bytes that a leader signs."""
+
+    def run(raw: bytes) -> None:
+        got = parse_roster(raw)
+        assert got.to_bytes() == raw
+        assert 0 < len(got.owners) <= len(got.members) <= MAX_MEMBERS
+        assert 0 <= got.key.round < MAX_ROUND
+        assert len(got.name()) == len(got.base.mark()) == 32
+
+    corpus = (ROSTER.to_bytes(), Roster(RUN, KEY, OTHER, Base(b"0" * 32), (ME,), (ME,)).to_bytes())
+    tokens = (*LITERALS, b'"since":-1', b'"electors":[]', ME.encode())
+    return Target(name="roster", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, limit=20_000)
+
+
+def join_asked() -> Target:
+    def run(raw: bytes) -> None:
+        join = join_of(pb.JoinRoundRequest.FromString(raw))
+        assert 0 <= join.wait_s <= MAX_WAIT_S
+        assert len(join.base.electors) <= MAX_MEMBERS
+        assert len(join.base.mark()) == 32
+
+    joins = (Join(KEY, BASE, True, 2.0), Join(KEY, Base(b"0" * 32), False))
+    corpus = tuple(join_request(join).SerializeToString() for join in joins)
+    refuses = (DecodeError, BadPayload)
+    return Target(name="join-asked", run=run, corpus=corpus, refuses=refuses, special=change_field, limit=8192)
+
+
+def join_answer() -> Target:
+    """An answer to a join, and the roster in it."""
+    seal = KeySeal(OWNER)
+
+    def run(raw: bytes) -> None:
+        reply = join_reply_of(pb.JoinRoundReply.FromString(raw))
+        assert (reply.roster is not None) == (reply.told is Told.ROSTER)
+        if reply.roster is not None:
+            got = parse_roster(reply.roster.raw)
+            seal.verify(got.leader, reply.roster.raw, reply.roster.signature)
+
+    signed = SignedRoster(ROSTER.to_bytes(), seal.sign(ROSTER.to_bytes()))
+    replies = (JoinReply(Told.ROSTER, signed), JoinReply(Told.WAIT, collecting=True), JoinReply(Told.NONE, reason="no"))
+    corpus = tuple(join_reply(reply).SerializeToString() for reply in replies)
+    refuses = (DecodeError, BadPayload)
+    return Target(name="join-answer", run=run, corpus=corpus, refuses=refuses, special=change_field, limit=20_000)
+
+
+def contribution() -> Target:
+    """The first frame of a contribution."""
+
+    def run(raw: bytes) -> None:
+        opening, max_rate = opening_of(raw)
+        assert SMALLEST_CHUNK <= chunk_size(max_rate or None) <= LARGEST_CHUNK
+        assert len(opening.roster) == 32
+        assert opening.nbytes == 0 or 0 < opening.tokens < MAX_TOKENS
+
+    openings = (Opening(KEY, b"r" * 32, 2, 4096, 1000), Opening(KEY, b"r" * 32, 0, 0, 0))
+    corpus = tuple(contribute_open(opening, rate) for opening in openings for rate in (0.0, 125_000.0))
+    return Target(
+        name="contribution", run=run, corpus=corpus, refuses=(BadPayload,), mend=mend_frame, special=_in_a_frame
+    )
+
+
+def owners_answer() -> Target:
+    """A frame of a shard's owner."""
+
+    def run(raw: bytes) -> None:
+        reply = contribute_reply_of(raw)
+        assert reply.step in ("send", "wait", "result")
+        assert SMALLEST_CHUNK <= chunk_size(reply.max_rate or None) <= LARGEST_CHUNK
+        named = check_named(reply.named, 16)
+        assert len(named) <= 16
+
+    corpus = (
+        contribute_reply("send", max_rate=1e6),
+        contribute_reply("wait"),
+        contribute_reply("result", 4096, (0, 2, 7)),
+    )
+    refuses = (BadPayload, ValueError)
+    return Target(name="owners-answer", run=run, corpus=corpus, refuses=refuses, mend=mend_frame, special=_in_a_frame)
+
+
+def held() -> Target:
+    """Which state a donor says it has."""
+
+    def run(raw: bytes) -> None:
+        base = base_of(pb.HeldReply.FromString(raw).base)
+        assert len(base.digest) == 32
+        assert (base.since < 0) == (not base.electors)
+
+    corpus = tuple(
+        pb.HeldReply(base=pb.GroupBase(digest=b.digest, electors=b.electors, since=b.since)).SerializeToString()
+        for b in (BASE, Base(b"0" * 32))
+    )
+    refuses = (DecodeError, BadPayload)
+    return Target(name="held", run=run, corpus=corpus, refuses=refuses, special=change_field, limit=8192)
+
+
+TARGETS = (roster, join_asked, join_answer, contribution, owners_answer, held)

@@ -1,0 +1,295 @@
+"""A raw gRPC client against a served member of a group: wrong bytes are refused, counted against their sender, and leave
+nothing behind; a desk takes no more than it has room for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.daemon.clock import WallClock
+from peer.daemon.conduct import Conduct
+from peer.daemon.desk import PLACES_OF_MEMBER, Desk
+from peer.daemon.grouping import GroupAround
+from peer.errors import PartnerRefused
+from peer.identity import Identity
+from peer.net.groupwire import contribute_open
+from peer.net.refusal import TOKEN_KEY
+from peer.net.seal import KeySeal
+from peer.protocol.frames import HEADER, Kind, PayloadWriter, pack
+from peer.protocol.messages import PeerId, RoundKey, RunId
+from peer.protocol.payload import BufferSink
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Join, JoinReply, Roster, Told
+from peer.protocol.shards import Opening, Seat, Shard, ShardResult
+from peer.v1 import exchange_pb2 as pb
+from tests.security.test_exchange_hostile import Victim, code_of, drained
+
+KEY = RoundKey(3, 0)
+OPENING = Opening(KEY, b"r" * 32, 0, 100, 1000)
+BASE = pb.GroupBase(digest=b"d" * 32, since=-1)
+
+
+class Place(Seat):
+    def __init__(self, group: Group) -> None:
+        self.sink = BufferSink(1000)
+        self._group = group
+
+    def complete(self) -> None:
+        self._group.completed += 1
+
+    async def result(self) -> ShardResult:
+        return ShardResult(b"mean", (0,))
+
+    def leave(self) -> None:
+        self._group.left.set()
+
+
+class Group:
+    """Gives everybody a place and counts what reached it."""
+
+    def __init__(self) -> None:
+        self.joins, self.completed = 0, 0
+        self.left = asyncio.Event()
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        self.joins += 1
+        return JoinReply(Told.WAIT)
+
+    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+        return Place(self)
+
+    def on_held(self, fragment: int) -> Base | None:
+        return None
+
+
+class Attack:
+    """A caller with a token, who writes what it likes."""
+
+    def __init__(self, victim: Victim, channel: Any, token: bytes, caller: Identity) -> None:
+        self.group: Group = victim.owner.group  # type: ignore[attr-defined]
+        self.conduct = Conduct(WallClock().now, lambda event: None)
+        victim.transport.watch(self.conduct)
+        self._channel = channel
+        self._metadata = ((TOKEN_KEY, token),)
+        self.me = PeerId(caller.peer_id)
+
+    async def send(self, method: str, *messages: bytes) -> str:
+        """How the call ended."""
+        call = self._channel.stream_stream(f"/peer.v1.Exchange/{method}")(metadata=self._metadata)
+        try:
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # refused already: the end says why
+        return code_of(await drained(call))
+
+
+def attack(test: Callable[[Attack], Awaitable[None]]) -> None:
+    async def main() -> None:
+        victim, caller = Victim(), Identity.generate()
+        victim.owner.group = Group()  # type: ignore[attr-defined]
+        await victim.start()
+        try:
+            async with asyncio.timeout(20), victim.channel() as channel:
+                token = await victim.hello(channel, caller)
+                await test(Attack(victim, channel, token, caller))
+        finally:
+            await victim.transport.close()
+
+    asyncio.run(main())
+
+
+def chunks(*sizes: int) -> list[bytes]:
+    writer = PayloadWriter()
+    return [*(writer.chunk(b"x" * size) for size in sizes), writer.end()]
+
+
+def torn(frame: bytes) -> bytes:
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+OPEN = contribute_open(OPENING, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "messages"),
+    [
+        ("frame", [b"\x00" * 100]),
+        ("order", [pack(Kind.END, 0, b"")]),
+        ("frame", [pack(Kind.OPEN, 0, b"\xff\xff")]),
+        ("frame", [pack(Kind.OPEN, 0, pb.ContributeOpen(roster=b"short").SerializeToString())]),
+        ("tokens", [contribute_open(Opening(KEY, b"r" * 32, 0, 0, 1000), 0.0)]),
+        ("tokens", [contribute_open(Opening(KEY, b"r" * 32, 0, 2**60, 1000), 0.0)]),
+        ("frame", [contribute_open(OPENING, float("nan"))]),
+        ("frame", [contribute_open(OPENING, -1.0)]),
+        ("request", [b"\x00" * 50_000]),
+        ("bad_payload:length", [OPEN, *chunks(600)]),
+        ("bad_payload:length", [OPEN, *chunks(600, 600)]),
+        ("bad_payload:checksum", [OPEN, torn(chunks(1000)[0])]),
+        ("bad_payload:digest", [OPEN, chunks(1000)[0], pack(Kind.END, 1000, b"0" * 32)]),
+        ("bad_payload:order", [OPEN, OPEN]),
+        ("bad_payload:frame", [OPEN, b"short"]),
+        ("bad_payload:order", [OPEN, chunks(500, 500)[1]]),
+    ],
+)
+def test_wrong_bytes_of_a_contribution_are_an_offence(code: str, messages: list[bytes]) -> None:
+    async def test(attack: Attack) -> None:
+        assert await attack.send("Contribute", *messages) == code
+        assert attack.conduct.why_out(attack.me) or code == "request", "one is enough"
+        assert attack.conduct.report()["refusals"][0]["caller"] == attack.me
+        assert attack.group.completed == 0
+        if messages[0] == OPEN:
+            await attack.group.left.wait()
+
+    attack(test)
+
+
+def test_a_contribution_that_ends_in_the_middle_gives_its_place_back() -> None:
+    async def test(attack: Attack) -> None:
+        assert await attack.send("Contribute", OPEN, chunks(500, 500)[0]) == "lost"
+        await attack.group.left.wait()
+        assert attack.group.completed == 0
+        assert not attack.conduct.why_out(attack.me), "a bad line is no crime"
+
+    attack(test)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\xff\xff",
+        b"",
+        pb.JoinRoundRequest(round=2**60, base=BASE).SerializeToString(),
+        pb.JoinRoundRequest(base=pb.GroupBase(digest=b"short", since=-1)).SerializeToString(),
+        pb.JoinRoundRequest(base=pb.GroupBase(digest=b"d" * 32, electors=["b", "a"], since=1)).SerializeToString(),
+        pb.JoinRoundRequest(base=pb.GroupBase(digest=b"d" * 32, electors=["a"], since=-1)).SerializeToString(),
+        pb.JoinRoundRequest(
+            base=pb.GroupBase(digest=b"d" * 32, electors=[f"{n:03d}" for n in range(65)], since=1)
+        ).SerializeToString(),
+        pb.JoinRoundRequest(base=BASE, wait_s=float("nan")).SerializeToString(),
+        pb.JoinRoundRequest(base=BASE, wait_s=-1).SerializeToString(),
+        b"\x00" * 20_000,
+    ],
+)
+def test_wrong_joins_never_reach_the_group(request_: bytes) -> None:
+    async def test(attack: Attack) -> None:
+        assert await attack.send("JoinRound", request_) == "request"
+        assert attack.group.joins == 0
+        assert attack.conduct.report()["refusal_counts"] == {"request": 1}
+
+    attack(test)
+
+
+def test_without_a_token_nothing_is_served() -> None:
+    async def test(attack: Attack) -> None:
+        attack._metadata = ()  # type: ignore[assignment]
+        for method in ("JoinRound", "Held", "Contribute"):
+            assert await attack.send(method, OPEN) == "no_token"
+        assert (attack.group.joins, attack.group.completed) == (0, 0)
+
+    attack(test)
+
+
+def test_a_frame_header_alone_is_no_opening() -> None:
+    async def test(attack: Attack) -> None:
+        assert await attack.send("Contribute", OPEN[: HEADER.size]) == "length"
+
+    attack(test)
+
+
+# -- the owner's desk --------------------------------------------------------------------------------------------------
+
+MEMBERS = tuple(PeerId(name) for name in "abcd")
+
+
+def desk(lacking: str = "") -> Desk:
+    clock = WallClock()
+    around = GroupAround(
+        run_id=RunId(b"R" * 32),
+        me=MEMBERS[0],
+        seal=KeySeal(Identity.generate()),
+        transport=None,  # type: ignore[arg-type]
+        clock=clock,
+        view=None,  # type: ignore[arg-type]
+        conduct=Conduct(clock.now, lambda event: None),
+        offload=_inline,
+        codec=EVERY["fp32"],
+        result_codec=EVERY["fp32"],
+        elements=(4,),
+        max_group=4,
+    )
+    roster = Roster(RunId(b"R" * 32), KEY, MEMBERS[0], Base(b"d" * 32), MEMBERS, MEMBERS)
+    return Desk(around, roster, Shard(0, 0, 4, MEMBERS[0]), lambda peers: lacking, clock.now() + 0.05)
+
+
+async def _inline(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def opening(nbytes: int = 16) -> Opening:
+    return Opening(KEY, b"r" * 32, 0, 100, nbytes)
+
+
+def encoded(*values: float) -> bytes:
+    return EVERY["fp32"].encode(torch.tensor(values))
+
+
+def test_a_member_holds_no_more_than_two_places_and_gives_them_back() -> None:
+    owner = desk()
+    places = [owner.seat(MEMBERS[1], opening()) for _ in range(PLACES_OF_MEMBER)]
+    with pytest.raises(PartnerRefused, match="busy"):
+        owner.seat(MEMBERS[1], opening())
+    owner.seat(MEMBERS[2], opening())
+    for place in places:
+        place.leave()
+        place.leave()
+    owner.seat(MEMBERS[1], opening())
+
+
+@pytest.mark.parametrize("nbytes", [1, 15, 17, 2**50])
+def test_nothing_is_allocated_for_another_length(nbytes: int) -> None:
+    owner = desk()
+    with pytest.raises(PartnerRefused, match="bad_payload:length"):
+        owner.seat(MEMBERS[1], opening(nbytes))
+    assert owner._around.conduct.why_out(MEMBERS[1])
+
+
+def test_too_few_contributors_make_no_result() -> None:
+    async def main() -> None:
+        owner = desk("1 of the 3 peers that it takes")
+        with pytest.raises(PartnerRefused, match="1 of the 3"):
+            await owner.run(encoded(1, 2, 3, 4), 100)
+        with pytest.raises(PartnerRefused, match="none"):
+            await owner.result_for(MEMBERS[1])
+
+    asyncio.run(main())
+
+
+def test_a_contribution_is_taken_once_and_never_late() -> None:
+    async def main() -> None:
+        owner = desk()
+        place = owner.seat(MEMBERS[1], opening())
+        other = owner.seat(MEMBERS[1], opening())
+        late = owner.seat(MEMBERS[2], opening())
+        for seat, value in ((place, 3.0), (other, 100.0)):
+            assert seat.sink is not None
+            seat.sink.write(0, encoded(value, value, value, value))
+            seat.complete()
+        with pytest.raises(PartnerRefused, match="have"):
+            owner.seat(MEMBERS[1], opening())
+        result = await owner.run(encoded(1, 1, 1, 1), 100)
+        assert result == ShardResult(encoded(2, 2, 2, 2), (0, 1))
+        with pytest.raises(PartnerRefused, match="late"):
+            late.complete()
+        with pytest.raises(PartnerRefused, match="late"):
+            owner.seat(MEMBERS[3], opening())
+        assert await owner.seat(MEMBERS[3], opening(0)).result() == result, "who is late may have the result"
+
+    asyncio.run(main())

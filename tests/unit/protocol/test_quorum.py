@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import itertools
+
+from peer.protocol.messages import PeerId
+from peer.protocol.quorum import EXPIRE, Base, Quorum
+
+
+def ids(text: str) -> tuple[PeerId, ...]:
+    return tuple(PeerId(letter) for letter in text)
+
+
+def test_before_the_first_roster_it_goes_by_the_peers_seen() -> None:
+    quorum = Quorum()
+    assert [quorum.needed(live) for live in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+    assert quorum.lacking(0, ids("ab"), live=4)
+    assert not quorum.lacking(0, ids("abc"), live=4)
+
+
+def test_it_takes_more_than_half_of_the_largest_of_the_last_ten() -> None:
+    quorum = Quorum()
+    quorum.accepted(0, ids("abcdefgh"))
+    quorum.adopt(Base(b"d" * 32, ids("abcdefgh"), 0))
+    for round_ in range(1, 10):
+        quorum.accepted(round_, ids("abcde"))
+        quorum.adopt(Base(b"d" * 32, ids("abcde"), round_))
+        assert quorum.needed(1) == 5, "not a corner of itself within a few rounds"
+    quorum.accepted(10, ids("abcde"))
+    assert quorum.needed(1) == 3
+
+
+def test_newcomers_do_not_make_up_for_missing_electors() -> None:
+    quorum = Quorum()
+    quorum.accepted(0, ids("abcde"))
+    quorum.adopt(Base(b"d" * 32, ids("abcde"), 0))
+    assert "2 of the 5" in quorum.lacking(1, ids("abvwxyz"))
+    assert not quorum.lacking(1, ids("abcxyz"))
+    assert quorum.base(b"d" * 32) == Base(b"d" * 32, ids("abcde"), 0)
+
+
+def test_a_roster_whose_result_was_missed_counts_too() -> None:
+    quorum = Quorum()
+    quorum.accepted(0, ids("abcde"))
+    quorum.adopt(Base(b"d" * 32, ids("abcde"), 0))
+    quorum.accepted(1, ids("abcdefgh"))
+    assert quorum.base(b"d").electors == ids("abcde")
+    assert quorum.lacking(2, ids("abcxy")), "5 peers, 3 of 5 electors, and 3 of the 8"
+    assert not quorum.lacking(2, ids("abcfg"))
+    quorum.adopt(Base(b"d" * 32, ids("abcdefgh"), 1))
+    assert quorum.base(b"d").electors == ids("abcdefgh")
+
+
+def test_two_disjoint_sets_are_never_both_enough() -> None:
+    """All pairs of disjoint sets of peers, one of which may have missed the last result, newcomers included."""
+    held, missed = Quorum(), Quorum()
+    for quorum in (held, missed):
+        quorum.accepted(0, ids("abcd"))
+        quorum.adopt(Base(b"d" * 32, ids("abcd"), 0))
+        quorum.accepted(1, ids("abcde"))
+    held.adopt(Base(b"d" * 32, ids("abcde"), 1))
+    everybody = ids("abcdefgh")
+    subsets = [set(some) for size in range(9) for some in itertools.combinations(everybody, size)]
+    enough_here = [some for some in subsets if not held.lacking(2, some)]
+    enough_there = [some for some in subsets if not missed.lacking(2, some)]
+    assert len(enough_here) > 20
+    assert len(enough_there) > 20
+    for sets in (itertools.product(enough_here, enough_there), itertools.combinations(enough_here, 2)):
+        assert all(one & other for one, other in sets)
+
+
+def test_electors_that_are_gone_for_good_are_forgotten_after_a_while() -> None:
+    quorum = Quorum(period=2)
+    quorum.accepted(4, ids("ab"))
+    quorum.adopt(Base(b"d" * 32, ids("ab"), 4))
+    assert quorum.lacking(4 + 2 * EXPIRE, ids("ax"))
+    assert not quorum.lacking(5 + 2 * EXPIRE, ids("ax"))
+    assert quorum.lacking(5 + 2 * EXPIRE, ids("a")), "by number one of two is still too few"
+
+
+def test_who_caught_up_has_the_memory_of_the_others() -> None:
+    quorum = Quorum()
+    quorum.accepted(0, ids("xyz"))
+    quorum.adopt(Base(b"d" * 32, ids("abc"), 3))
+    assert not quorum.lacking(4, ids("ab"))
+    assert quorum.lacking(4, ids("ax"))
+
+
+def test_the_mark_tells_bases_apart() -> None:
+    base = Base(b"d" * 32, ids("ab"), 3)
+    others = [Base(b"e" * 32, ids("ab"), 3), Base(b"d" * 32, ids("ac"), 3), Base(b"d" * 32, ids("ab"), 4)]
+    assert len({base.mark(), *(other.mark() for other in others)}) == 4
+    assert base.mark() == Base(b"d" * 32, ids("ab"), 3).mark()

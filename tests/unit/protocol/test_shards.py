@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from peer.protocol.messages import PeerId
+from peer.protocol.shards import ALIGN, check_named, cut
+
+OWNERS = [PeerId(f"p{number}") for number in range(7)]
+
+
+@pytest.mark.parametrize("elements", [1, 127, 128, 129, 895, 896, 897, 100_000, 123_457])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_shards_cover_the_fragment_once_on_block_boundaries(elements: int, count: int) -> None:
+    shards = cut(b"roster", OWNERS[:count], elements)
+    assert shards[0].start == 0
+    assert shards[-1].end == elements
+    assert all(one.end == other.start for one, other in itertools.pairwise(shards))
+    assert all(shard.start % ALIGN == 0 and shard.elements > 0 for shard in shards)
+    assert len(shards) == min(count, -(-elements // ALIGN))
+    blocks = [-(-shard.elements // ALIGN) for shard in shards]
+    assert max(blocks) - min(blocks) <= 1
+    assert [shard.index for shard in shards] == list(range(len(shards)))
+
+
+def test_nobody_owns_two_and_the_roster_decides() -> None:
+    first = Counter[PeerId]()
+    for number in range(300):
+        shards = cut(b"%d" % number, OWNERS, 10_000)
+        assert {shard.owner for shard in shards} == set(OWNERS)
+        first[shards[0].owner] += 1
+    assert min(first.values()) > 20
+    assert cut(b"x", OWNERS, 10_000) == cut(b"x", OWNERS[::-1], 10_000)
+
+
+def test_a_larger_block_is_kept() -> None:
+    assert all(shard.start % 4096 == 0 for shard in cut(b"x", OWNERS, 50_000, 4096))
+
+
+@pytest.mark.parametrize("named", [[1, 0], [0, 0], [3], [-1]])
+def test_impossible_contributors_are_refused(named: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        check_named(named, 3)
+
+
+def test_possible_contributors_are_taken() -> None:
+    assert check_named([0, 2], 3) == (0, 2)
+    assert check_named([], 3) == ()
