@@ -43,8 +43,8 @@ class Bench:
         """Make the checkpoint that W begins from."""
         sync = ["sync.sync_every=50", f"train.batch={WARM_BATCH}"]
         report = self._swarm("warm", "none", 1, WARM_STEPS, 0, sync)
-        kept = sorted(self._folder.glob("warm-0/peer-1/runs/*/checkpoints/[0-9]*"))
-        self._state = kept[-1]
+        kept = self._folder.glob("warm-0/peer-1/runs/*/checkpoints/checkpoint-*")
+        self._state = max(kept, key=lambda path: int(path.name.rpartition("-")[2]))
         print(f"checkpoint: {report['swarm']['val_loss_mean']:.4f} nats a byte after {WARM_STEPS} steps", flush=True)
 
     def run(self, preset: str, seed: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from peer.daemon.exchange import ASSUMED_RATE, TRANSFER_FACTOR, TRANSFER_SLACK_S
 from peer.daemon.grouping import GroupAround
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+from peer.protocol.messages import PeerRecord, RoundKey
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Roster, leaders
 from peer.state.fragments import fetch_fragment
@@ -108,8 +108,3 @@ def _most_common(held: Sequence[tuple[PeerRecord, Base]], even_first: bool) -> t
         return None, []
     mark = min(by_mark, key=lambda mark: (-len(by_mark[mark]), -by_mark[mark][0][1].since, mark))
     return by_mark[mark][0][1], [donor for donor, _ in by_mark[mark]]
-
-
-def names(peers: Sequence[PeerId]) -> str:
-    """The ends of some ids, for a person."""
-    return ", ".join(peer[-6:] for peer in peers)

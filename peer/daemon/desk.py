@@ -154,6 +154,10 @@ class Desk:
         self._parts.setdefault(sender, part)
         self._bell.ring()
 
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - self._around.clock.now())
+
     def left(self, sender: PeerId) -> None:
         """A place with a buffer is given back."""
         self._open[sender] -= 1
@@ -182,6 +186,7 @@ class _Place(Seat):
 
     def __init__(self, desk: Desk, sender: PeerId, tokens: int, sink: BufferSink | None) -> None:
         self.sink = sink
+        self.patience_s = desk.left_s()
         self._buffer = sink
         self._desk = desk
         self._sender = sender

@@ -7,12 +7,14 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from peer.codec.plain import Codec
+from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.outer.rules import all_finite
@@ -49,9 +51,11 @@ class Offload(Protocol):
 
 
 class Exchange:
-    """Swaps fragments and remembers how fast each partner was."""
+    """Swaps fragments and remembers how fast each partner was. `codec`: of whole params, or `Differences`."""
 
-    def __init__(self, transport: Transport, clock: Clock, codec: Codec, offload: Offload, cap: float | None) -> None:
+    def __init__(
+        self, transport: Transport, clock: Clock, codec: Codec | Differences, offload: Offload, cap: float | None
+    ) -> None:
         self._transport = transport
         self._clock = clock
         self._codec = codec
@@ -59,53 +63,71 @@ class Exchange:
         self._cap = cap
         self._rates: OrderedDict[PeerId, float] = OrderedDict()
 
-    def budget_s(self, partner: PeerId, elements: int) -> float:
+    def budget_s(self, partner: PeerId, nbytes: int) -> float:
         """How long the transfer itself may take, from measured rates: never a constant alone."""
         rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else ASSUMED_RATE)
         if self._cap is not None:
             rate = min(rate, self._cap)
-        return TRANSFER_SLACK_S + TRANSFER_FACTOR * self._codec.nbytes(elements) / rate
+        return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
 
     async def swap(
         self,
         partner: PeerRecord,
         key: RoundKey,
         own: Tensor,
+        outer: Tensor,
         wait_s: float,
         dial: bool,
         alive: Callable[[], Awaitable[bool]],
         patience_s: float | None = None,
     ) -> tuple[Tensor, SwapReport]:
-        """The partner's params, decoded, fp32, of own's shape. `wait_s`: how long it may take until the partner is
-        ready; `alive` is asked every second meanwhile. `patience_s`: how far a stranger may be behind, if it is one.
+        """The partner's params, decoded, fp32, of own's shape. `outer`: our outer_params of the fragment. `wait_s`: how
+        long it may take until the partner is ready; `alive` is asked every second meanwhile. `patience_s`: how far a
+        stranger may be behind, if it is one.
 
         Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used."""
-        elements = own.numel()
-        payload = await self._offload(lambda: self._encode(own))
-        sink = _Watched(self._codec.nbytes(elements), self._clock)
-        budget_s = self.budget_s(partner.peer_id, elements)
-        start_s, slack_s = wait_s + START_S, TRANSFER_SLACK_S
+        reports = list[SwapReport]()
+
+        async def send(part: int, payload: bytes, nbytes: int) -> bytearray:
+            start_s = START_S if part else wait_s + START_S
+            this = replace(key, part=part)
+            data, report = await self._send(partner, this, payload, nbytes, start_s, dial, alive, patience_s)
+            reports.append(report)
+            return data
+
+        assert all_finite(own), "the trainer never leaves params that are not finite"
+        if isinstance(self._codec, Differences):
+            values = await self._codec.exchange(send, key.fragment, own, outer)
+        else:
+            codec, elements = self._codec, own.numel()
+            payload = await self._offload(lambda: codec.encode(own))
+            data = await send(0, payload, len(payload))
+            values = await self._offload(lambda: codec.decode(data, elements))
+        await self._offload(lambda: _check_values(values, own))
+        return values, _together(reports)
+
+    async def _send(
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        payload: bytes,
+        nbytes: int,
+        start_s: float,
+        dial: bool,
+        alive: Callable[[], Awaitable[bool]],
+        patience_s: float | None,
+    ) -> tuple[bytearray, SwapReport]:
+        """One swap: our payload for the partner's, of so many bytes."""
+        sink = _Watched(nbytes, self._clock)
+        budget_s, slack_s = self.budget_s(partner.peer_id, max(nbytes, len(payload))), TRANSFER_SLACK_S
         if patience_s is not None:
             start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
         begin_by = self._clock.now() + start_s
         swap = self._transport.swap(partner, key, BytesSource(payload), sink, start_s + budget_s, dial)
         report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s, slack_s))
-        self._remember(partner.peer_id, report)
-        return await self._offload(lambda: self._decode(sink, own)), report
-
-    def _encode(self, own: Tensor) -> bytes:
-        assert all_finite(own), "the trainer never leaves params that are not finite"
-        return self._codec.encode(own)
-
-    def _decode(self, sink: BufferSink, own: Tensor) -> Tensor:
-        values = self._codec.decode(sink.data, own.numel())
-        if not all_finite(values):
-            raise BadPayload("not_finite", "the partner's params hold NaN or infinity")
-        apart, limit = rms(values, own), FAR * rms(own) + FAR_FROM_ZERO
-        if apart > limit:
-            reason = f"the partner's params are {apart:.3g} from ours (rms); at most {limit:.3g} is taken"
-            raise BadPayload("norm", reason)
-        return values
+        if key.part == 0:
+            self._remember(partner.peer_id, report)
+        return sink.data, report
 
     def _remember(self, partner: PeerId, report: SwapReport) -> None:
         rate = report.bytes_received / max(report.seconds, 1e-3)
@@ -168,6 +190,25 @@ class _Watched(BufferSink):
         due = self.nbytes * (now - self._began - slack_s) / max(budget_s - slack_s, 1e-9)
         if self._received < due:
             raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
+
+
+def _check_values(values: Tensor, own: Tensor) -> None:
+    """Whether a partner's params may be mixed in. Raises BadPayload."""
+    if not all_finite(values):
+        raise BadPayload("not_finite", "the partner's params hold NaN or infinity")
+    apart, limit = rms(values, own), FAR * rms(own) + FAR_FROM_ZERO
+    if apart > limit:
+        reason = f"the partner's params are {apart:.3g} from ours (rms); at most {limit:.3g} is taken"
+        raise BadPayload("norm", reason)
+
+
+def _together(reports: list[SwapReport]) -> SwapReport:
+    return SwapReport(
+        sum(report.bytes_sent for report in reports),
+        sum(report.bytes_received for report in reports),
+        sum(report.seconds for report in reports),
+        all(report.sent_all for report in reports),
+    )
 
 
 def rms(one: Tensor, other: Tensor | None = None) -> float:

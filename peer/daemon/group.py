@@ -32,8 +32,9 @@ from peer.protocol.roster import Join, JoinReply, Roster
 from peer.protocol.shards import ALIGN, Opening, Seat, Shard, check_named, cut
 from peer.run.payloads import FORMS
 
-PARK_S = 10.0
-"""How long a contribution waits for its owner to have the roster, too."""
+PARK_S = 4.0
+"""How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Less than a
+caller bears silence."""
 RESULT_FAR = 100.0
 """A result so many times larger than our own contribution is not applied."""
 AGAIN_S = 1.0
@@ -216,7 +217,7 @@ class Group:
                 named = check_named(receipt.named, len(roster.members))
             except PartnerRefused as error:
                 given.why = f"{shard.owner}: {error.reason}"
-                if error.code not in ("have", "late", "busy", "lost", "timeout"):
+                if error.code not in ("have", "late", "later", "busy", "lost", "timeout"):
                     return given
                 sending = sending and error.code not in ("have", "late")
             except (BadPayload, ValueError) as error:
@@ -291,6 +292,8 @@ class Group:
         if why := self._around.why_not(sender):
             raise PartnerRefused("refused", why)
         desk = await self._desk_of(opening.key)
+        if opening.key in self._begun and opening.key not in self._desks:
+            raise PartnerRefused("later", "this peer has not come to a roster of that round yet")
         if desk is None or desk.roster.name() != opening.roster:
             raise PartnerRefused("other_roster", "this peer is not in that roster of this round")
         if sender not in desk.roster.members:

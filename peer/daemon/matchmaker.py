@@ -58,10 +58,10 @@ class Matchmaker:
         """Only the locked partner may swap."""
         if why := self._around.conduct.why_out(sender):
             return Answer(Verdict.REFUSED, reason=f"standing: {why}")
-        match = self._open.get(key)
+        match = self._open.get(key.whole)
         if match is not None:
             return match.on_swap(sender)
-        if self._ahead(key):
+        if self._ahead(key.whole):
             return Answer(Verdict.LATER, eta_s=1.0)
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.codec.every import EVERY
+from peer.codec.plain import Codec
 from peer.daemon.conduct import Conduct
+from peer.daemon.differences import Differences
 from peer.daemon.exchange import Exchange, Offload
 from peer.daemon.group import Group
 from peer.daemon.grouping import GroupAround
@@ -19,6 +21,9 @@ from peer.daemon.view import View
 from peer.net.seal import Seal
 from peer.observe import events
 from peer.outer.state import OuterState
+
+DIFFERENCES = "modulo"
+"""And the bits of a parameter: the codecs that read params against the receiver's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ def topology_of(parts: Parts) -> Topology:
 
 def _pairs(parts: Parts) -> Pairs:
     plan = parts.plan
-    codec = EVERY[plan.method.codec]
+    codec = _codec_of(plan.method.codec, parts.offload)
     return Pairs(
         method=plan.method,
         run_id=plan.run_id,
@@ -66,6 +71,13 @@ def _pairs(parts: Parts) -> Pairs:
         wanted=parts.wanted,
         tell=parts.tell,
     )
+
+
+def _codec_of(name: str, offload: Offload) -> Codec | Differences:
+    """Of what the two of a pair send each other."""
+    if name.startswith(DIFFERENCES):
+        return Differences(int(name.removeprefix(DIFFERENCES)), offload)
+    return EVERY[name]
 
 
 def _groups(parts: Parts) -> Groups:

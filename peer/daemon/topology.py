@@ -215,6 +215,7 @@ class PairRound:
             pairs.record_of(partner),
             key,
             own,
+            pairs.outer.fragment(key.fragment),
             max(0.0, closes_at - now),
             self._match.we_dial,
             functools.partial(self._match.alive, partner),

@@ -118,9 +118,9 @@ class GroupService:
         try:
             await self._receive(seat, caller, context)
             result = await seat.result()
-            over.set()  # not cancelled: a write that is cut off in the middle leaves the stream unusable
-            await asyncio.wait({pulse}, timeout=STALL_S)
         finally:
+            over.set()  # not cancelled: a write that is cut off in the middle leaves the call without an end
+            await asyncio.wait({pulse}, timeout=STALL_S)
             pulse.cancel()
             await asyncio.wait({pulse})
             broke = not pulse.cancelled() and pulse.exception() is not None
@@ -137,7 +137,10 @@ class GroupService:
         if seat.sink is None:
             return
         try:
-            await receive_payload(_served(context), seat.sink, self._caps)
+            async with asyncio.timeout(seat.patience_s):
+                await receive_payload(_served(context), seat.sink, self._caps)
+        except TimeoutError:
+            raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
             self._gate.conduct.offence(caller, error.code, error.reason)
             raise PartnerRefused(bad_payload_code(error), error.reason) from None

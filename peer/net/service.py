@@ -24,7 +24,7 @@ from peer.net.refusal import bad_payload_code, refuse
 from peer.net.stream import Caps, Terms, read_open, send_payload, swap_payloads
 from peer.net.tokens import LIFETIME_S
 from peer.protocol.frames import Kind, pack
-from peer.protocol.messages import MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
+from peer.protocol.messages import MAX_ENDPOINTS, MAX_PARTS, Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
 from peer.protocol.payload import BytesSource
 from peer.v1 import exchange_pb2 as pb
 
@@ -265,7 +265,7 @@ class ExchangeService:
             await refuse(context, bad_payload_code(error), error.reason)
         except PartnerLost:
             return
-        key = RoundKey(theirs.round, theirs.fragment)
+        key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
         answer = self._handler.on_swap(caller, key)
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
             await refuse(context, answer.verdict.value, answer.reason)

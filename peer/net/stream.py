@@ -110,6 +110,7 @@ class Terms:
         body = pb.SwapOpen(
             round=self.key.round,
             fragment=self.key.fragment,
+            part=self.key.part,
             codec=self.codec,
             nbytes=self.source.nbytes,
             max_rate=caps.down.rate or 0.0,
@@ -118,8 +119,8 @@ class Terms:
 
     def check(self, theirs: pb.SwapOpen) -> None:
         """Raises BadPayload unless the other's OPEN is of the same round, fragment, codec and length."""
-        if (theirs.round, theirs.fragment) != (self.key.round, self.key.fragment):
-            raise BadPayload("round", f"round {theirs.round}.{theirs.fragment} is not {self.key}")
+        if RoundKey(theirs.round, theirs.fragment, theirs.part) != self.key:
+            raise BadPayload("round", f"round {theirs.round}.{theirs.fragment}.{theirs.part} is not {self.key}")
         if theirs.codec != self.codec:
             raise BadPayload("codec", f"codec {theirs.codec[:16]!r}, the run uses {self.codec}")
         if theirs.nbytes != self.sink.nbytes:

@@ -28,6 +28,16 @@ class RoundKey:
     """Counted from 0 by the round clock."""
     fragment: int
     """Index into the run's fragment layout."""
+    part: int = 0
+    """Of an exchange that takes several swaps: which of them."""
+
+    @property
+    def whole(self) -> RoundKey:
+        """The exchange that this is a part of."""
+        return RoundKey(self.round, self.fragment)
+
+
+MAX_PARTS = 3
 
 
 class Status(enum.StrEnum):

@@ -93,6 +93,8 @@ class Seat:
 
     sink: Sink | None
     """None: nothing is to be sent, only the result is wanted."""
+    patience_s: float = 60.0
+    """How long the contribution may take to come in."""
 
     def complete(self) -> None:
         """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late."""

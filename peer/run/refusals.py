@@ -52,6 +52,11 @@ def _spread(method: Method) -> Iterator[Refusal]:
     if method.consensus == 0:
         yield "consensus", "without a consensus the replicas drift apart for ever"
         return
+    if method.codec.startswith("modulo") and method.consensus != method.outer_lr:
+        yield (
+            "codec",
+            f"{method.codec} sends params alone; with a consensus other than outer_lr outer_params have to travel too",
+        )
     growth = spread_growth(method.outer_momentum, method.consensus)
     if growth >= 1:
         yield (

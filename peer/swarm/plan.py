@@ -50,6 +50,8 @@ class SwarmPlan:
     seed: int
     state: Path | None = None
     """The checkpoint that the manifest's `init` names."""
+    join_options: tuple[str, ...] = ()
+    """More options of every peer's `peer join`, such as its caps."""
 
 
 def derive_manifest(

@@ -126,8 +126,10 @@ async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int, state:
     return ticket.read_text().strip()
 
 
-async def start_peer(daemon: Daemon, ticket: str, *, threads: int, speed: float, min_peers: int) -> None:
-    """Start a peer of the swarm on loopback."""
+async def start_peer(
+    daemon: Daemon, ticket: str, *, threads: int, speed: float, min_peers: int, more: tuple[str, ...] = ()
+) -> None:
+    """Start a peer of the swarm on loopback. `more`: options of `peer join`."""
     await daemon.start(
         "join",
         ticket,
@@ -141,5 +143,6 @@ async def start_peer(daemon: Daemon, ticket: str, *, threads: int, speed: float,
         str(min_peers),
         "--checkpoint-every",
         "15",
+        *more,
         env={"OMP_NUM_THREADS": str(threads)},
     )

@@ -74,7 +74,9 @@ class Swarm:
             return
         threads = max(1, (os.cpu_count() or 1) // self._plan.peers)
         speed = self._plan.speeds.get(number, 1.0)
-        await start_peer(daemon, self._ticket, threads=threads, speed=speed, min_peers=min_peers)
+        await start_peer(
+            daemon, self._ticket, threads=threads, speed=speed, min_peers=min_peers, more=self._plan.join_options
+        )
 
     # -- during ------------------------------------------------------------------------------------------------------
 

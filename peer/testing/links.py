@@ -10,9 +10,11 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peer.errors import UsageError
+from peer.net.ratelimit import chunk_size
+from peer.protocol.frames import HEADER
 
 MBIT = 125_000.0
 """Bytes per second."""
@@ -69,6 +71,18 @@ def profile(name: str) -> Link:
     near = difflib.get_close_matches(name, PROFILES, 1, 0.4)
     hint = f"Did you mean {near[0]}? " if near else ""
     raise UsageError(f"there is no link profile {name!r}", f"{hint}Known: {', '.join(PROFILES)}.")
+
+
+def capped(link: Link, max_upload: float | None = None, max_download: float | None = None) -> Link:
+    """The link under a volunteer's caps, bytes per second. They count payload frames, not what is put around those."""
+    up, down = (math.inf if cap is None else _under(cap) for cap in (max_upload, max_download))
+    return replace(link, up=min(link.up, up), down=min(link.down, down))
+
+
+def _under(cap: float) -> float:
+    """On the wire, so that payload moves as it does under this cap."""
+    size, long = chunk_size(cap), 2**30
+    return cap * size / (size + HEADER.size) * wire_bytes(long) / long
 
 
 def one_way_s(sender: Link, receiver: Link) -> float:

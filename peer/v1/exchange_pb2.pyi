@@ -600,12 +600,15 @@ class SwapOpen(_message.Message):
     CODEC_FIELD_NUMBER: _builtins.int
     NBYTES_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     codec: _builtins.str
     nbytes: _builtins.int
     max_rate: _builtins.float
     """bytes/s the sender of this message is willing to receive; 0: no cap"""
+    part: _builtins.int
+    """of an exchange that takes several swaps"""
     def __init__(
         self,
         *,
@@ -614,10 +617,11 @@ class SwapOpen(_message.Message):
         codec: _builtins.str = ...,
         nbytes: _builtins.int = ...,
         max_rate: _builtins.float = ...,
+        part: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_rate", b"max_rate", "nbytes", b"nbytes", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,5 +1,5 @@
-"""A raw gRPC client against a served member of a group: wrong bytes are refused, counted against their sender, and leave
-nothing behind; a desk takes no more than it has room for."""
+"""A raw gRPC client against a served member of a group: wrong bytes are refused, counted against their sender, and
+leave nothing behind; a desk takes no more than it has room for."""
 
 from __future__ import annotations
 

@@ -526,9 +526,9 @@ def test_a_partner_that_sends_too_slowly_is_given_up_long_before_the_budget(
         exchange = Exchange(cast(Transport, Trickler()), VirtualClock(), CODECS["bf16"], inline, None)
         partner = PeerRecord(PeerId("p"), RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
         began = asyncio.get_running_loop().time()
-        assert exchange.budget_s(partner.peer_id, own.numel()) > 300
+        assert exchange.budget_s(partner.peer_id, 2 * own.numel()) > 300
         with pytest.raises(PartnerSilent):
-            await exchange.swap(partner, KEY, own, 2.0, True, alive)
+            await exchange.swap(partner, KEY, own, own, 2.0, True, alive)
         return asyncio.get_running_loop().time() - began
 
     assert run_virtual(main()) < ends_after_s

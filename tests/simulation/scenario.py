@@ -15,7 +15,7 @@ from peer.testing.links import PROFILES
 from peer.testing.promises import Witness
 from peer.testing.swarm import SimulatedSwarm
 
-PRESETS = ("noloco", "streaming-noloco", "none")
+PRESETS = ("noloco", "streaming-noloco", "diloco", "streaming-diloco", "none")
 ROUND_S = 20.0
 ROUNDS = 8
 RATES = {

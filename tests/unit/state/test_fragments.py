@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from peer.errors import BadPayload, PartnerRefused
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.state import fragments
+from peer.state.fragments import FragmentShelf, fetch_fragment, name_of, part_sizes
+
+LAYOUT = Layout((TensorSpec("a", (30,)), TensorSpec("b", (50,))), ((0, 1), (1, 2)))
+DONOR = PeerRecord(PeerId("donor"), RunId(b"r" * 32), ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+
+
+def state() -> OuterState:
+    outer = OuterState.fresh(LAYOUT, torch.linspace(-1, 1, 80))
+    outer.momentum.copy_(torch.linspace(2, 3, 80))
+    return outer
+
+
+def shelf(outer: OuterState, held: dict[int, bytes]) -> FragmentShelf:
+    return FragmentShelf(outer, lambda fragment: held.get(fragment, b""))
+
+
+class Transport:
+    """Fetches straight from a shelf."""
+
+    def __init__(self, shelf: FragmentShelf) -> None:
+        self.shelf = shelf
+        self.parts = 0
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        self.parts += 1
+        data = self.shelf.on_piece(snapshot, part)
+        if data is None:
+            raise PartnerRefused("gone", "another state by now")
+        assert len(data) == nbytes
+        return bytes(data)
+
+
+def fetch(transport: Transport, fragment: int, digest: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    elements = LAYOUT.fragment_elements(fragment)
+    return asyncio.run(fetch_fragment(transport, DONOR, fragment, digest, elements, lambda nbytes: 1.0))
+
+
+def test_a_fragment_comes_over_bit_for_bit_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "PIECE_BYTES", 128)
+    outer = state()
+    digest = outer.digest(1)
+    transport = Transport(shelf(outer, {1: digest}))
+    params, momentum = fetch(transport, 1, digest)
+    assert torch.equal(params, outer.params[30:])
+    assert torch.equal(momentum, outer.momentum[30:])
+    assert transport.parts == len(part_sizes(50)) == 4
+
+
+def test_what_was_begun_can_be_ended_although_the_state_moves_on() -> None:
+    outer = state()
+    digest, held = outer.digest(0), {0: outer.digest(0)}
+    on = shelf(outer, held)
+    before = bytes(on.on_piece(name_of(0, digest), 0) or b"")
+    outer.params.add_(1)
+    held[0] = outer.digest(0)
+    assert bytes(on.on_piece(name_of(0, digest), 0) or b"") == before
+    assert on.on_piece(name_of(0, held[0]), 0) is not None
+    assert on.on_piece(name_of(0, digest), 0) is None
+
+
+def test_only_the_state_held_now_is_given() -> None:
+    outer = state()
+    digest = outer.digest(0)
+    assert shelf(outer, {}).on_piece(name_of(0, digest), 0) is None, "not said to be held"
+    assert shelf(outer, {0: b"x" * 32}).on_piece(name_of(0, b"x" * 32), 0) is None, "said wrongly"
+    assert shelf(outer, {0: digest}).on_piece(name_of(0, digest), 1) is None, "no such part"
+    assert shelf(outer, {0: digest}).on_piece("fragment:", 0) is None
+    with outer.stepping():
+        assert shelf(outer, {0: digest}).on_piece(name_of(0, digest), 0) is None, "a step is under way"
+
+
+@pytest.mark.parametrize("wrong", ["value", "not_finite"])
+def test_another_fragment_than_promised_is_refused(wrong: str) -> None:
+    outer = state()
+    promised = outer.digest(0)
+    if wrong == "not_finite":
+        outer.params[3] = float("nan")
+        promised = outer.digest(0)
+    on = shelf(outer, {0: promised})
+
+    class Liar(Transport):
+        async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+            data = bytearray(await super().fetch_part(donor, snapshot, part, nbytes, timeout_s))
+            if wrong == "value":
+                data[0] ^= 1
+            return bytes(data)
+
+    with pytest.raises(BadPayload) as caught:
+        fetch(Liar(on), 0, promised)
+    assert caught.value.code == ("digest" if wrong == "value" else "not_finite")
