@@ -41,7 +41,7 @@ class Bench:
 
     def warm_up(self) -> None:
         """Make the checkpoint that W begins from."""
-        sync = ["sync.sync_every=50", f"train.batch={WARM_BATCH}"]
+        sync = ["sync.sync_every=50", f"train.batch={WARM_BATCH}", "optimizer.lr=4e-3"]
         report = self._swarm("warm", "none", 1, WARM_STEPS, 0, sync)
         kept = self._folder.glob("warm-0/peer-1/runs/*/checkpoints/checkpoint-*")
         self._state = max(kept, key=lambda path: int(path.name.rpartition("-")[2]))

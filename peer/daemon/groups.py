@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 from torch import Tensor
 
+from peer.codec.feedback import Feedback
 from peer.daemon.exchange import Offload
 from peer.daemon.group import Averaged, Group
 from peer.daemon.interfaces import Work
@@ -38,6 +39,8 @@ class Groups:
     """Whether we still take part: not when we are leaving."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
+    feedback: dict[int, Feedback] = field(default_factory=dict)
+    """By fragment, where the codec loses enough to need it."""
 
     @asynccontextmanager
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
@@ -91,6 +94,8 @@ class GroupRound:
             return Exchanged("carried", str(none))
         if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
             return Exchanged("carried", got.reason or "no shard had a result")
+        if (feedback := groups.feedback.get(fragment)) is not None:
+            await groups.offload(partial(feedback.settle, gradient, got.named))
         return self._stepped(got, cut)
 
     def late(self, work: Work, cut: Cut) -> Exchanged:
@@ -98,7 +103,11 @@ class GroupRound:
         return Exchanged("refused", "the fragment was due again", dropped=dropped, digest=self._held)
 
     def _gradient(self, work: Work, cut: Cut) -> Tensor:
-        return self._groups.outer.pseudo_gradient(self._key.fragment, work.params.clone(), cut.share)
+        groups, fragment = self._groups, self._key.fragment
+        gradient = groups.outer.pseudo_gradient(fragment, work.params.clone(), cut.share)
+        if fragment in groups.feedback:
+            groups.feedback[fragment].added_(gradient)
+        return gradient
 
     async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut) -> Exchanged:
         groups, fragment = self._groups, self._key.fragment

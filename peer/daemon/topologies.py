@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.codec.every import EVERY
+from peer.codec.feedback import Feedback
 from peer.codec.plain import Codec
 from peer.daemon.conduct import Conduct
 from peer.daemon.differences import Differences
@@ -22,6 +23,7 @@ from peer.net.seal import Seal
 from peer.observe import events
 from peer.outer.state import OuterState
 
+NEED_FEEDBACK = ("topk",)
 DIFFERENCES = "modulo"
 """And the bits of a parameter: the codecs that read params against the receiver's own."""
 
@@ -100,4 +102,6 @@ def _groups(parts: Parts) -> Groups:
         max_group=method.max_group,
         max_upload=plan.max_upload,
     )
-    return Groups(method, parts.outer, Group(around), parts.offload, parts.wanted, parts.tell)
+    lossy = method.codec in NEED_FEEDBACK
+    feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}
+    return Groups(method, parts.outer, Group(around), parts.offload, parts.wanted, parts.tell, feedback)
