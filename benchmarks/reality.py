@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from pathlib import Path
 import torch
 
 from peer.daemon.interfaces import Counters
-from peer.observe.events import Evaluated, Event, RoundEnded
+from peer.observe.events import Evaluated, Event, RoundEnded, RoundMissed
 from peer.observe.lines import read_lines
 from peer.protocol.layout import Layout
 from peer.protocol.roundclock import RoundClock
@@ -65,6 +67,8 @@ class Found:
     step_s: float
     """Seconds between two steps while the trainer did not wait."""
     loss: dict[int, float]
+    reasons: dict[str, int]
+    """Why a round, or a part of it, was not exchanged, and how often."""
 
 
 def found(journals: list[list[Event]], counters: list[Counters], seconds: float) -> Found:
@@ -82,7 +86,14 @@ def found(journals: list[list[Event]], counters: list[Counters], seconds: float)
         steps=steps / len(counters),
         step_s=(seconds * len(counters) - waited) / steps,
         loss=losses(journals),
+        reasons=reasons(journals),
     )
+
+
+def reasons(journals: Iterable[list[Event]]) -> dict[str, int]:
+    """Without what is told of single peers."""
+    events = [event for journal in journals for event in journal if isinstance(event, RoundEnded | RoundMissed)]
+    return dict(Counter(re.sub(r"12D3Koo\w+|\d+\.\d+", "…", event.reason) for event in events if event.reason))
 
 
 def losses(journals: Iterable[list[Event]]) -> dict[int, float]:
@@ -163,6 +174,8 @@ def show(preset: str, rows: dict[str, Found]) -> None:
             f"{name:<18}{row.exchanged:>10}{row.solo:>6}{row.exchange_s:>12.3f}{row.waited_s:>10.3f}"
             f"{row.waited:>9.2%}{row.sent / 1e6:>9.4f}  {curve}"
         )
+        for reason, count in row.reasons.items():
+            print(f"    {count} x {reason}")
     real, other = rows["real"], rows["simulated"]
     waited = f"{other.waited_s / real.waited_s:>10.3f}" if real.waited_s else f"{'-':>10}"
     print(f"{'over real':<34}{other.exchange_s / real.exchange_s:>12.3f}{waited}{'':>9}{other.sent / real.sent:>9.4f}")

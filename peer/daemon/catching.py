@@ -7,6 +7,7 @@ the roster builds on but the one after it: the members are asked until most of t
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -31,18 +32,19 @@ class Catching:
         self._around = around
 
     async def fetch(
-        self, key: RoundKey, roster: Roster | None, own: bytes, settle_s: float
+        self, key: RoundKey, roster: Roster | None, own: bytes, settle_s: float, ours: Base | None = None
     ) -> tuple[Base, tuple[Tensor, Tensor] | None] | None:
         """The base that most have, and its (outer_params, outer_momentum); None in place of these: `own` is its digest
         already. None for all of it: nobody asked knows of a roster, so there is nothing to catch up with. `settle_s`:
-        how long to wait for the members to apply the round at hand.
+        how long to wait for the members to apply the round at hand. `ours`: our state counts beside those of the
+        others, and nothing earlier is taken.
 
         Raises PartnerLost when nobody gives it."""
         clock, began = self._around.clock, self._around.clock.now()
         donors, failed = self._donors(key, roster), ""
         while donors:
             held = await self._held(donors, key.fragment)
-            base, holders = _most_common(held, even_first=roster is not None)
+            base, holders = _most_common(held, roster is not None, ours)
             now = clock.now()
             settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
             if base is not None and settled:
@@ -62,7 +64,7 @@ class Catching:
     def _donors(self, key: RoundKey, roster: Roster | None) -> list[PeerRecord]:
         """Whom to ask, in an order that differs from peer to peer's rounds."""
         around = self._around
-        known, live = around.view.peers, around.live() - {around.me}
+        known, live = around.view.peers, around.live(even_finished=roster is None) - {around.me}
         named = live if roster is None else live.intersection(roster.owners)
         order = leaders(around.run_id, RoundKey(key.round + 1, key.fragment), named)
         return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
@@ -97,14 +99,22 @@ def _part_s(nbytes: int) -> float:
     return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / ASSUMED_RATE
 
 
-def _most_common(held: Sequence[tuple[PeerRecord, Base]], even_first: bool) -> tuple[Base | None, list[PeerRecord]]:
+def _most_common(
+    held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None
+) -> tuple[Base | None, list[PeerRecord]]:
     """The state that most have; then the latest, then the one of smaller mark. `even_first`: also one that no roster
-    made."""
-    by_mark: dict[bytes, list[tuple[PeerRecord, Base]]] = {}
+    made. `ours` counts like the others', and what is earlier does not."""
+    bases: dict[bytes, Base] = {}
+    holders: dict[bytes, list[PeerRecord]] = {}
     for donor, base in held:
-        if base.electors or even_first:
-            by_mark.setdefault(base.mark(), []).append((donor, base))
-    if not by_mark:
+        if (base.electors or even_first) and (ours is None or base.since >= ours.since):
+            bases[base.mark()] = base
+            holders.setdefault(base.mark(), []).append(donor)
+    if not bases:
         return None, []
-    mark = min(by_mark, key=lambda mark: (-len(by_mark[mark]), -by_mark[mark][0][1].since, mark))
-    return by_mark[mark][0][1], [donor for donor, _ in by_mark[mark]]
+    count = Counter({mark: len(some) for mark, some in holders.items()})
+    if ours is not None and ours.electors:
+        bases[ours.mark()] = ours
+        count[ours.mark()] += 1
+    mark = min(bases, key=lambda mark: (-count[mark], -bases[mark].since, mark))
+    return bases[mark], holders.get(mark, [])

@@ -40,10 +40,14 @@ STALE_AFTER = 1.5
 """Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
 LINGER_S = 30.0
 """A peer that did all its rounds answers others no longer than this."""
+FAREWELL_S = 3.0
+"""A group's members stay so much longer when all are done."""
 GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
 TOGETHER_S = 1.0
 """Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
+STEPS_WAIT_S = 10.0
+"""Clock in steps: a machine that is alike may be behind by this at least, for something else runs on it."""
 NAMED_MISSES = 1000
 """Rounds missed in one gap that are journaled one by one."""
 
@@ -147,7 +151,7 @@ class Coordinator:
 
     async def _follow_the_group(self, round_: int) -> None:
         """A newcomer to a group begins with the group's state, momentum included."""
-        if isinstance(self._topology, Groups) and await self._topology.begin():
+        if isinstance(self._topology, Groups) and await self._topology.follow():
             await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
 
     async def _start_anew(self, round_: int, reason: str) -> None:
@@ -208,6 +212,7 @@ class Coordinator:
         return self._rounds.start
 
     async def _finish(self, round_: int) -> None:
+        await self._follow_to_the_end()
         self._set(Status.FINISHED, "finished; answering until the others are done")
         await self._supervised(lambda: self._evaluate(round_, own_too=True))
         deadline = self._clock.now() + LINGER_S
@@ -215,6 +220,17 @@ class Coordinator:
             if await self._leaving.within(0.5):
                 return
             await self._view.look()
+        if await self._follow_to_the_end():
+            await self._supervised(lambda: self._evaluate(round_, own_too=True))
+
+    async def _follow_to_the_end(self) -> bool:
+        """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
+        if not isinstance(self._topology, Groups):
+            return False
+        changed = await self._topology.follow()
+        if self.live.status is Status.FINISHED and not self._leaving:
+            await self._leaving.within(FAREWELL_S)  # others may have to ask us
+        return changed
 
     async def _obey(self, round_: int) -> int:
         """Do as the operator says before this round; the round to go on with."""
@@ -312,15 +328,19 @@ class Coordinator:
         if due is not None:
             window = pairing_window(self._rounds.round_length)
             return due - window, due + window
-        window = pairing_window(self._round_seconds)
         expected = started + self._round_seconds
-        return max(started, expected - window), expected + 2 * window
+        return started, expected + 2 * self._wait_in_steps()
 
     def _closes(self, due: float | None) -> float:
         """Until when a peer without a partner goes on looking."""
         if due is not None:
             return due + pairing_window(self._rounds.round_length)
-        return self._clock.now() + pairing_window(self._round_seconds)
+        return self._clock.now() + self._wait_in_steps()
+
+    def _wait_in_steps(self) -> float:
+        """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round
+        behind jumps."""
+        return max(STEPS_WAIT_S, self._round_seconds)
 
     def _next(self, round_: int) -> int:
         """The round to play after this one; those that went by meanwhile were missed."""

@@ -107,8 +107,10 @@ class Landing:
     def _journal(self, work: Work, got: Exchanged) -> None:
         key, report = work.key, got.report
         self._care.journaled(key.fragment, work.processed)
-        others = " ".join(member for member in got.members if member != self._me)
-        self._live.last_outcome, self._live.last_partner = got.outcome, others
+        partners = [member for member in got.members if member != self._me]
+        others = " ".join(partners)
+        self._live.last_outcome = got.outcome
+        self._live.last_partner = others if len(partners) < 2 else f"{len(partners)} others"
         self._live.last_seconds = report.seconds if report else 0.0
         assert got.outcome != "carried"
         self._emit(

@@ -143,7 +143,8 @@ class Group:
         how long to wait for the members to apply the round at hand. Raises PartnerLost."""
         if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
             settle_s = 0.0  # it was only made to say whose state counts: no result will come of it
-        found = await self._catching.fetch(key, roster, own, settle_s)
+        ours = self._quorums[key.fragment].base(own) if roster is None else None
+        found = await self._catching.fetch(key, roster, own, settle_s, ours)
         if found is None:
             return None
         base, values = found
@@ -179,7 +180,8 @@ class Group:
             ]
         given = [task.result() for task in tasks]
         seconds = around.clock.now() - began
-        self._learn_rate(sum(g.sent + g.received for g in given), seconds)
+        shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.me]
+        self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
         return await self._averaged(roster, shards, given, gradient, seconds)
 
     def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> Desk | None:
@@ -199,7 +201,9 @@ class Group:
             result = await desk.run(payload, tokens)
         except PartnerRefused as error:
             return _Given(why=f"our own shard: {error.reason}")
-        return _Given(result.payload, desk.roster.members.index(around.me) in result.named)
+        ours = desk.roster.members.index(around.me) in result.named
+        others = len(result.named) - ours  # each sent us its part and takes the result
+        return _Given(result.payload, ours, others * len(result.payload), others * len(payload))
 
     async def _share(self, roster: Roster, shard: Shard, part: Tensor, tokens: int, until: float) -> _Given:
         """Contribute to another's shard. Whose stream broke asks again: the owner keeps what it has."""

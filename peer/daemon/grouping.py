@@ -53,9 +53,10 @@ class GroupAround:
     max_upload: float | None = None
     """Bytes per second; None: no cap."""
 
-    def live(self) -> set[PeerId]:
-        """The training peers we see and would work with, ourselves included."""
-        training = [p for p, record in self.view.peers.items() if record.status is Status.TRAINING]
+    def live(self, even_finished: bool = False) -> set[PeerId]:
+        """The training peers we see and would work with, ourselves included; and those that did all their rounds."""
+        fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
+        training = [p for p, record in self.view.peers.items() if record.status in fit]
         return {self.me, *self.conduct.acceptable([p for p in training if not self.view.banned(p)])}
 
     def why_not(self, peer: PeerId) -> str:

@@ -46,9 +46,10 @@ class Groups:
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
         yield GroupRound(self, key, opens_at)
 
-    async def begin(self) -> bool:
-        """Our state came from a donor or a checkpoint, without momentum or of an earlier round: take over what the
-        group has, if there is a group already. Whether our state has changed."""
+    async def follow(self) -> bool:
+        """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
+        round; and after the last. Take over what the group has, if there is a group and it has another state. Whether
+        ours has changed."""
         changed = False
         for fragment in range(len(self.outer.layout.fragments)):
             self.tell(f"asking the group for its state of fragment {fragment}")
@@ -139,7 +140,7 @@ class GroupRound:
 
         return Exchanged(
             "exchanged",
-            got.reason,
+            got.reason or _why_dropped(got, elements),
             step,
             applied=applied,
             dropped=cut.applied + cut.dropped - applied,
@@ -151,3 +152,9 @@ class GroupRound:
     def _held(self) -> bytes:
         held = self._groups.group.on_held(self._key.fragment)
         return b"" if held is None else held.digest
+
+
+def _why_dropped(got: Averaged, elements: int) -> str:
+    """Where our own part is in no mean although there is one, for a person; empty: it is in all."""
+    left_out = elements - sum(end - start for start, end in got.named)
+    return f"our part of {left_out} of {elements} elements came too late, or was refused" if left_out else ""

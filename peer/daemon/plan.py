@@ -34,6 +34,7 @@ class Live:
     round: int = 0
     due_at: float | None = None
     last_partner: str = ""
+    """Its peer id; of a group, how many others."""
     last_outcome: str = ""
     last_seconds: float = 0.0
     """Of the last exchange's transfer."""

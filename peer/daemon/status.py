@@ -148,7 +148,8 @@ def status_line(report: dict[str, Any]) -> str:
         training = sum(peer["status"] == "training" for peer in report["peers"])
         parts.append(f"{training} other peers train")
     if report.get("last_outcome"):
-        with_whom = f" with {report['last_partner'][-6:]}" if report["last_partner"] else ""
+        whom = report["last_partner"]
+        with_whom = f" with {whom if ' ' in whom else whom[-6:]}" if whom else ""
         parts.append(f"last round {report['last_outcome']}{with_whom}")
     if trouble := report.get("directory", {}).get("why"):
         parts.append(f"directory: {trouble}")

@@ -147,7 +147,8 @@ def _partner(report: Report) -> Text:
         return Text("none yet")
     if not report["last_partner"]:
         return Text(f"none in the last round: {report['last_outcome']}", style="yellow")
-    return Text(f"{_short(report['last_partner'])}, {report.get('last_seconds', 0.0):.1f} s")
+    whom = report["last_partner"]
+    return Text(f"{whom if ' ' in whom else _short(whom)}, {report.get('last_seconds', 0.0):.1f} s")
 
 
 def _loss(report: Report) -> Text:

@@ -9,32 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import torch
-
 from peer.observe import events
 from peer.observe.events import Event
 from peer.protocol.messages import PeerId, RoundKey, Source
 from peer.testing.member import SimulatedPeer
+from peer.testing.onetruth import one_truth
 from peer.testing.swarm import SimulatedSwarm
+from peer.testing.values import Values
 
 CAUSES = (events.TrainerDied, events.Started, events.Refounded)
+TOGETHER_S = 1.0
+"""Who began so soon began with the run."""
+SLOP_S = 1e-3
 
 
-@dataclass
+@dataclass(repr=False)  # asyncio's runner makes one of what `run_virtual` returns
 class Witness:
     """Watches a swarm from its beginning."""
 
     swarm: SimulatedSwarm
     found: list[str] = field(default_factory=list)
     """What was wrong at the moment it was seen."""
-    results: dict[tuple[int, int], dict[int, bytes]] = field(default_factory=dict)
-    """Groups: (round, fragment) to peer number to the digest of what it holds after the step."""
-    _held: dict[int, torch.Tensor] = field(default_factory=dict)
+    values: Values = field(init=False)
 
     def __post_init__(self) -> None:
+        self.values = Values(self.swarm, self.found)
         self.swarm.network.gave = self._gave
         for peer in self.swarm.peers:
-            peer.listeners.append(self._heard)
+            peer.listeners.append(self.values.heard)
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
@@ -45,37 +47,13 @@ class Witness:
             what = "a state" if key is None else f"a payload for round {key.round}"
             self.found.append(f"4 no amnesia: {sender} gave {what} before it had a complete state")
 
-    def _heard(self, peer: SimulatedPeer, event: Event) -> None:
-        if isinstance(event, events.Started | events.TrainingBegan | events.Refounded) or peer.number not in self._held:
-            if peer.life.outer is not None:
-                self._held[peer.number] = peer.outer.params.clone()
-            return
-        stepped = event.fragment if isinstance(event, events.RoundEnded) else None
-        self._old_but_for(peer, stepped, event.kind)
-        if isinstance(event, events.RoundEnded) and event.outcome == "exchanged":
-            self.results.setdefault((event.round, event.fragment), {})[peer.number] = peer.outer.digest(event.fragment)
-
-    def _old_but_for(self, peer: SimulatedPeer, stepped: int | None, kind: str) -> None:
-        """No third value: only an outer step that is journaled with it moves a fragment, and only that fragment."""
-        if kind != "round_ended" and kind != "evaluated":
-            return  # a step and its line are one; between them and other lines there may be a step under way
-        before, after = self._held[peer.number], peer.outer.params
-        for fragment in range(len(peer.layout.fragments)):
-            start, end = peer.layout.fragment_span(fragment)
-            moved = not torch.equal(before[start:end], after[start:end])
-            if moved and fragment != stepped:
-                self.found.append(
-                    f"1 no third value: {peer.peer_id} moved fragment {fragment} without a journaled step"
-                )
-        self._held[peer.number] = after.clone()
-
     # -- afterwards --------------------------------------------------------------------------------------------------
 
     def broken(self) -> list[str]:
         """Every promise that was broken, a sentence each."""
         pairs = self.swarm.method.topology == "pair"
-        checks = [self._conservation(), self._outcomes(), self._progress(), self._goes_on()]
-        checks.append(self._partners() if pairs else self._one_truth())
+        checks = [self._conservation(), self._outcomes(), self._newcomers(), self._progress(), self._goes_on()]
+        checks += [self._reasons(), self._partners() if pairs else one_truth(self.swarm, self.values)]
         return [*self.found, *(sentence for check in checks for sentence in check)]
 
     def _conservation(self) -> Iterator[str]:
@@ -108,20 +86,33 @@ class Witness:
                     what = f"{peer.peer_id} mixed {event.partner}, which names {sorted(named)}"
                     yield f"1 no third value: round {event.round}: {what}"
 
-    def _one_truth(self) -> Iterator[str]:
-        for (round_, fragment), held in self.results.items():
-            if len(set(held.values())) > 1:
-                yield f"3 one truth: round {round_} fragment {fragment} came out differently: {sorted(held)}"
+    def _newcomers(self) -> Iterator[str]:
+        """Who came later has worked one sync_every before its first exchange."""
+        for peer in self.swarm.peers:
+            began: float | None = None
+            for at, event in zip(peer.times, peer.events, strict=True):
+                if isinstance(event, events.TrainingBegan) and at > TOGETHER_S:
+                    began = at
+                if isinstance(event, events.RoundEnded) and event.outcome == "exchanged" and began is not None:
+                    if at < began + self.swarm.method.sync_every - SLOP_S:
+                        yield f"4 no amnesia: {peer.peer_id} exchanged {at - began:.1f} s after it had begun"
+                    began = None
 
     def _progress(self) -> Iterator[str]:
         """Work is dropped only for a cause that is in the journal."""
-        groups = self.swarm.method.topology == "group"
         for peer in self.swarm.peers:
             cause = False
             for event in peer.events:
                 cause = cause or isinstance(event, CAUSES)
-                if isinstance(event, events.Dropped) and not (cause or groups):
+                if isinstance(event, events.Dropped) and not cause:
                     yield f"8 local progress: {peer.peer_id} dropped work although nothing had died: {event.reason}"
+
+    def _reasons(self) -> Iterator[str]:
+        """Whatever is not a whole exchange says why."""
+        for peer in self.swarm.peers:
+            for event in peer.events:
+                if isinstance(event, events.RoundEnded) and event.outcome != "exchanged" and not event.reason:
+                    yield f"10 reasons: {peer.peer_id} does not say why round {event.round} ended {event.outcome}"
 
     def _goes_on(self) -> Iterator[str]:
         """Who lives at the end has played the last round."""

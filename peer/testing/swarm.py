@@ -98,7 +98,7 @@ class SimulatedSwarm:
         self.layout = layout or layout_of(method)
         self.method, self._rounds, self.total_rounds = method, rounds, total_rounds
         self._seed, self._eval_every, self._min_peers = seed, eval_every, min_peers
-        self._first = torch.zeros(self.layout.elements) if first is None else first
+        self.first = torch.zeros(self.layout.elements) if first is None else first
         if missing_views > 0:
             self.hub.hide = self._views_missing(missing_views, seed)
         if make_trainer is None:
@@ -262,7 +262,7 @@ class SimulatedSwarm:
 
     async def _together(self, peer: SimulatedPeer, life: Life) -> None:
         """One of those that begin the run."""
-        coordinator = self._coordinator(peer, life, OuterState.fresh(self.layout, self._first.clone()))
+        coordinator = self._coordinator(peer, life, OuterState.fresh(self.layout, self.first.clone()))
         await peer.trainer.start(peer.outer.params, 0, None)
         await self._play(peer, life, coordinator, 0)
 

@@ -13,9 +13,11 @@ from peer.testing.clock import EPOCH, run_virtual
 from peer.testing.faults import Fault, random_plan
 from peer.testing.links import PROFILES
 from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm
+from peer.testing.swarm import SimulatedSwarm, layout_of
 
 PRESETS = ("noloco", "streaming-noloco", "diloco", "streaming-diloco", "none")
+ELEMENTS = {"pair": 16, "solo": 16, "group": 5 * 128}
+"""Of a fragment: in groups some shards."""
 ROUND_S = 20.0
 ROUNDS = 8
 RATES = {
@@ -68,6 +70,7 @@ def play(seed: int, preset: str) -> Played:
             total_rounds=ROUNDS,
             seed=seed,
             step_seconds={number: rng.uniform(0.1, 2.0) for number in range(count)},
+            layout=layout_of(method, ELEMENTS[method.topology]),
             links={number: PROFILES[rng.choice(names)] for number in range(count)},
         )
         witness = Witness(swarm)

@@ -26,6 +26,7 @@ from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Source, Status
 from peer.protocol.payload import BytesSource
 from peer.protocol.roster import Join, JoinReply, SignedRoster, Told, leaders, parse_roster
+from peer.protocol.shards import cut
 from peer.state.fragments import FRAGMENT, FragmentShelf
 from peer.testing.clock import EPOCH, VirtualClock, inline, run_virtual
 from peer.testing.links import Link
@@ -206,6 +207,17 @@ async def test_a_few_bits_up_and_half_precision_back_leave_all_with_the_same_bit
     assert len(party.digests()) == 1
     off = (party.members[0].got(0).mean.double() - expected(party, range(4))).norm()
     assert off < 0.15 * expected(party, range(4)).norm()
+
+
+@virtual
+async def test_what_owners_send_and_receive_counts_as_well() -> None:
+    party = Party(4, "int4", "fp16")
+    await party.play(0)
+    reports = [member.got(0).report for member in party.members]
+    shards = cut(b"any", [member.me for member in party.members], ELEMENTS)
+    each = sum(EVERY["int4"].nbytes(shard.elements) + EVERY["fp16"].nbytes(shard.elements) for shard in shards)
+    assert sum(report.bytes_sent for report in reports) == 3 * each
+    assert sum(report.bytes_received for report in reports) == 3 * each
 
 
 @virtual

@@ -1,0 +1,255 @@
+"""No third value, by number: every outer step of a simulated swarm is made again from what its peer had worked and was
+given, and compared bit for bit; and what it was given, with what the others sent.
+
+What a peer was given is seen where its own parts hand it over (trainer, swap, group), so that a value that went wrong
+after that shows here, and one that went wrong before shows in comparison with its sender."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from blake3 import blake3
+
+from peer.daemon.group import Averaged, Group
+from peer.daemon.groups import Groups
+from peer.daemon.interfaces import Work, WorkRequest
+from peer.daemon.topology import Pairs, pair_step
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+from peer.testing.member import Life, SimulatedPeer
+from peer.testing.swarm import SimulatedSwarm
+
+Place = tuple[int, int]
+"""(round, fragment)."""
+CODED = {"fp32": 0.0, "fp16": 2**-10, "bf16": 2**-7}
+"""What a codec may change of a value, relative to the largest of the payload; others: a whole step of 4 bits."""
+CODED_ELSE = 0.15
+SHARE = 2e-3
+"""How exactly the share that counts can be told from the integers in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A swap that its side took for complete."""
+
+    partner: PeerId
+    theirs: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A group's round as one member saw it."""
+
+    gradient: torch.Tensor
+    base: bytes
+    tokens: int
+    got: Averaged
+    mean: torch.Tensor
+    """A copy: the step overwrites it."""
+
+
+@dataclass(repr=False)
+class Values:
+    """Watches a swarm; `found` are sentences."""
+
+    swarm: SimulatedSwarm
+    found: list[str] = field(default_factory=list)
+    shared: dict[Place, dict[PeerId, Shared]] = field(default_factory=dict)
+    """What members of groups were given."""
+    _works: dict[tuple[int, Place], Work] = field(default_factory=dict)
+    _sent: dict[tuple[PeerId, Place], list[torch.Tensor]] = field(default_factory=dict)
+    _swapped: dict[tuple[int, Place], Swapped] = field(default_factory=dict)
+    _held: dict[int, OuterState] = field(default_factory=dict)
+    """Copies of the peers' states after their last event."""
+    _known: set[bytes] = field(default_factory=set)
+    """Digests of all states of a fragment there ever were: of its params, and of params and momentum."""
+    _lives: list[Life] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        first = OuterState.fresh(self.swarm.layout, self.swarm.first.clone())
+        self._learn(first)
+        for peer in self.swarm.peers:
+            self._watch_trainer(peer)
+
+    # -- where values are handed over --------------------------------------------------------------------------------
+
+    def _watch_trainer(self, peer: SimulatedPeer) -> None:
+        ask = peer.trainer.work
+
+        async def work(request: WorkRequest) -> Work:
+            done = await ask(request)
+            self._works[peer.number, (done.key.round, done.key.fragment)] = done
+            return done
+
+        peer.trainer.work = work  # type: ignore[method-assign]
+
+    def _watch_life(self, peer: SimulatedPeer) -> None:
+        life = peer.life
+        if life.coordinator is None or any(known is life for known in self._lives):
+            return
+        self._lives.append(life)
+        topology = life.coordinator._topology
+        if isinstance(topology, Pairs):
+            self._watch_swaps(peer, topology.swaps)
+        if isinstance(topology, Groups):
+            self._watch_group(peer, topology.group)
+
+    def _watch_swaps(self, peer: SimulatedPeer, swaps: Any) -> None:
+        ask = swaps.swap
+
+        async def swap(partner: PeerRecord, key: RoundKey, own: torch.Tensor, *others: Any) -> Any:
+            place = key.round, key.fragment
+            self._sent.setdefault((peer.peer_id, place), []).append(own.clone())
+            theirs, report = await ask(partner, key, own, *others)
+            self._swapped[peer.number, place] = Swapped(partner.peer_id, theirs.clone())
+            return theirs, report
+
+        swaps.swap = swap
+
+    def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
+        ask = group.exchange
+
+        async def exchange(
+            key: RoundKey, gradient: torch.Tensor, base: bytes, tokens: int, opens_at: float, closes: float
+        ) -> Averaged:
+            got = await ask(key, gradient, base, tokens, opens_at, closes)
+            shared = Shared(gradient.clone(), base, tokens, got, got.mean.clone())
+            self.shared.setdefault((key.round, key.fragment), {})[peer.peer_id] = shared
+            return got
+
+        group.exchange = exchange  # type: ignore[method-assign]
+
+    # -- what became of them -----------------------------------------------------------------------------------------
+
+    def heard(self, peer: SimulatedPeer, event: events.Event) -> None:
+        """An event of this peer. A step and its line are one; between them and other lines there may be one under way,
+        so that only these are looked at."""
+        self._watch_life(peer)
+        if peer.life.outer is None:
+            return
+        begins = isinstance(event, events.Started | events.TrainingBegan | events.Refounded)
+        if begins or peer.number not in self._held:
+            self._begins(peer, event)
+        elif isinstance(event, events.RoundEnded | events.Evaluated):
+            self._moved(peer, event)
+
+    def _begins(self, peer: SimulatedPeer, event: events.Event) -> None:
+        """A state comes from a checkpoint, a donor or the operator: but for the last, somebody had it before."""
+        if not isinstance(event, events.Refounded) and not self._refounded():
+            for fragment in range(len(peer.layout.fragments)):
+                if _params_digest(peer.outer, fragment) not in self._known:
+                    self._tell(peer, f"began with fragment {fragment} in a state that nobody had")
+        self._keep(peer)
+
+    def _refounded(self) -> bool:
+        return any(isinstance(event, events.Refounded) for other in self.swarm.peers for event in other.events)
+
+    def _moved(self, peer: SimulatedPeer, event: events.Event) -> None:
+        before, after = self._held[peer.number], peer.outer
+        for fragment in range(len(peer.layout.fragments)):
+            stepped = isinstance(event, events.RoundEnded) and event.fragment == fragment
+            if stepped:
+                assert isinstance(event, events.RoundEnded)
+                self._stepped(peer, event, before, after)
+            elif before.digest(fragment) != after.digest(fragment) and not self._followed(
+                event, after.digest(fragment)
+            ):
+                self._tell(peer, f"moved fragment {fragment} without a journaled step")
+        self._keep(peer)
+
+    def _followed(self, event: events.Event, now: bytes) -> bool:
+        """After its last round a member of a group takes over what the others have."""
+        group = self.swarm.method.topology == "group"
+        return group and isinstance(event, events.Evaluated) and now in self._known
+
+    def _stepped(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState, after: OuterState) -> None:
+        what, fragment = f"round {event.round} fragment {event.fragment} ({event.outcome})", event.fragment
+        if self.swarm.method.topology != "group":
+            if not self._near(self._pair(peer, event, before), after, fragment, event):
+                self._tell(peer, f"{what} gave a third value")
+            return
+        if event.digest != after.digest(fragment).hex():
+            self._tell(peer, f"{what} is not what its digest says")
+        if event.outcome == "exchanged":
+            if self._group(peer, event, before).digest(fragment) != after.digest(fragment):
+                self._tell(peer, f"{what} gave a third value")
+        elif before.digest(fragment) != after.digest(fragment) and after.digest(fragment) not in self._known:
+            self._tell(peer, f"{what} put a state in place that nobody had")
+
+    def _pair(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState) -> OuterState:
+        """The step as it should have been; a second one on the copy of before."""
+        place = event.round, event.fragment
+        own, made = self._works[peer.number, place].params.clone(), _copy(before)
+        if event.dropped:
+            share = event.applied / (event.applied + event.dropped)
+            own.sub_(before.fragment(event.fragment)).mul_(share).add_(before.fragment(event.fragment))
+        theirs = None
+        if event.outcome == "exchanged":
+            swapped = self._swapped[peer.number, place]
+            assert swapped.partner == event.partner, (swapped.partner, event.partner)
+            theirs = swapped.theirs.clone()
+            if not any(self._decoded(sent, theirs) for sent in self._sent.get((swapped.partner, place), [])):
+                self._tell(peer, f"round {event.round}: what it took of {event.partner} is not what that one sent")
+        pair_step(self.swarm.method, made, event.fragment, own, theirs)
+        return made
+
+    def _decoded(self, sent: torch.Tensor, theirs: torch.Tensor) -> bool:
+        off = (sent - theirs).abs().max()
+        return bool(off <= CODED.get(self.swarm.method.codec, CODED_ELSE) * sent.abs().max())
+
+    def _near(self, made: OuterState, after: OuterState, fragment: int, event: events.RoundEnded) -> bool:
+        """Bit for bit, but where a share was cut: the journal tells it in integers."""
+        if not event.dropped:
+            return made.digest(fragment) == after.digest(fragment)
+        moved = (made.fragment(fragment) - after.fragment(fragment)).abs().max()
+        return bool(moved <= SHARE * max(1.0, float(after.fragment(fragment).abs().max())))
+
+    def _group(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState) -> OuterState:
+        method, made = self.swarm.method, _copy(before)
+        shared = self.shared[event.round, event.fragment][peer.peer_id]
+        if shared.base != before.digest(event.fragment):
+            self._tell(peer, f"round {event.round} took a step from another state than it said it built on")
+        made.descend(
+            event.fragment,
+            shared.mean.clone(),
+            shared.got.spans,
+            rule=method.rule,
+            outer_lr=method.outer_lr,
+            outer_momentum=method.outer_momentum,
+        )
+        return made
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def _keep(self, peer: SimulatedPeer) -> None:
+        self._held[peer.number] = _copy(peer.outer)
+        self._learn(peer.outer)
+
+    def _learn(self, outer: OuterState) -> None:
+        for fragment in range(len(outer.layout.fragments)):
+            self._known |= {outer.digest(fragment), _params_digest(outer, fragment)}
+
+    def _tell(self, peer: SimulatedPeer, what: str) -> None:
+        self.found.append(f"1 no third value: {peer.peer_id} {what}")
+
+
+def _copy(outer: OuterState) -> OuterState:
+    return OuterState(outer.layout, outer.params.clone(), outer.momentum.clone())
+
+
+def _params_digest(outer: OuterState, fragment: int) -> bytes:
+    return blake3(outer.fragment(fragment).numpy().tobytes()).digest()
+
+
+def covers(spans: list[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether one of the spans holds this one."""
+    return any(left <= start and end <= right for left, right in spans)
+
+
+def pieces(elements: int, align: int) -> Iterator[tuple[int, int]]:
+    """Spans of `align` elements, the last may be shorter."""
+    return ((start, min(elements, start + align)) for start in range(0, elements, align))
