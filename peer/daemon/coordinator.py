@@ -301,7 +301,7 @@ class Coordinator:
         until = None if due is None else self._clock.raw(due)
         scale = self._orders.lr_scale(key.round)
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold))
-        return await self._leaving.unless(self._trainer.work(request))
+        return await self._flights.beside(self._leaving.unless(self._trainer.work(request)))
 
     def _pause_after(self, hold: bool) -> int | None:
         """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they

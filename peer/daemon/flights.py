@@ -7,9 +7,10 @@ step; group: what was worked is dropped, by name); a trainer that dies takes the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from peer.daemon.care import Care
 from peer.daemon.exchange import Offload
@@ -36,6 +37,9 @@ class Ready:
     merge: Merge
     taken_at: float
     """Run time of the snapshot."""
+
+
+T = TypeVar("T")
 
 
 class Landing:
@@ -177,6 +181,23 @@ class Flights:
         """Wait for all of them. Raises what went wrong."""
         for fragment in list(self._flying):
             await self._ended(fragment)
+
+    async def beside(self, call: Awaitable[T]) -> T:
+        """The call's result. Raises what goes wrong in a flight meanwhile: nobody else would see it until the fragment
+        is due again, and the trainer may be waiting for its result. (A trainer's death shows in the call too.)"""
+        running = asyncio.ensure_future(call)
+        try:
+            while not running.done():
+                flying = {flight.task for _, flight in self._flying.values() if not flight.task.done()}
+                await asyncio.wait({running, *flying}, return_when=asyncio.FIRST_COMPLETED)
+                for task in flying:
+                    if task.done() and (task.cancelled() or not isinstance(task.exception(), TrainerDied)):
+                        assert not task.cancelled(), "nobody gave this flight up"
+                        task.result()
+            return running.result()
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
 
     async def drop(self, reason: str) -> None:
         """Give all of them up: their work is dropped with the rest of what was not journaled. A trainer that died in

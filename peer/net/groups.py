@@ -232,6 +232,8 @@ class GroupCalls:
                 if reply.step == "result":
                     if reply.nbytes != sink.nbytes:
                         raise BadPayload("length", f"a result of {reply.nbytes} bytes, {sink.nbytes} are due")
+                    if sending is not None:  # its last write may only have to return; cut off, it would end the call
+                        await asyncio.wait({sending}, timeout=STALL_S)
                     return tuple(reply.named)
         finally:
             if sending is not None:

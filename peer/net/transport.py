@@ -321,12 +321,23 @@ class GrpcTransport:
                 return await call
         except TimeoutError:
             raise PartnerSilent(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
+        except asyncio.CancelledError:
+            if _is_wanted():
+                raise
+            raise PartnerLost(f"{to.peer_id}: the call was broken off") from None
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await self._channels.drop(to.peer_id)
             raise translate(error, to.peer_id) from None
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
             raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
+
+
+def _is_wanted() -> bool:
+    """Whether somebody cancels us. gRPC raises the same for a call of which only a part was cut off: taken for the real
+    one, it would end the caller's task without a word."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def listening(hosts: Sequence[str]) -> list[str]:
