@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from peer.daemon.interfaces import Counters
-from peer.observe.events import Evaluated, Event, RoundEnded, RoundMissed
+from peer.observe.events import Evaluated, Event, RoundDue, RoundEnded, RoundMissed
 from peer.observe.lines import read_lines
 from peer.protocol.layout import Layout
 from peer.protocol.roundclock import RoundClock
@@ -61,6 +61,8 @@ class Found:
     """A round."""
     waited: float
     """Part of the time."""
+    besides_s: float
+    """From a round's due to its outer step, less the exchange: finding each other, encoding, stepping; median."""
     sent: float
     """Bytes of payload a round."""
     steps: float
@@ -71,23 +73,38 @@ class Found:
     """Why a round, or a part of it, was not exchanged, and how often."""
 
 
-def found(journals: list[list[Event]], counters: list[Counters], seconds: float) -> Found:
+Journal = list[tuple[Event, float]]
+"""Events and when they were written."""
+
+
+def found(told: list[Journal], counters: list[Counters], seconds: float) -> Found:
     """`seconds`: from the first round's begin to the last one's due."""
+    journals = [[event for event, _ in journal] for journal in told]
     ended = [event for journal in journals for event in journal if isinstance(event, RoundEnded)]
     exchanged = [event for event in ended if event.outcome == "exchanged"]
     waited, steps = sum(c.seconds_waiting for c in counters), sum(c.steps for c in counters)
+    after = waited * len(counters) / len(ended)  # the last round's wait comes after its due
     return Found(
         exchanged=len(exchanged),
         solo=len(ended) - len(exchanged),
         exchange_s=statistics.median(event.seconds for event in exchanged),
         waited_s=waited / len(ended),
         waited=waited / (seconds * len(counters)),
+        besides_s=statistics.median(besides for journal in told for besides in besides_of(journal)),
         sent=statistics.mean(event.bytes_sent for event in exchanged),
         steps=steps / len(counters),
-        step_s=(seconds * len(counters) - waited) / steps,
+        step_s=(seconds * len(counters) + after - waited) / steps,
         loss=losses(journals),
         reasons=reasons(journals),
     )
+
+
+def besides_of(journal: Journal) -> Iterable[float]:
+    """Of each exchanged round of one peer."""
+    due = {event.round: at for event, at in journal if isinstance(event, RoundDue)}
+    for event, at in journal:
+        if isinstance(event, RoundEnded) and event.outcome == "exchanged":
+            yield at - due[event.round] - event.seconds
 
 
 def reasons(journals: Iterable[list[Event]]) -> dict[str, int]:
@@ -122,7 +139,7 @@ def really(text: str, seconds: float, cap: float, home: Path) -> Found:
     asyncio.run(Swarm(plan, lambda line: None).run())
     signed = load_signed(home / "run.toml")
     folders = [Home(home / f"peer-{number}").run(signed.run_id) for number in range(1, PEERS + 1)]
-    journals = [[line[0] for line in read_lines(folder.journal) if line is not None] for folder in folders]
+    journals = [[line for line in read_lines(folder.journal) if line is not None] for folder in folders]
     fragments = resolve(signed.manifest.sync).fragments
     return found(journals, [read_counters(folder.path, fragments) for folder in folders], seconds)
 
@@ -151,7 +168,11 @@ def simulated(manifest: Manifest, layout: Layout, seconds: float, cap: float, st
         return swarm
 
     swarm = run_virtual(main())
-    return found([peer.events for peer in swarm.peers], [peer.counters() for peer in swarm.peers], seconds)
+    return found(
+        [list(zip(peer.events, peer.times, strict=True)) for peer in swarm.peers],
+        [peer.counters() for peer in swarm.peers],
+        seconds,
+    )
 
 
 def compare(preset: str, given: argparse.Namespace, folder: Path) -> dict[str, Found]:
@@ -166,19 +187,22 @@ def compare(preset: str, given: argparse.Namespace, folder: Path) -> dict[str, F
 
 
 def show(preset: str, rows: dict[str, Found]) -> None:
-    columns = f"{'exchanged':>10}{'solo':>6}{'exchange s':>12}{'waited s':>10}{'of time':>9}{'sent MB':>9}"
+    columns = (
+        f"{'exchanged':>10}{'solo':>6}{'exchange s':>12}{'besides s':>11}{'waited s':>10}{'of time':>9}{'sent MB':>9}"
+    )
     print(f"\n{preset:<18}{columns}  loss")
     for name, row in rows.items():
         curve = " ".join(f"{loss:.3f}" for loss in row.loss.values())
         print(
-            f"{name:<18}{row.exchanged:>10}{row.solo:>6}{row.exchange_s:>12.3f}{row.waited_s:>10.3f}"
+            f"{name:<18}{row.exchanged:>10}{row.solo:>6}{row.exchange_s:>12.3f}{row.besides_s:>11.3f}{row.waited_s:>10.3f}"
             f"{row.waited:>9.2%}{row.sent / 1e6:>9.4f}  {curve}"
         )
         for reason, count in row.reasons.items():
             print(f"    {count} x {reason}")
     real, other = rows["real"], rows["simulated"]
     waited = f"{other.waited_s / real.waited_s:>10.3f}" if real.waited_s else f"{'-':>10}"
-    print(f"{'over real':<34}{other.exchange_s / real.exchange_s:>12.3f}{waited}{'':>9}{other.sent / real.sent:>9.4f}")
+    exchange, sent = other.exchange_s / real.exchange_s, other.sent / real.sent
+    print(f"{'over real':<34}{exchange:>12.3f}{'':>11}{waited}{'':>9}{sent:>9.4f}")
 
 
 def main() -> None:

@@ -3,6 +3,8 @@ its own whose loopback carries nothing else (Linux, root).
 
     python benchmarks/wire_bytes.py [--presets noloco,streaming-diloco] [--rounds 4] [--seconds 24] [--json FILE]
 
+What --json FILE holds already is not measured again.
+
 Prints for every preset the bytes that left a peer in the rounds it exchanged, headers of TCP and IP included, over the
 payload's exact size (by the codecs and the cut) and over what `peer manifest show` predicts; besides, the traffic of a
 swarm that never exchanges, which is subtracted, and the most memory a daemon held over that of one with a tiny model,
@@ -44,6 +46,8 @@ MODEL = ("model.hidden_size=256", "model.intermediate_size=704", "model.num_hidd
 LITTLE = ("train.batch=1", "train.context=16", "train.eval_windows=1", "train.eval_every=1000")
 SAMPLE_S = 0.25
 BASE = "none, tiny model"
+STALE = "the group builds on another state"
+"""How the reason begins of a member that fetches the group's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,12 @@ def loopback_bytes() -> int:
 
 
 def exact_bytes(method: Method, layout: Layout, event: RoundEnded) -> float:
-    """A peer's part of what the round moved; in groups the mean over its members."""
+    """A peer's part of what the round moved; in groups the mean over its members, and the state that a member fetches
+    who missed a round."""
     elements = layout.fragment_elements(event.fragment)
     if event.outcome != "exchanged":
-        return 0
+        fetched = method.topology == "group" and event.reason.startswith(STALE)
+        return 2 * 4 * elements if fetched else 0
     if method.topology == "pair":
         return method.vectors * EVERY[method.codec].nbytes(elements)
     members = ["us", *event.partner.split()]
@@ -179,7 +185,7 @@ def row(
         exchanged=len(exchanged),
         seconds=ended - began,
         wire=watch.between(began, ended),
-        exact=round(sum(exact_bytes(method, layout, event) for event in exchanged)),
+        exact=round(sum(exact_bytes(method, layout, event) for event, _ in ends)),
         predicted=sum(cost["fragment_bytes"][event.fragment] for event in exchanged),
         exchange_s=max((event.seconds for event in exchanged), default=0.0),
         waited=waited / ((ended - began) * PEERS),
@@ -223,9 +229,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     alone()
-    rows: dict[str, Row] = {}
+    kept = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
+    rows = {name: Row(**one) for name, one in kept.items()}
     with tempfile.TemporaryDirectory(prefix="peer-wire-") as folder:
         for name in (BASE, "none", *given.presets.split(",")):
+            if name in rows:
+                continue
             preset, model = ("none", ()) if name == BASE else (name, MODEL)
             rows[name] = measure(preset, model, given, Path(folder) / name.replace(", ", "-").replace(" ", "-"))
             print(name, rows[name], flush=True)

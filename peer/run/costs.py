@@ -36,7 +36,10 @@ class Cost:
     momentum_bytes: int
     """outer_momentum, fp32."""
     payload_bytes: int
-    """The most that an exchange of the largest fragment holds: what is sent, what is received, and decoded."""
+    """The most that an exchange of the largest fragment holds: a copy of our own values, what is sent, what is
+    received, and decoded."""
+    saving_bytes: int
+    """What the writing of a checkpoint holds: outer_params and outer_momentum once more."""
 
     @property
     def bytes_per_sync(self) -> int:
@@ -45,7 +48,7 @@ class Cost:
 
     @property
     def memory_bytes(self) -> int:
-        return self.arena_bytes + self.outer_bytes + self.momentum_bytes + self.payload_bytes
+        return self.arena_bytes + self.outer_bytes + self.momentum_bytes + self.payload_bytes + self.saving_bytes
 
 
 def cost_of(model: ModelSection, method: Method) -> Cost:
@@ -67,6 +70,7 @@ def cost_of(model: ModelSection, method: Method) -> Cost:
         outer_bytes=FP32 * layout.elements,
         momentum_bytes=FP32 * layout.elements,
         payload_bytes=_buffers(method, max(sizes), peers),
+        saving_bytes=2 * FP32 * layout.elements,
     )
 
 
@@ -100,11 +104,12 @@ def _within(method: Method) -> float:
 
 
 def _buffers(method: Method, elements: int, peers: int) -> int:
+    own = FP32 * elements
     if method.topology == "solo":
-        return 0
+        return own
     if method.topology == "pair":
-        return method.vectors * (2 * FORMS[method.codec].nbytes(elements) + FP32 * elements)
+        return own + method.vectors * (2 * FORMS[method.codec].nbytes(elements) + FP32 * elements)
     shard = -(-elements // peers)
-    coming = (peers - 1) * FORMS[method.codec].nbytes(shard) + FP32 * shard
+    coming = (peers - 1) * FORMS[method.codec].nbytes(shard) + peers * FP32 * shard
     result = FORMS[method.result_codec].nbytes(elements) + FP32 * elements
-    return FORMS[method.codec].nbytes(elements) + coming + result
+    return own + FORMS[method.codec].nbytes(elements) + coming + result

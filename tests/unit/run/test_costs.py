@@ -49,7 +49,8 @@ def test_a_group_sends_its_share_of_contributions_and_results() -> None:
 
 def test_nothing_crosses_for_the_control() -> None:
     cost = costs(preset="none")
-    assert (cost.fragment_bytes, cost.bytes_per_hour, cost.peak_bits_per_s, cost.payload_bytes) == ((0,), 0, 0, 0)
+    assert (cost.fragment_bytes, cost.bytes_per_hour, cost.peak_bits_per_s) == ((0,), 0, 0)
+    assert cost.payload_bytes == 4 * PARAMETERS  # its own values, which it steps with
 
 
 def test_a_clock_in_steps_knows_no_seconds() -> None:
@@ -61,9 +62,13 @@ def test_a_clock_in_steps_knows_no_seconds() -> None:
 def test_memory_is_the_sum_of_what_is_held() -> None:
     cost = costs(preset="noloco")
     assert (cost.arena_bytes, cost.outer_bytes, cost.momentum_bytes) == (8 * PARAMETERS, 4 * PARAMETERS, 4 * PARAMETERS)
-    assert cost.payload_bytes == (2 + 2 + 4) * PARAMETERS
-    assert cost.memory_bytes == 24 * PARAMETERS
-    assert costs(preset="streaming-noloco").payload_bytes == 8 * 117_056
+    assert cost.payload_bytes == (4 + 2 + 2 + 4) * PARAMETERS
+    assert cost.saving_bytes == 8 * PARAMETERS
+    assert cost.memory_bytes == 36 * PARAMETERS
+    assert costs(preset="streaming-noloco").payload_bytes == 12 * 117_056
+    shard = PARAMETERS // 4
+    coming, result = 3 * 4 * shard + 4 * PARAMETERS, 8 * PARAMETERS
+    assert costs(preset="diloco", max_group=4).payload_bytes == 8 * PARAMETERS + coming + result
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_the_cost_is_told() -> None:
     assert told["each way a round"] == ("0.44 MB", "params in bf16")
     assert told["each way an hour"] == ("26.12 MB", "")
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
-    assert told["memory"][0] == "5.0 MiB"
+    assert told["memory"][0] == "7.5 MiB"
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
     assert streamed["each way at peak"] == ("0.06 MB an inner step", "in 5 inner steps, the earliest merge")
