@@ -75,6 +75,8 @@ class Leading:
         around = self._around
         seeking = self._rounds[key] = Seeking(Join(key, base, around.view.dialable()))
         self._latest = key if self._latest is None else max(self._latest, key)
+        for quorum in self._quorums:
+            quorum.saw(len(around.live()))
         self._bell.ring()
         try:
             await around.clock.sleep(opens_at - around.clock.now())

@@ -22,6 +22,8 @@ AWAIT_S = 1.5
 """A candidate that cannot be dialled and does not call so long comes after all the others."""
 MAX_NOTICES = 32
 """One that cannot be dialled tells at most so many others that it is locked: they could only wait for its call."""
+MAX_MET = 1024
+"""So many peers that were met are remembered, whether they are in sight or not."""
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
@@ -274,6 +276,9 @@ class Acquaintance:
         return {peer for peer in self._met if self.too_often(peer, round_, live)} if live >= 8 else set()
 
     def forget_absent(self, present: Iterable[PeerId]) -> None:
-        """Bound the memory to peers that are still about."""
+        """Bound the memory: when it is long, to peers that are about. One that is out of sight in a round, as most of a
+        large swarm are, is remembered."""
+        if len(self._met) <= MAX_MET:
+            return
         keep = set(present)
         self._met = {peer: rounds for peer, rounds in self._met.items() if peer in keep}

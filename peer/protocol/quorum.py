@@ -20,7 +20,7 @@ Why two rosters of one round never both give a result. A peer contributes to one
    peer in both places.
 
 So it holds however views differ and however many leaders are doubted. It does not hold before there are electors (the
-first round, when everybody goes by the peers it sees), nor between states that the operator sets.
+first round, when everybody goes by the peers it has seen), nor between states that the operator sets.
 
 Losing more than half of the electors at once stops the group until they are back. A run must not stand still for ever
 for peers that left for good: electors older than `EXPIRE` rounds of their fragment count no more, the numbers alone do,
@@ -68,13 +68,19 @@ class Quorum:
         self._since = -1
         self._pending: list[tuple[int, tuple[PeerId, ...]]] = []
         self._sizes: deque[int] = deque(maxlen=SIZES)
+        self._seen: deque[int] = deque(maxlen=SIZES)
 
     def base(self, digest: bytes) -> Base:
         return Base(digest, self._electors, self._since)
 
     def needed(self, live: int) -> int:
-        """How many it takes by number. `live`: peers seen, ourselves included; counts before the first roster."""
-        return max(self._sizes, default=live) // 2 + 1
+        """How many it takes by number. `live`: peers seen now, ourselves included. Before the first roster the most
+        count that were seen of late: one that is cut off before it was in any does not found a group of its own."""
+        return (max(self._sizes) if self._sizes else max(live, *self._seen, 1)) // 2 + 1
+
+    def saw(self, live: int) -> None:
+        """At the beginning of a round: so many peers were there, ourselves included."""
+        self._seen.append(live)
 
     def lacking(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:
         """Why these peers are too few to move the state in this round, for a person; empty: they are enough."""

@@ -21,12 +21,14 @@ FORGET_EVERY_S = 10.0
 class MemoryDirectoryHub:
     """What the DHT is to the real directory. Holds the latest record of each peer of each run.
 
-    `bucket`: more than so many peers are spread over buckets by a hash of their ids, and a look goes into one: that of
-    its reader, xor a number drawn for the round, so that a look costs the same in a swarm of any size. That is how the
-    DHT's keys are meant to split (`peer.net.directory.keys`). None: one bucket, as the DHT has today."""
+    `look`: about so many records are found in a look at most. More peers than that are spread over buckets of half as
+    many, by a hash of their ids, and a look goes into two: that of its reader, and that one xor a number drawn for the
+    round. So a look costs the same in a swarm of any size, the peers of two buckets see each other whole (unequal
+    buckets leave nobody over), and in time everybody meets everybody. That is how the DHT's keys are meant to split
+    (`peer.net.directory.keys`). None: one bucket, as the DHT has today, and as groups need it."""
 
-    def __init__(self, now: Callable[[], float], bucket: int | None = None) -> None:
-        self._bucket = bucket
+    def __init__(self, now: Callable[[], float], look: int | None = None) -> None:
+        self._look = look
         self.now = now
         """Seconds since the epoch, usually a virtual clock's."""
         self._hide: Callable[[PeerId, PeerId], bool] | None = None
@@ -91,19 +93,19 @@ class MemoryDirectoryHub:
         self._side = {}
 
     def visible(self, run_id: RunId, reader: PeerId) -> list[PeerRecord | bytes]:
-        """What a look of `reader` finds, ordered by peer id."""
+        """What a look of `reader` finds, each bucket ordered by peer id."""
         self._forget()
-        held = self._looked_into(run_id, reader)
+        found = [entry for held in self._looked_into(run_id, reader) for entry in held.items()]
         if not self._side and self.hide is None:
-            return list(held.values())
-        return [record for peer, record in held.items() if self._sees(reader, peer)]
+            return [record for _, record in found]
+        return [record for peer, record in found if self._sees(reader, peer)]
 
     def live(self, run_id: RunId, reader: PeerId) -> list[PeerRecord]:
-        """The unexpired records of the others, ordered by peer id, while all see alike."""
+        """The unexpired records of the others, each bucket ordered by peer id, while all see alike."""
         self._forget()
         now = self.now()
-        found = cast(Iterable[PeerRecord], self._looked_into(run_id, reader).values())
-        return [record for record in found if record.expires_at > now and record.peer_id != reader]
+        found = [cast(Iterable[PeerRecord], held.values()) for held in self._looked_into(run_id, reader)]
+        return [r for held in found for r in held if r.expires_at > now and r.peer_id != reader]
 
     def _sees(self, reader: PeerId, peer: PeerId) -> bool:
         return self._side.get(peer) == self._side.get(reader) and not self.hidden(reader, peer)
@@ -128,21 +130,23 @@ class MemoryDirectoryHub:
     def _spread(self, run_id: RunId) -> None:
         """Lay the records into as many buckets as it takes, a power of two."""
         held, count = self._held[run_id], 1
-        while self._bucket is not None and len(held) > self._bucket * count:
-            count *= 2
+        if self._look is not None and len(held) > self._look:
+            while 2 * len(held) > self._look * count:
+                count *= 2
         buckets: list[dict[PeerId, PeerRecord | bytes]] = [{} for _ in range(count)]
         for peer, record in held.items():
             buckets[_hashed(peer) % count][peer] = record
         self._buckets[run_id] = buckets
 
-    def _looked_into(self, run_id: RunId, reader: PeerId) -> dict[PeerId, PeerRecord | bytes]:
-        """The bucket that a look of `reader` goes into, in the round that its own record tells."""
+    def _looked_into(self, run_id: RunId, reader: PeerId) -> list[dict[PeerId, PeerRecord | bytes]]:
+        """The buckets that a look of `reader` goes into, in the round that its own record tells."""
         buckets = self._buckets.get(run_id, [{}])
         if len(buckets) == 1:
-            return buckets[0]
+            return buckets
         own = self._held[run_id].get(reader)
-        turn = _hashed(str(own.round)) if isinstance(own, PeerRecord) else 0
-        return buckets[(_hashed(reader) ^ turn) % len(buckets)]
+        turn = _hashed(f"turn {own.round}") if isinstance(own, PeerRecord) else 0
+        here = _hashed(reader) % len(buckets)
+        return [buckets[number] for number in sorted({here, here ^ (turn % len(buckets))})]
 
     def _forget(self) -> None:
         """What is too old to count; looked for now and then."""

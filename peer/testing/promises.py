@@ -20,7 +20,8 @@ from peer.testing.values import Values
 CAUSES = (events.TrainerDied, events.Started, events.Refounded)
 TOGETHER_S = 1.0
 """Who began so soon began with the run."""
-SLOP_S = 1e-3
+SLOP_S = 2.0
+"""A round's snapshot is taken at the step boundary next to its moment."""
 
 
 @dataclass(repr=False)  # asyncio's runner makes one of what `run_virtual` returns
@@ -94,7 +95,7 @@ class Witness:
                 if isinstance(event, events.TrainingBegan) and at > TOGETHER_S:
                     began = at
                 if isinstance(event, events.RoundEnded) and event.outcome == "exchanged" and began is not None:
-                    if at < began + self.swarm.method.sync_every - SLOP_S:
+                    if at < began + self.swarm.rounds.sync_every - SLOP_S:
                         yield f"4 no amnesia: {peer.peer_id} exchanged {at - began:.1f} s after it had begun"
                     began = None
 

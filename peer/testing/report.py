@@ -42,6 +42,9 @@ class Report:
     exchange_s_p99: float | None
     spread: float
     """Root mean square distance of the living replicas' outer_params from their mean, over the mean's own."""
+    truths: int | None
+    """Groups: the most states that members who lacked nothing held after one exchange of a fragment; 1: one truth.
+    None: no group exchanged."""
     ledger_imbalance: int
     """0, or work was lost or counted twice."""
     processed: int
@@ -82,6 +85,7 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
         exchange_s_median=statistics.median(took) if took else None,
         exchange_s_p99=took[min(len(took) - 1, math.ceil(0.99 * len(took)) - 1)] if took else None,
         spread=_spread(swarm),
+        truths=_truths(ended),
         ledger_imbalance=sum(abs(book.imbalance) for book in books),
         processed=sum(book.processed for book in books),
         faults=dict(Counter(fault.kind for _, fault in swarm.mischief.done)),
@@ -107,6 +111,14 @@ def _utilization(swarm: SimulatedSwarm, hours: float) -> float:
     away = sum(peer.away_s(hours * 3600) for peer in swarm.peers)
     lived = len(swarm.peers) * hours * 3600 - away
     return min(1.0, computed / lived) if lived > 0 else 0.0
+
+
+def _truths(ended: Iterable[events.RoundEnded]) -> int | None:
+    held: dict[tuple[int, int], set[str]] = {}
+    for event in ended:
+        if event.outcome == "exchanged" and event.digest and not event.reason:
+            held.setdefault((event.round, event.fragment), set()).add(event.digest)
+    return max(map(len, held.values()), default=None)
 
 
 def _spread(swarm: SimulatedSwarm) -> float:
@@ -140,6 +152,7 @@ def told(report: Report) -> str:
         ("rounds", rounds + share),
         ("exchange", f"{_number(report.exchange_s_median)} s median, {_number(report.exchange_s_p99)} s p99"),
         ("spread", f"{report.spread:.3g} of the replicas, relative"),
+        *([] if report.truths is None else [("truths", f"{report.truths} (the most states after one exchange)")]),
         ("ledger", balance),
         ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items())) or "none"),
         ("simulated in", f"{report.seconds_to_simulate:.1f} s"),

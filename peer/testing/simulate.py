@@ -26,8 +26,6 @@ TRAINERS = ("fake", "tiny")
 FAKE_ELEMENTS = 65536
 """Parameters of the fake model."""
 MOST_PEERS = 4096
-TOPOLOGIES = ("pair", "solo")
-"""What the coordinator can do today."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +53,6 @@ def simulate(wish: Wish) -> Report:
     _check(wish)
     manifest = parse_manifest(wish.manifest.encode())
     method, link = resolve(manifest.sync), profile(wish.link)
-    if method.topology not in TOPOLOGIES:
-        raise UsageError(
-            f"preset {manifest.sync.preset} exchanges in a {method.topology}, which cannot be simulated yet",
-            "Choose a preset of pairs: noloco or streaming-noloco.",
-        )
     layout, make = _trainers(wish, method, manifest.seed)
     first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
     rounds = _rounds(wish, method)

@@ -41,6 +41,8 @@ RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
 CHECKPOINT_EVERY_S = 60.0
+LOOK = 64
+"""Records in a look at the directory."""
 
 MakeTrainer = Callable[[int, Layout, VirtualClock], VirtualTrainer]
 
@@ -80,23 +82,23 @@ class SimulatedSwarm:
         only_dial_out: Container[int] = (),
         layout: Layout | None = None,
         links: dict[int, Link] | Link | None = None,
-        bucket: int | None = None,
+        look: int | None = LOOK,
         eval_every: int = 10,
         first: torch.Tensor | None = None,
         make_trainer: MakeTrainer | None = None,
         min_peers: int = 1,
     ) -> None:
         """`only_dial_out`: numbers of the peers nobody can open a connection to. `links`: of all peers, or by number.
-        `bucket`: see `MemoryDirectoryHub`.
+        `look`: of pairs, see `MemoryDirectoryHub`; groups see everybody.
         `first`: outer_params all begin with (flat fp32; zeros). `make_trainer`: with number, layout and clock.
         `min_peers`: the first round waits until so many know of each other."""
         self.network = Network(dialable=lambda peer: number_of(peer) not in only_dial_out, rng=random.Random(seed))
         self.network.link = links if isinstance(links, Link) else self.network.link
         self.states: dict[bytes, torch.Tensor] = {}
         """What a node of the operator serves, by digest."""
-        self.hub = MemoryDirectoryHub(VirtualClock().now, bucket)
+        self.hub = MemoryDirectoryHub(VirtualClock().now, None if method.topology == "group" else look)
         self.layout = layout or layout_of(method)
-        self.method, self._rounds, self.total_rounds = method, rounds, total_rounds
+        self.method, self.rounds, self.total_rounds = method, rounds, total_rounds
         self._seed, self._eval_every, self._min_peers = seed, eval_every, min_peers
         self.first = torch.zeros(self.layout.elements) if first is None else first
         if missing_views > 0:
@@ -119,7 +121,7 @@ class SimulatedSwarm:
 
     def _views_missing(self, part: float, seed: int) -> Callable[[PeerId, PeerId], bool]:
         """Every peer misses each of the others with this probability, drawn anew every round's length."""
-        length, drawn = self._rounds.round_length, dict[PeerId, tuple[int, frozenset[PeerId]]]()
+        length, drawn = self.rounds.round_length, dict[PeerId, tuple[int, frozenset[PeerId]]]()
 
         def hide(reader: PeerId, other: PeerId) -> bool:
             era = int(asyncio.get_running_loop().time() / length)
@@ -142,7 +144,7 @@ class SimulatedSwarm:
         rng = random.Random(self._seed * 1000 + peer.number + len(peer.lives) * 10**9)
         transport = MemoryTransport(self.network, peer.peer_id, donor, clock)
         gate = self.network.gates[peer.peer_id] = Gate()
-        chain, in_steps = Chain(RUN, OPERATOR.peer_id), self._rounds.kind == "steps"
+        chain, in_steps = Chain(RUN, OPERATOR.peer_id), self.rounds.kind == "steps"
         endpoints = (f"memory:{peer.number}",)
         life = Life(
             gate,
@@ -183,7 +185,7 @@ class SimulatedSwarm:
             outer,
             lambda event: _journal(peer, life, event),
             inline,
-            self._rounds,
+            self.rounds,
             on_boundary=keep,
             upto=dict(peer.totals().upto),
             ruling=life.amendments.ruling,
@@ -196,7 +198,7 @@ class SimulatedSwarm:
         return coordinator
 
     def _pace(self) -> float:
-        return pace(self._rounds.round_length if self._rounds.kind == "seconds" else None)
+        return pace(self.rounds.round_length if self.rounds.kind == "seconds" else None)
 
     def _record(self, peer: SimulatedPeer, life: Life) -> PeerRecord:
         live = life.coordinator.live if life.coordinator is not None else None

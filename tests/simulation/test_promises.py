@@ -19,6 +19,6 @@ def test_no_seed_breaks_a_promise(preset: str) -> None:
         assert not played.broken, str(played)
         done += played.done
         outcomes += played.outcomes
-    assert done >= SEEDS, "a simulation without faults shows nothing"
-    assert outcomes["solo"] > 0
-    assert preset == "none" or outcomes["exchanged"] > outcomes["solo"]
+    assert done >= SEEDS // 2, "a simulation without faults shows nothing"
+    assert outcomes["refused" if "diloco" in preset else "solo"] > 0
+    assert preset == "none" or outcomes["exchanged"] > 2 * (outcomes.total() - outcomes["exchanged"])

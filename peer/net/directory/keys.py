@@ -2,9 +2,12 @@
 
 The layout is `peer/1/<run id in hex>/<bucket bits>`: 1 is the layout's version, the bits are the leading bits of
 SHA-256(peer id) that all members of a bucket share. There is one bucket yet, with no bits. When a bucket holds more
-than 64 live records it is to split by the next bit: its members announce under bits + "0" or bits + "1", and a reader
-of bucket b looks into `b xor k(round)`, so that a look costs the same in a swarm of any size. Only this module, the
-gate (`validator.py`), which admits the keys of known buckets, and the look itself (`dht.py`) have to learn of it.
+than 32 live records it is to split by the next bit: its members announce under bits + "0" or bits + "1", and a reader
+of bucket b looks into b and into `b xor k(round)`, so that a look costs the same in a swarm of any size. Both, because
+then the peers of the two buckets see each other whole, and buckets of unequal size leave nobody over (256 simulated
+peers: 99.6 % of their rounds were exchanges). Only this module, the gate
+(`validator.py`), which admits the keys of known buckets, and the look itself (`dht.py`), which needs the round, have to
+learn of it. Groups need everybody and read all buckets. `peer.testing.directory` does so already.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
-from peer.protocol.pairing import POLL_S, Acquaintance, Pairing, initiates, score
+from peer.protocol.pairing import MAX_MET, POLL_S, Acquaintance, Pairing, initiates, score
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(3, 0)
@@ -191,6 +191,10 @@ def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> 
     assert known.too_often(other, 17, live=16)
     assert not known.too_often(other, 18, live=16)
     assert not known.too_often(other, 13, live=7)
+    known.forget_absent([])
+    assert known.too_often(other, 13, live=16)  # out of sight is not forgotten
+    for number in range(MAX_MET):
+        known.met(PeerId(f"p{number}"), 12)
     known.forget_absent([])
     assert not known.too_often(other, 13, live=16)
 

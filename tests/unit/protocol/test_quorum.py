@@ -90,3 +90,14 @@ def test_the_mark_tells_bases_apart() -> None:
     others = [Base(b"e" * 32, ids("ab"), 3), Base(b"d" * 32, ids("ac"), 3), Base(b"d" * 32, ids("ab"), 4)]
     assert len({base.mark(), *(other.mark() for other in others)}) == 4
     assert base.mark() == Base(b"d" * 32, ids("ab"), 3).mark()
+
+
+def test_one_that_is_cut_off_before_its_first_roster_founds_no_group() -> None:
+    quorum = Quorum()
+    quorum.saw(4)
+    quorum.saw(1)
+    assert quorum.needed(live=1) == 3
+    assert quorum.lacking(2, [PeerId("a")])
+    for _ in range(10):
+        quorum.saw(1)
+    assert quorum.needed(live=1) == 1

@@ -37,6 +37,15 @@ def test_the_same_seed_gives_the_same_report() -> None:
     assert one == other
 
 
+@pytest.mark.parametrize("preset", ["diloco", "streaming-diloco"])
+def test_a_group_holds_one_truth(preset: str) -> None:
+    report = json.loads(run(*SMALL, "--preset", preset, "--json"))
+    assert report["truths"] == 1
+    assert report["ledger_imbalance"] == 0
+    assert report["exchanged"] == report["due"]
+    assert report["spread"] == 0
+
+
 def test_the_tiny_trainer_learns() -> None:
     report = json.loads(run("--peers", "2", "--hours", "0.2", "--sync-every", "60", "--trainer", "tiny", "--json"))
     assert report["loss_last"] < report["loss_first"]
