@@ -1,9 +1,10 @@
 """int8, int4 and e3m0: a few bits an element, and one scale for every 128 elements.
 
 The scale is the block's largest magnitude, as fp32: stored itself rather than divided by the number of levels, so
-that it neither underflows in a block of denormals nor overflows near the largest fp32. A payload is all the scales,
-then all the codes; four bit codes lie two in a byte, the earlier element in the low half. The last block may be short;
-the half byte that is left over when the number of elements is odd is zero, and not looked at.
+that it neither underflows in a block of denormals nor overflows near the largest fp32. A payload is tile after tile of
+2**18 elements, a tile its scales, then its codes; four bit codes lie two in a byte, the earlier element in the low
+half. The last tile and its last block may be short; the half byte that is left over when the number of elements is odd
+is zero, and not looked at.
 
 On normally distributed values the error in L2 norm is about 0.7 % (int8), 12 % (int4) and 19 % (e3m0)."""
 
@@ -15,12 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from peer.codec.plain import Payload, finite, from_bytes, to_bytes
+from peer.codec.plain import TILE, InTorch, Payload, finite, from_bytes, to_bytes
 from peer.errors import BadPayload
 
 BLOCK = 128
-TILE = 2**18
-"""Elements worked on at a time: temporaries stay small. A multiple of BLOCK, so that it does not show in the bytes."""
 
 
 class Levels(Protocol):
@@ -76,7 +75,7 @@ class Powers:
         return self._levels[codes.to(torch.int32)]
 
 
-class Blocks:
+class Blocks(InTorch):
     """A scale for each block of 128 elements, and a code for each element. See Codec for the contract."""
 
     def __init__(self, name: str, levels: Levels) -> None:
@@ -89,34 +88,34 @@ class Blocks:
 
     def encode(self, values: Tensor) -> bytes:
         assert finite(values), f"{self.name}: values that are not finite cannot be sent"
-        tiles = [self._encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE)]
-        return b"".join([scales for scales, _ in tiles] + [codes for _, codes in tiles])
+        return b"".join(self._encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE))
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
         """A fresh fp32 tensor. Raises BadPayload: `length`; `scale` for one that is negative, NaN or infinite; `code`
         for one that is not used. What it returns is finite."""
         raw = from_bytes(self, payload, elements)
-        scale_bytes = len(raw) - self._code_bytes(elements)
-        scales, codes = raw[:scale_bytes].view(torch.float32), raw[scale_bytes:]
-        check_scales(self.name, scales)
-        values = torch.empty(elements)
+        values, at = torch.empty(elements), 0
         for start in range(0, elements, TILE):
             tile = values[start : start + TILE]
-            first, code = start // BLOCK, self._code_bytes(start)
-            self._decode_tile(tile, scales[first : first + TILE // BLOCK], codes[code : code + self._code_bytes(TILE)])
+            end = at + self.nbytes(len(tile))
+            self._decode_tile(tile, raw[at:end])
+            at = end
         return values
 
     def _code_bytes(self, elements: int) -> int:
         return -(-elements * self._levels.bits // 8)
 
-    def _encode_tile(self, values: Tensor) -> tuple[bytes, bytes]:
+    def _encode_tile(self, values: Tensor) -> bytes:
         blocks = pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
         scales = blocks.abs().amax(1)
         ratios = blocks / torch.where(scales > 0, scales, 1.0).unsqueeze(1)
         codes = self._levels.codes(ratios).view(-1)[: len(values)]
-        return to_bytes(scales), to_bytes(codes if self._levels.bits == 8 else _join(codes))
+        return to_bytes(scales) + to_bytes(codes if self._levels.bits == 8 else _join(codes))
 
-    def _decode_tile(self, into: Tensor, scales: Tensor, packed: Tensor) -> None:
+    def _decode_tile(self, into: Tensor, raw: Tensor) -> None:
+        scale_bytes = len(raw) - self._code_bytes(len(into))
+        scales, packed = raw[:scale_bytes].clone().view(torch.float32), raw[scale_bytes:]
+        check_scales(self.name, scales)
         codes = (packed if self._levels.bits == 8 else _split(packed))[: len(into)]
         ratios = self._levels.ratios(codes)
         blocks = pad(ratios, (0, -len(into) % BLOCK)).view(-1, BLOCK) * scales.unsqueeze(1)

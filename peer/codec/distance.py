@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from peer.codec.blocks import BLOCK, TILE
+from peer.codec.blocks import BLOCK
+from peer.codec.plain import TILE
 
 FACTOR = 6.0
 """From the rms of a block's differences to the largest that is reckoned with; among 128 of a normal distribution the

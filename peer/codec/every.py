@@ -1,10 +1,15 @@
-"""Every codec by its name. A run may name those of `peer.codec.plain.CODECS` for its params; the others are for
-updates, which bear a loss that whole params do not."""
+"""Every codec by its name, as it is used on this machine. A run may name those of CODECS for its params; the others are
+for updates, which bear a loss that whole params do not."""
 
 from __future__ import annotations
 
 from peer.codec.blocks import E3M0, INT4, INT8
-from peer.codec.plain import CODECS, FP16, Codec
+from peer.codec.kernels import fastest
+from peer.codec.plain import BF16, FP16, FP32, Codec
 from peer.codec.topk import TOPK
 
-EVERY: dict[str, Codec] = CODECS | {codec.name: codec for codec in (FP16, INT8, INT4, E3M0, TOPK)}
+CODECS: dict[str, Codec] = {codec.name: fastest(codec) for codec in (FP32, BF16)}
+"""Good enough for whole params."""
+EVERY: dict[str, Codec] = CODECS | {codec.name: fastest(codec) for codec in (FP16, INT8, INT4, E3M0, TOPK)}
+REFERENCE: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16, FP16, INT8, INT4, E3M0, TOPK)}
+"""In torch: what the others have to equal."""

@@ -25,8 +25,8 @@ from blake3 import blake3
 from torch import Tensor
 from torch.nn.functional import pad
 
-from peer.codec.blocks import BLOCK, TILE, check_scales
-from peer.codec.plain import Payload, finite, from_bytes, to_bytes
+from peer.codec.blocks import BLOCK, check_scales
+from peer.codec.plain import TILE, Payload, finite, from_bytes, to_bytes
 from peer.errors import BadPayload
 
 HEAD_BYTES = 4

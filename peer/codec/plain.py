@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch import Tensor
 from peer.errors import BadPayload
 
 Payload = bytes | bytearray | memoryview
+TILE = 2**18
+"""Elements worked on at a time: temporaries stay small, and the payload of a tile stands for itself."""
 
 
 class Measured(Protocol):
@@ -28,7 +31,12 @@ class Codec(Protocol):
     `encode`: takes a flat fp32 tensor of finite values (an invariant of the sender: asserted, except by fp32 and bf16,
     whose user has just looked). The same values always give the same bytes.
     `decode`: a fresh flat fp32 tensor; the payload is not kept. Raises BadPayload when the length is wrong, and when
-    bytes are none that `encode` can write. Only fp32 and bf16 let NaN and infinity through: their user looks."""
+    bytes are none that `encode` can write. Only fp32 and bf16 let NaN and infinity through: their user looks.
+    `add`: into (flat fp32) += weight * what `decode` gives, product and sum rounded one by one, so that it gives the
+    same floats on every machine. `decode_into`: the same without the sum. Both raise as `decode` does; `into` is then
+    worth nothing.
+
+    Payloads of TILE elements and what is left, one after the other, are the payload of the whole."""
 
     name: str
 
@@ -38,8 +46,25 @@ class Codec(Protocol):
 
     def decode(self, payload: Payload, elements: int) -> Tensor: ...
 
+    def decode_into(self, payload: Payload, into: Tensor) -> None: ...
 
-class Plain:
+    def add(self, payload: Payload, into: Tensor, weight: float) -> None: ...
+
+
+class InTorch(ABC):
+    """What follows from `decode` alone."""
+
+    @abstractmethod
+    def decode(self, payload: Payload, elements: int) -> Tensor: ...
+
+    def decode_into(self, payload: Payload, into: Tensor) -> None:
+        into.copy_(self.decode(payload, into.numel()))
+
+    def add(self, payload: Payload, into: Tensor, weight: float) -> None:
+        into.add_(self.decode(payload, into.numel()).mul_(weight))
+
+
+class Plain(InTorch):
     """A cast to `dtype` and back, to nearest, ties to even."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
@@ -98,5 +123,3 @@ def from_bytes(codec: Measured, payload: Payload, elements: int) -> Tensor:
 FP32 = Plain("fp32", torch.float32)
 BF16 = Plain("bf16", torch.bfloat16)
 FP16 = Saturating("fp16", torch.float16)
-CODECS: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16)}
-"""Those good enough for whole params, by the name the manifest uses."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from peer.codec.blocks import check_scales
-from peer.codec.plain import Payload, finite, from_bytes, to_bytes
+from peer.codec.plain import TILE, InTorch, Payload, finite, from_bytes, to_bytes
 from peer.errors import BadPayload
 
 CHUNK = 4096
@@ -21,12 +21,10 @@ KEPT = 64
 LEVEL_BYTES = 8
 INDEX_BYTES = KEPT * 12 // 8
 CHUNK_BYTES = LEVEL_BYTES + INDEX_BYTES + KEPT * 2 // 8
-TILE = 64 * CHUNK
-"""Elements worked on at a time, so that temporaries stay small."""
 SHIFTS = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
 
 
-class TopK:
+class TopK(InTorch):
     """See Codec for the contract. Of equal magnitudes the earlier element is sent; a magnitude in the very middle
     counts as low. A sent element is off by at most half the spread of the magnitudes sent of its chunk."""
 
@@ -42,6 +40,18 @@ class TopK:
     def decode(self, payload: Payload, elements: int) -> Tensor:
         """A fresh fp32 tensor. Raises BadPayload: `length`; `scale` for a level that is negative, NaN or infinite;
         `index` for indices that do not ascend. What it returns is finite."""
+        values = torch.zeros(elements)
+        indices, signed = self._sent(payload, elements)
+        values[indices] = signed
+        return values
+
+    def add(self, payload: Payload, into: Tensor, weight: float) -> None:
+        """Elements that were not sent stay as they are."""
+        indices, signed = self._sent(payload, into.numel())
+        into[indices] += signed * weight
+
+    def _sent(self, payload: Payload, elements: int) -> tuple[Tensor, Tensor]:
+        """Which elements (int64, ascending), and their values."""
         chunks = from_bytes(self, payload, elements).view(-1, CHUNK_BYTES)
         levels = chunks[:, :LEVEL_BYTES].contiguous().view(torch.float32)
         check_scales(self.name, levels)
@@ -51,7 +61,9 @@ class TopK:
         codes = _split_codes(chunks[:, LEVEL_BYTES + INDEX_BYTES :])
         magnitudes = levels.gather(1, (codes & 1).to(torch.int64))
         signed = torch.where(codes > 1, -magnitudes, magnitudes)
-        return torch.zeros(len(chunks), CHUNK).scatter_(1, indices, signed).view(-1)[:elements].clone()
+        indices = (indices + CHUNK * torch.arange(len(chunks)).unsqueeze(1)).view(-1)
+        inside = indices < elements
+        return indices[inside], signed.view(-1)[inside]
 
 
 def _encode_tile(values: Tensor) -> bytes:
@@ -77,8 +89,17 @@ def _two_levels(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
     fp32 do not overflow."""
     low, high = magnitudes.aminmax(dim=1, keepdim=True)
     upper = magnitudes > (low + high) / 2
-    means = [(magnitudes * half).sum(1) / half.sum(1).clamp(min=1) for half in (~upper, upper)]
+    means = [_sum(magnitudes * half) / half.sum(1).clamp(min=1) for half in (~upper, upper)]
     return torch.stack(means, 1).to(torch.float32), upper
+
+
+def _sum(rows: Tensor) -> Tensor:
+    """By halves added to each other: the order of a sum shows in its last bit, and the same values give the same bytes
+    wherever they are encoded."""
+    while rows.shape[1] > 1:
+        first, second = rows.chunk(2, dim=1)
+        rows = first + second
+    return rows.squeeze(1)
 
 
 def _join_indices(indices: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from peer.codec.blocks import BLOCK
-from peer.codec.every import EVERY
+from peer.codec.every import CODECS, EVERY, REFERENCE
 from peer.codec.modulo import Modulo, ask, asked
-from peer.codec.plain import CODECS, Codec, Payload
+from peer.codec.plain import Codec, InTorch, Payload
 from peer.codec.topk import CHUNK, KEPT
 from peer.errors import BadPayload
 
@@ -33,7 +33,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-class OfPartner:
+class OfPartner(InTorch):
     """Modulo as a Codec: the receiver's own values are near the last ones sent, and it asks for what they do not tell.
     Without a spread the integers are the finest."""
 
@@ -55,9 +55,12 @@ class OfPartner:
 MODULO = {codec.name: codec for codec in map(OfPartner, (Modulo(7), Modulo(4)))}
 
 
-@pytest.fixture(params=sorted([*EVERY, *MODULO]))
+IN_TORCH = {f"{name} in torch": codec for name, codec in REFERENCE.items() if EVERY[name] is not codec}
+
+
+@pytest.fixture(params=sorted([*EVERY, *MODULO, *IN_TORCH]))
 def codec(request: pytest.FixtureRequest) -> Codec:
-    return MODULO.get(request.param) or EVERY[request.param]
+    return (EVERY | MODULO | IN_TORCH)[request.param]
 
 
 def normal(elements: int, seed: int = 0) -> Tensor:

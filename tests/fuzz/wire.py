@@ -13,7 +13,7 @@ import torch
 from blake3 import blake3
 from google.protobuf.message import DecodeError
 
-from peer.codec.plain import CODECS
+from peer.codec.every import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
 from peer.net.checks import index_of, offset_of, piece_request_of
@@ -28,7 +28,7 @@ from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, Payload
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, Piece, RoundKey, RunId, Status
 from peer.protocol.payload import BufferSink, BytesSource
-from peer.state.snapshot import StateSnapshot, _check_index, _check_piece
+from peer.state.snapshot import StateSnapshot, check_index, check_piece
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.parts import drive, join, split
@@ -230,7 +230,7 @@ def state_index() -> Target:
     index = StateSnapshot(torch.zeros(LAYOUT.elements), LAYOUT, 5).index
 
     def run(raw: bytes) -> None:
-        _check_index(index_of(pb.StateReply.FromString(raw)), LAYOUT)
+        check_index(index_of(pb.StateReply.FromString(raw)), LAYOUT)
 
     pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
     reply = pb.StateReply(snapshot="a1b2", round=5, layout_digest=DIGEST, pieces=pieces)
@@ -248,7 +248,7 @@ def piece() -> Target:
     """A digest, and the bytes of a piece."""
 
     def run(raw: bytes) -> None:
-        _check_piece(raw[32:], Piece(0, 1, 64, raw[:32]), 0)
+        check_piece(raw[32:], Piece(0, 1, 64, raw[:32]), 0)
         assert torch.isfinite(torch.frombuffer(bytearray(raw[32:]), dtype=torch.float32)).all()
 
     def mend(raw: bytes) -> bytes:

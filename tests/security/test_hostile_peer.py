@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from peer.codec.plain import CODECS
+from peer.codec.every import CODECS
 from peer.daemon.clock import WallClock
 from peer.daemon.conduct import SHOWN, Conduct
 from peer.daemon.exchange import Exchange
@@ -75,10 +75,13 @@ class Owner:
 
     def on_manifest(self) -> None: ...
 
+    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        return None, None
+
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return []
 
-    def on_state(self) -> None: ...
+    def on_state(self, fresh: bool = False, wanted: str = "") -> None: ...
 
     def on_piece(self, snapshot: str, piece: int) -> None: ...
 
@@ -511,7 +514,7 @@ def test_a_partner_that_sends_too_slowly_is_given_up_long_before_the_budget(
 ) -> None:
     class Trickler:
         async def swap(
-            self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
+            self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, *others: object
         ) -> SwapReport:
             for offset in range(sink.nbytes):
                 sink.write(offset, b"x")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peer.codec.blocks import BLOCK, TILE
+from peer.codec.blocks import BLOCK
 from peer.codec.modulo import MULTIPLIERS, Modulo, ask, asked, count_blocks
-from peer.codec.plain import BF16
+from peer.codec.plain import BF16, TILE
 from peer.errors import BadPayload
 
 HUGE = torch.finfo(torch.float32).max

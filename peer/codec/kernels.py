@@ -1,0 +1,109 @@
+"""The codecs in C (`native/`), where this machine has them, in front of those in torch, which say what is right.
+
+Chosen once, when this is imported: the best the processor has; without a compiler at installation time, on another
+processor or for tensors on a GPU, torch. `PEER_KERNELS` = avx2, scalar or torch chooses for itself. Both give the same
+bytes and the same floats, bit for bit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peer.codec.plain import Codec, Payload
+from peer.errors import BadPayload, UsageError
+
+try:
+    _native: Any = importlib.import_module("peer.codec._kernels")
+except ImportError:
+    _native = None
+
+KINDS = {"int8": 0, "int4": 1, "e3m0": 2, "fp32": 3, "bf16": 4, "topk": 5}
+"""As native/module.c counts them."""
+REFUSALS = {
+    1: ("scale", "a scale is negative, NaN or infinite"),
+    2: ("code", "a code that this codec does not use"),
+    3: ("index", "the indices of a chunk do not ascend"),
+}
+"""Verdicts of a kernel on a payload."""
+
+
+class Native:
+    """A codec by a kernel; what a kernel cannot take goes to the one in torch. See Codec for the contract."""
+
+    def __init__(self, reference: Codec) -> None:
+        self.name = reference.name
+        self.nbytes = reference.nbytes
+        self._reference = reference
+        self._kind = KINDS[reference.name]
+
+    def encode(self, values: Tensor) -> bytes:
+        if not _suits(values):
+            return self._reference.encode(values)
+        payload: bytes | None = _native.encode(self._kind, values.numpy())
+        assert payload is not None, f"{self.name}: values that are not finite cannot be sent"
+        return payload
+
+    def decode(self, payload: Payload, elements: int) -> Tensor:
+        values = torch.empty(elements)
+        self.decode_into(payload, values)
+        return values
+
+    def decode_into(self, payload: Payload, into: Tensor) -> None:
+        if not _suits(into):
+            return self._reference.decode_into(payload, into)
+        self._check_length(payload, into.numel())
+        return self._judge(_native.decode(self._kind, payload, into.numpy()))
+
+    def add(self, payload: Payload, into: Tensor, weight: float) -> None:
+        if not _suits(into):
+            return self._reference.add(payload, into, weight)
+        self._check_length(payload, into.numel())
+        return self._judge(_native.add(self._kind, payload, into.numpy(), weight))
+
+    def _check_length(self, payload: Payload, elements: int) -> None:
+        if len(payload) != self.nbytes(elements):
+            raise BadPayload("length", f"{self.name}: {len(payload)} bytes for {elements} elements")
+
+    def _judge(self, verdict: int) -> None:
+        if verdict:
+            code, reason = REFUSALS[verdict]
+            raise BadPayload(code, f"{self.name}: {reason}")
+
+
+def _suits(values: Tensor) -> bool:
+    return values.device.type == "cpu" and values.dtype == torch.float32 and values.is_contiguous()
+
+
+def _choose(wish: str) -> tuple[str, str]:
+    """What is used, and why. Raises UsageError for a wish that cannot be met."""
+    if wish == "torch":
+        return "torch", "PEER_KERNELS says so"
+    if _native is None:
+        if wish != "best":
+            raise UsageError(f"PEER_KERNELS={wish}: the kernels were not built", "Install with a C compiler present.")
+        return "torch", "the kernels in C were not built (no compiler when this was installed)"
+    try:
+        used = str(_native.use(wish))
+    except ValueError as error:
+        raise UsageError(f"PEER_KERNELS={wish}: {error}", "Known: best, avx2, scalar, torch.") from None
+    if wish != "best":
+        return used, "PEER_KERNELS says so"
+    return used, "this processor has AVX2" if used == "avx2" else "this processor has no AVX2"
+
+
+IMPLEMENTATION, REASON = _choose(os.environ.get("PEER_KERNELS", "best"))
+"""avx2, scalar or torch; and a sentence."""
+
+
+def fastest(reference: Codec) -> Codec:
+    """The codec as it is used on this machine."""
+    return reference if IMPLEMENTATION == "torch" or reference.name not in KINDS else Native(reference)
+
+
+def kernels() -> Any:
+    """The module in C, None if it was not built: for tests and benchmarks."""
+    return _native

@@ -1,0 +1,95 @@
+/* int8, int4, e3m0: tiles, the short last block, and what is refused. A payload is tile after tile; a tile is its
+   scales, then its codes. */
+
+#include "kernels.h"
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t code_bytes(const block_kernel *kernel, size_t n) {
+    return (n * (size_t)kernel->code_bytes + BLOCK - 1) / BLOCK;
+}
+
+static size_t scale_bytes(size_t n) { return 4 * ((n + BLOCK - 1) / BLOCK); }
+
+size_t blocks_bytes(const block_kernel *kernel, size_t n) { return scale_bytes(n) + code_bytes(kernel, n); }
+
+static uint32_t encode_tile(const block_kernel *kernel, const float *values, size_t n, uint8_t *payload) {
+    uint8_t *codes = payload + scale_bytes(n);
+    uint32_t largest = 0;
+    for (; n > 0; payload += 4) {
+        float padded[BLOCK] = {0}, scale;
+        uint8_t few[BLOCK];
+        uint32_t top;
+        if (n >= BLOCK) {
+            top = kernel->encode(values, codes, &scale);
+        } else {
+            memcpy(padded, values, n * sizeof(float));
+            top = kernel->encode(padded, few, &scale);
+            memcpy(codes, few, code_bytes(kernel, n));
+        }
+        memcpy(payload, &scale, 4);
+        largest = top > largest ? top : largest;
+        values += BLOCK;
+        codes += kernel->code_bytes;
+        n -= smaller(n, BLOCK);
+    }
+    return largest;
+}
+
+enum verdict blocks_encode(const block_kernel *kernel, const float *values, size_t n, uint8_t *payload) {
+    for (size_t done = 0; done < n; done += TILE) {
+        size_t some = smaller(n - done, TILE);
+        if (encode_tile(kernel, values + done, some, payload) >= INFINITE)
+            return NOT_FINITE;
+        payload += blocks_bytes(kernel, some);
+    }
+    return FINE;
+}
+
+/* weight: NULL to store, else to add. */
+static enum verdict decode_tile(
+    const block_kernel *kernel, const uint8_t *payload, size_t n, const float *weight, float *into) {
+    const uint8_t *codes = payload + scale_bytes(n);
+    unsigned bad = 0;
+    for (; n > 0; payload += 4) {
+        float scale, padded[BLOCK] = {0};
+        uint8_t few[BLOCK] = {0};
+        memcpy(&scale, payload, 4);
+        if (bits_of(scale) >= INFINITE && bits_of(scale) != 0x80000000u) /* the sign makes these large, too */
+            return BAD_SCALE;
+        if (n >= BLOCK) {
+            bad |= weight ? kernel->add(codes, scale, *weight, into) : kernel->decode(codes, scale, into);
+        } else {
+            memcpy(few, codes, code_bytes(kernel, n));
+            if (kernel->code_bytes < BLOCK && n % 2)
+                few[n / 2] &= 15; /* the half byte left over is not looked at */
+            memcpy(padded, into, weight ? n * sizeof(float) : 0);
+            bad |= weight ? kernel->add(few, scale, *weight, padded) : kernel->decode(few, scale, padded);
+            memcpy(into, padded, n * sizeof(float));
+        }
+        into += BLOCK;
+        codes += kernel->code_bytes;
+        n -= smaller(n, BLOCK);
+    }
+    return bad ? BAD_CODE : FINE;
+}
+
+static enum verdict decode(
+    const block_kernel *kernel, const uint8_t *payload, size_t n, const float *weight, float *into) {
+    for (size_t done = 0; done < n; done += TILE) {
+        size_t some = smaller(n - done, TILE);
+        enum verdict verdict = decode_tile(kernel, payload, some, weight, into + done);
+        if (verdict != FINE)
+            return verdict;
+        payload += blocks_bytes(kernel, some);
+    }
+    return FINE;
+}
+
+enum verdict blocks_decode(const block_kernel *kernel, const uint8_t *payload, size_t n, float *into) {
+    return decode(kernel, payload, n, NULL, into);
+}
+
+enum verdict blocks_add(const block_kernel *kernel, const uint8_t *payload, size_t n, float weight, float *into) {
+    return decode(kernel, payload, n, &weight, into);
+}
