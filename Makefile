@@ -9,8 +9,9 @@ STAMP := .venv/.ready
 swarm: $(STAMP)
 	$(BIN)/peer swarm --peers 4 --rounds 40
 
+# Two at a time: many of them wait for real processes.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -39,7 +39,7 @@ class Agreeable:
     def on_manifest(self) -> None:
         return None
 
-    def on_state(self) -> None:
+    def on_state(self, fresh: bool = False, wanted: str = "") -> None:
         return None
 
     def on_piece(self, snapshot: str, piece: int) -> None:

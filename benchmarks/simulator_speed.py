@@ -26,7 +26,7 @@ def cost_s(peers: int, rounds: int, look: int | None = LOOK) -> tuple[float, flo
     async def main() -> int:
         clock = RoundClock("seconds", ROUND_S, 1, EPOCH)
         swarm = SimulatedSwarm(
-            peers, method=method, rounds=clock, total_rounds=rounds, seed=1, step_seconds=1.0, look=look
+            peers, method=method, rounds=clock, total_rounds=rounds, seed=1, step_seconds=1.0, look=look, stops=False
         )
         await swarm.run()
         return sum(peer.outcomes()["exchanged"] for peer in swarm.peers)

@@ -7,6 +7,7 @@ PeerError                      what a person did or met; ends the command with `
 ├── HomeUnusable         12    the home directory cannot be made, read or written
 ├── MachineTooSmall      13    the model does not fit into this machine's free memory
 ├── TorchWrong           14    torch is missing, broken, or not the version this program is made for
+├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
@@ -107,6 +108,14 @@ class TorchWrong(PeerError):
     exit_code = 14
     why = "Training is tested with exactly one version of torch; with another it would fail later and less clearly."
     fix = "Install this program anew in a virtual environment of its own: pip install peer-swarm"
+
+
+class MachineTooSlow(PeerError):
+    """This machine or its link could never take part in a round of the run; the numbers are told."""
+
+    exit_code = 15
+    why = "It would train alone, and what it learns would never reach the others."
+    fix = "Raise the caps, or join a run with a smaller model or longer rounds."
 
 
 class ManifestError(PeerError):
@@ -241,12 +250,13 @@ class PartnerSilent(PartnerLost):
 
 
 class PartnerRefused(ExchangeError):
-    """The partner answered with a typed refusal."""
+    """The partner answered with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: str, reason: str, eta_s: float = 0.0) -> None:
         super().__init__(f"{reason} ({code})")
         self.code = code
         self.reason = reason
+        self.eta_s = eta_s
 
 
 class BadPayload(ExchangeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,16 @@ def loading_torch() -> Iterator[None]:
         raise TorchWrong(
             f"torch is installed for {sys.executable}, and cannot be loaded: {reason}", _fix(_wanted())
         ) from error
+
+
+def load() -> None:
+    """Import the daemon of a peer: seconds. What an import makes stays, and looking through it again and again for
+    garbage would be a fifth of the time."""
+    gc.disable()
+    try:
+        import peer.daemon.peer  # noqa: F401
+    finally:
+        gc.enable()
 
 
 def _is_torchs(error: BaseException) -> bool:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, metrics
+from peer.laps import Laps
 
+if TYPE_CHECKING:
+    from peer.planning.quiet import QuietHours
+    from peer.trainer.child import Child
+
+MICRO_BATCH = "Windows that go through the model at once; as many as fit into memory by default."
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
 
 
@@ -15,6 +22,13 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
     if not 0 < value <= 1:
         raise click.BadParameter("must be above 0 and at most 1")
     return value
+
+
+def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
+    """Raises UsageError."""
+    from peer.planning.quiet import QuietHours
+
+    return None if value is None else QuietHours.parse(value)
 
 
 @click.command("join", epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1e6")
@@ -34,8 +48,17 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 @click.option(
     "--checkpoint-every", type=click.FloatRange(min=1), default=60.0, help="Seconds, at least.", show_default=True
 )
+@click.option(
+    "--keep-checkpoints", type=click.IntRange(1, 100), default=3, show_default=True, help="So many of the last ones."
+)
+@click.option(
+    "--quiet-hours", callback=_quiet, metavar="HH:MM-HH:MM", help="Pause every day, local time, e.g. 22:00-07:00."
+)
+@click.option("--resume", is_flag=True, help="End the pause that this peer was left in by `peer pause`.")
+@click.option("--trail", is_flag=True, help="Log which batches were trained on to trail.log in the run's folder.")
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
+@click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
 @metrics
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
@@ -53,8 +76,13 @@ def command(
     device: str,
     speed: float,
     checkpoint_every: float,
+    keep_checkpoints: int,
+    quiet_hours: QuietHours | None,
+    resume: bool,
+    trail: bool,
     wait_s: float,
     min_peers: int,
+    micro_batch: int | None,
     metrics_port: int | None,
     metrics_host: str,
     plain: bool,
@@ -63,13 +91,17 @@ def command(
 
     Finds the others, fetches the model's state, trains, and exchanges with one random partner a round. Runs until the
     run is over or you press Ctrl+C, which finishes what is under way and saves; the next start goes on from there."""
+    laps = Laps()
+    import asyncio
     import os
 
-    from peer.cli.installed import loading_torch
+    from peer.cli.installed import check_torch, load, loading_torch
     from peer.cli.run import display, run_daemon
     from peer.protocol.messages import RunId
+    from peer.run.home import Home
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
+    from peer.trainer.early import early_trainer
 
     if Path(ticket_or_manifest).suffix == ".toml":
         signed = load_signed(Path(ticket_or_manifest))
@@ -77,28 +109,51 @@ def command(
     else:
         signed = None
         known = Ticket.named(ticket_or_manifest)
-    with loading_torch():
+    check_torch()
+    workers = threads or max(1, (os.cpu_count() or 2) - 1)
+
+    async def take_part() -> int:
+        """The trainer loads torch while we load ourselves, and then while we look for the run."""
+        own = Home(home)
+        try:
+            async with early_trainer(own.run(known.run_id).path, workers) as early:
+                with loading_torch():
+                    await asyncio.to_thread(load)
+                return await run(early)
+        finally:
+            own.discard_empty(known.run_id)
+
+    async def run(early: Child | None) -> int:
         from peer.daemon.node import any_hosts
-        from peer.daemon.peer import JoinOptions, run_peer
-    options = JoinOptions(
-        home=home,
-        identity_path=identity_path,
-        initial_peers=(*initial_peers, *known.addresses),
-        host_maddrs=host_maddrs or any_hosts(),
-        announce_maddrs=announce_maddrs,
-        port=port,
-        max_upload=max_upload,
-        max_download=max_download,
-        run_id=RunId(known.run_id),
-        manifest=signed,
-        data_dir=data_dir,
-        threads=threads or max(1, (os.cpu_count() or 2) - 1),
-        device=device,
-        speed=speed,
-        checkpoint_every_s=checkpoint_every,
-        wait_s=wait_s,
-        min_peers=min_peers,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
-    )
-    run_daemon(run_peer(options, display(plain)))
+        from peer.daemon.options import JoinOptions
+        from peer.daemon.peer import run_peer
+
+        options = JoinOptions(
+            home=home,
+            identity_path=identity_path,
+            initial_peers=(*initial_peers, *known.addresses),
+            host_maddrs=host_maddrs or any_hosts(),
+            announce_maddrs=announce_maddrs,
+            port=port,
+            max_upload=max_upload,
+            max_download=max_download,
+            run_id=RunId(known.run_id),
+            manifest=signed,
+            data_dir=data_dir,
+            threads=workers,
+            device=device,
+            speed=speed,
+            checkpoint_every_s=checkpoint_every,
+            checkpoints_kept=keep_checkpoints,
+            quiet_hours=quiet_hours,
+            resume=resume,
+            trail=trail,
+            wait_s=wait_s,
+            min_peers=min_peers,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
+            micro_batch=micro_batch,
+        )
+        return await run_peer(options, display(plain), early, laps)
+
+    run_daemon(take_part())

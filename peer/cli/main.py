@@ -16,6 +16,8 @@ from peer.observe.text import harmless
 COMMANDS = {
     "join": "Take part in a run.",
     "status": "Tell what the daemon is doing.",
+    "pause": "Stand still for a while.",
+    "resume": "Go on after a pause.",
     "leave": "End the daemon cleanly.",
     "bootstrap": "Be the entry to a run: manifest, ticket, first state.",
     "manifest": "Make, check, sign and show manifests.",
@@ -23,6 +25,7 @@ COMMANDS = {
     "id": "Show this peer's identity.",
     "swarm": "Run a whole swarm on this machine.",
     "simulate": "Plan a run by arithmetic: bandwidth, waiting.",
+    "bench": "Measure codecs, exchange and trainer here.",
 }
 MODULES = {"id": "identity"}
 INTERRUPTED = 130

@@ -44,6 +44,8 @@ def _text(value: object) -> str:
 
 
 def _entry(item: object) -> str:
+    if isinstance(item, dict) and {"what", "why"} <= set(item):
+        return str(item["why"])
     if isinstance(item, dict):
         return "  ".join(", ".join(value) if isinstance(value, list) else _text(value) for value in item.values())
     return _text(item)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from peer.testing.faults import Fault
 
 
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
@@ -21,6 +26,9 @@ import click
 @click.option("--join", "joins", multiple=True, metavar="K@SECONDS", help="Start newcomer K (or a killed K again).")
 @click.option(
     "--throttle", "throttles", multiple=True, metavar="K@SPEED", help="Peer K trains at this part of its speed."
+)
+@click.option(
+    "--chaos", metavar="PROFILE", help="Faults: gentle, rough, links or all; all@20s: one in 20 s on average."
 )
 @click.option(
     "--home", type=click.Path(path_type=Path), help="An empty folder for the homes; a temporary one by default."
@@ -39,11 +47,16 @@ def command(
     kills: tuple[str, ...],
     joins: tuple[str, ...],
     throttles: tuple[str, ...],
+    chaos: str | None,
     home: Path | None,
     state: Path | None,
     report: Path | None,
 ) -> None:
     """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
+
+    With --chaos they live behind relays on 127.1.0.x, and a plan of faults that --seed draws befalls them: daemons,
+    trainers and directory helpers are killed or stopped, links are cut or slow, disks are full, clocks jump. The
+    plan is printed, and the report says how long each took to get over. Linux only.
 
     Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
     after a failure)."""
@@ -67,6 +80,7 @@ def command(
         seed=seed,
         own_default=manifest is None,
     )
+    faults = None if chaos is None else _faults(chaos, text, peers, minutes)
     speeds = [Timed.parse(throttle, "throttle") for throttle in throttles]
     plan = SwarmPlan(
         peers=peers,
@@ -78,6 +92,7 @@ def command(
         home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),
         seed=parse_manifest(text.encode()).seed,
         state=state,
+        faults=faults,
     )
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         result = runner.run(Swarm(plan, say).run())
@@ -87,6 +102,26 @@ def command(
     check(result, plan.home)
     if home is None:
         shutil.rmtree(plan.home)
+
+
+def _faults(profile: str, manifest: str, peers: int, minutes: float | None) -> tuple[Fault, ...]:
+    """The plan that the manifest's seed draws; told, so that it can be played again."""
+    from peer.cli.run import say
+    from peer.errors import UsageError
+    from peer.run.manifest import parse_manifest
+    from peer.run.presets import resolve
+    from peer.testing.profiles import chaos_plan, parse_profile
+
+    parsed = parse_manifest(manifest.encode())
+    method = resolve(parsed.sync)
+    if method.clock != "seconds" and minutes is None:
+        raise UsageError("--chaos has to know how long the run takes", "Add --minutes, or --set sync.clock=seconds.")
+    round_s = parsed.sync.sync_every if method.clock == "seconds" else 10.0
+    whole_s = parsed.train.total_rounds * method.round_length if method.clock == "seconds" else math.inf
+    duration_s = min(whole_s, math.inf if minutes is None else 60 * minutes)
+    plan = chaos_plan(parse_profile(profile), parsed.seed, peers, duration_s, round_s)
+    say(f"faults: {list(plan)!r}")
+    return plan
 
 
 def _init_of(state: Path) -> list[str]:

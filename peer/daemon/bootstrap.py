@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from peer.daemon.amendments import Amendments
+from peer.daemon.clock import BulkThread
 from peer.daemon.conduct import Conduct
 from peer.daemon.first_state import first_state
 from peer.daemon.garbage import settle
@@ -18,10 +19,13 @@ from peer.daemon.helper_watch import HelperWatch
 from peer.daemon.memory import check_memory, free_bytes, need_of
 from peer.daemon.metrics import MetricsEndpoint, serving
 from peer.daemon.node import Node, NodeOptions, Say, open_node, serve_control
+from peer.daemon.refound import digest_of
+from peer.daemon.run_round import RunRound
 from peer.daemon.signals import on_stop_signals
 from peer.daemon.status import caps
 from peer.daemon.view import RECORD_TTL_S
 from peer.errors import PeerError, UsageError
+from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
 from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
 from peer.protocol.ruling import describe
@@ -33,6 +37,8 @@ from peer.run.presets import resolve
 from peer.run.ticket import MAX_ADDRESSES, Ticket
 
 READ_EVERY_S = 2.0
+LEARN_EVERY_S = 3.0
+"""How often it looks how far the run has come."""
 START_DELAY_S = 4.0
 """Between the last peer's being ready and round 0: by then all have read it in the directory."""
 
@@ -56,34 +62,58 @@ async def run_bootstrap(
         async with open_node(options, run_id, say) as node:
             node.donor.manifest = signed
             node.transport.watch(Conduct(node.clock.now, lambda event: None))  # it keeps no journal
-            layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
+            method = resolve(signed.manifest.sync)
+            if method.topology == "group":
+                node.directory.read_everybody()
+            layout = layout_for(signed.manifest.model, method)
             node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
             outer = first_state(signed.manifest, layout, state, say)
-            node.donor.give(outer, lambda: 0, node.clock.now)
-            node.donor.amendments = _amendments(node, signed)
+            node.donor.amendments = amendments = _amendments(node, signed)
+            run_round, copying = RunRound(node.folder.path / "run_round"), BulkThread()
+            node.donor.give(
+                outer,
+                lambda: run_round.value,
+                node.clock.now,
+                momentum=method.topology == "group",
+                start=copying.start,
+                why_not=_why_not(run_round, amendments, outer) if state is None else lambda: "",
+            )
             _print_ticket(node, ticket_file)
             began = time.time()
             run_start = RunStart(node, signed.manifest.start, min_peers)
             endpoint = MetricsEndpoint(lambda: _status(node, layout, began))
             async with serving(endpoint, options, say):
-                await _serve(node, run_start, layout, began, beside(manifest_path))
+                try:
+                    await _serve(node, run_start, run_round, layout, began, beside(manifest_path))
+                finally:
+                    copying.close()
     return 0
 
 
-async def _serve(node: Node, run_start: RunStart, layout: Layout, began: float, operators_file: Path) -> None:
+def _why_not(run_round: RunRound, amendments: Amendments, outer: OuterState) -> Callable[[], str]:
+    """Why the first state is not to be begun with: the run has left it behind, and did not go back to it."""
+    digest = digest_of(outer.params)
+    return lambda: "" if amendments.ruling(MAX_ROUND).founded == digest else run_round.why_not_first()
+
+
+async def _serve(
+    node: Node, run_start: RunStart, run_round: RunRound, layout: Layout, began: float, operators_file: Path
+) -> None:
     stop = asyncio.Event()
 
     async def control(command: str, request: dict[str, Any]) -> dict[str, Any]:
         if command == "leave":
             stop.set()
             return {"leaving": True}
+        if command in ("pause", "resume"):
+            raise UsageError("a bootstrap node does not train", "Pause a peer: name its folder with --home.")
         return _status(node, layout, began)
 
     await serve_control(node, control)
     node.directory.watch(HelperWatch(lambda event: None, node.say))  # a bootstrap node keeps no journal
     settle()
     with on_stop_signals(stop.set):
-        announcing = asyncio.create_task(_announce(node, run_start))
+        announcing = asyncio.create_task(_announce(node, run_start, run_round))
         stopping = asyncio.create_task(stop.wait())
         duties = {announcing, asyncio.create_task(_ask_who_reaches(node))}
         duties |= {asyncio.create_task(duty) for duty in _about_amendments(node, operators_file)}
@@ -121,7 +151,7 @@ def _status(node: Node, layout: Layout, began: float) -> dict[str, Any]:
     }
 
 
-def _record(node: Node, run_start: float) -> PeerRecord:
+def _record(node: Node, run_start: float, run_round: int) -> PeerRecord:
     now = node.clock.now()
     return PeerRecord(
         peer_id=node.me,
@@ -130,7 +160,7 @@ def _record(node: Node, run_start: float) -> PeerRecord:
         reachable=node.reach.reachable,
         wire_min=WIRE_VERSION,
         wire_max=WIRE_VERSION,
-        round=0,
+        round=run_round,
         tokens_per_s=0.0,
         status=Status.SERVING,
         issued_at=now,
@@ -164,15 +194,18 @@ class RunStart:
         return bool(self.value)
 
 
-async def _announce(node: Node, run_start: RunStart) -> None:
+async def _announce(node: Node, run_start: RunStart, run_round: RunRound) -> None:
     """Keep our record fresh for ever; until the run has begun look every half second whether it can."""
-    announced = 0.0
+    announced = learnt = 0.0
     while True:
         known = bool(run_start.value)
         if await run_start.settle() and not known:
             announced = 0.0
+        if time.monotonic() - learnt >= LEARN_EVERY_S:
+            run_round.learn(await node.directory.peers())
+            learnt = time.monotonic()
         if time.monotonic() - announced >= RECORD_TTL_S / 3:
-            await node.directory.announce(_record(node, run_start.value))
+            await node.directory.announce(_record(node, run_start.value, run_round.value))
             announced = time.monotonic()
         await asyncio.sleep(1.0 if run_start.value else 0.5)
 

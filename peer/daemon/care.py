@@ -63,6 +63,12 @@ class Care:
             self._emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
             return
 
+    def all_based(self) -> bool:
+        """Whether every fragment's base counter covers what the journal does. Else a merge was lost after its outer
+        step, and work that was applied would be counted again."""
+        base = enumerate(self._trainer.counters().base)
+        return all(tokens >= self._upto.get(fragment, 0) for fragment, tokens in base)
+
     def drop_outstanding(self, reason: str) -> None:
         """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
         counters = self._trainer.counters()

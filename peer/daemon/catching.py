@@ -15,7 +15,7 @@ from torch import Tensor
 from peer.daemon.exchange import ASSUMED_RATE, TRANSFER_FACTOR, TRANSFER_SLACK_S
 from peer.daemon.grouping import GroupAround
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
-from peer.protocol.messages import PeerRecord, RoundKey
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Roster, leaders
 from peer.state.fragments import fetch_fragment
@@ -30,6 +30,8 @@ class Catching:
 
     def __init__(self, around: GroupAround) -> None:
         self._around = around
+        self.donor: PeerId | None = None
+        """Who gave what was fetched last."""
 
     async def fetch(
         self, key: RoundKey, roster: Roster | None, own: bytes, settle_s: float, ours: Base | None = None
@@ -72,7 +74,8 @@ class Catching:
     async def _held(self, donors: Sequence[PeerRecord], fragment: int) -> list[tuple[PeerRecord, Base]]:
         async def ask(donor: PeerRecord) -> Base | None:
             try:
-                return await self._around.transport.held(donor, fragment, ASK_S)
+                timeout_s = max(ASK_S, self._around.view.watch.timeout(donor.peer_id))
+                return await self._around.transport.held(donor, fragment, timeout_s)
             except ExchangeError:
                 return None
 
@@ -85,9 +88,11 @@ class Catching:
         around = self._around
         for donor in holders:
             try:
-                return await fetch_fragment(
+                values = await fetch_fragment(
                     around.transport, donor, fragment, base.digest, around.elements[fragment], _part_s
                 )
+                self.donor = donor.peer_id
+                return values
             except BadPayload as error:
                 around.conduct.offence(donor.peer_id, error.code, error.reason)
             except (PartnerLost, PartnerRefused):

@@ -1,7 +1,7 @@
 """The control socket of a home: a Unix stream socket for its owner alone. One JSON line in, one JSON line out, closed.
 
-A request is `{"command": "status"}` or `{"command": "leave"}`, with further keys as the command takes them. The reply
-is what the handler gives, or `{"error": code, "reason": sentence}`."""
+A request is `{"command": "status"}`, or `leave`, `pause`, `resume`, with further keys as the command takes them. The
+reply is what the handler gives, or `{"error": code, "reason": sentence}`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
-COMMANDS = frozenset({"status", "leave"})
+COMMANDS = frozenset({"status", "leave", "pause", "resume"})
 MAX_REQUEST = 64 * 1024
 MAX_REPLY = 2**20
 MAX_CONNECTIONS = 16

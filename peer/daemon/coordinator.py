@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from peer.daemon.care import Care
 from peer.daemon.conduct import Conduct
+from peer.daemon.diagnosis import Diagnosing
 from peer.daemon.exchange import Offload
 from peer.daemon.flights import Flight, Flights, Landing, Ready
 from peer.daemon.group import Group
@@ -22,7 +22,10 @@ from peer.daemon.leaving import Leaving
 from peer.daemon.match import Surroundings
 from peer.daemon.matchmaker import Matchmaker
 from peer.daemon.orders import FetchFounded, Orders, nowhere
+from peer.daemon.owned import unless
 from peer.daemon.plan import Live, Plan
+from peer.daemon.rest import Rest
+from peer.daemon.timetable import Timetable
 from peer.daemon.topologies import Parts, topology_of
 from peer.daemon.view import View
 from peer.errors import TrainerDied
@@ -32,7 +35,8 @@ from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut, cut_work
 from peer.protocol.messages import RoundKey, Status
 from peer.protocol.patience import Patience
-from peer.protocol.roundclock import RoundClock, pairing_window
+from peer.protocol.pulse import Slept
+from peer.protocol.roundclock import RoundClock
 from peer.protocol.ruling import Ruling
 from peer.trainer.seam import Merge
 
@@ -44,12 +48,9 @@ FAREWELL_S = 3.0
 """A group's members stay so much longer when all are done."""
 GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
-TOGETHER_S = 1.0
-"""Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
-STEPS_WAIT_S = 10.0
-"""Clock in steps: a machine that is alike may be behind by this at least, for something else runs on it."""
-NAMED_MISSES = 1000
-"""Rounds missed in one gap that are journaled one by one."""
+
+
+Boundary = Callable[[int], Awaitable[None]]
 
 
 class Coordinator:
@@ -66,7 +67,9 @@ class Coordinator:
         emit: Callable[[events.Event], None],
         offload: Offload,
         rounds: RoundClock,
-        on_boundary: Callable[[int], Awaitable[None]] | None = None,
+        on_boundary: Boundary | None = None,
+        on_rest: Boundary | None = None,
+        rest: Rest | None = None,
         upto: dict[int, int] | None = None,
         ruling: Callable[[int], Ruling] = lambda round_: Ruling(),
         founded: bytes = b"",
@@ -75,7 +78,8 @@ class Coordinator:
         seal: Seal | None = None,
     ) -> None:
         """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
-        `on_boundary` is called between rounds, with the number of the next one. `founded`: digest of the state that
+        `on_boundary` is called between rounds, with the number of the next one; `on_rest` when everything stands still
+        for a pause. `rest`: the volunteer's own pause. `founded`: digest of the state that
         `outer` goes back to, if the operator had refounded the run; `fetch_founded` looks for such a state. `seal`
         signs rosters: groups need it."""
         self._plan = plan
@@ -84,17 +88,23 @@ class Coordinator:
         self._view = view
         self._outer = outer
         self._emit = emit
-        self._rounds = rounds
+        self._step_s = 0.0
+        """What an inner step takes here, of the last round's; 0 before."""
+        self._times = Timetable(rounds, clock, view, emit)
         self._on_boundary = on_boundary
-        self._orders = Orders(ruling, founded, fetch_founded)
+        self._on_rest = on_rest
+        self._orders = Orders(ruling, founded, fetch_founded, rest)
         self._streaming = plan.method.schedule == "streaming" and plan.method.fragment_sync_delay > 0
         self.conduct = conduct or Conduct(clock.now, emit)
         waits = rounds.kind == "seconds" and not self._streaming
         self.conduct.patience = Patience(rounds.round_length if waits else None)
         self.matchmaker = Matchmaker(Surroundings(plan.run_id, plan.me, transport, clock, view, self.conduct))
+        view.watch.emit = emit
+        self.settled: Callable[[], Awaitable[None]] = _at_once
+        """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
+        self.diagnosis = Diagnosing(clock.now, emit)
         self.live = Live()
         self._leaving = Leaving()
-        self._round_seconds = 0.0
         self._care = Care(trainer, outer, emit, self._leaving, upto or {})
         self._landing = Landing(trainer, outer, emit, offload, self._care, self.live, plan.me)
         self._topology = topology_of(
@@ -106,10 +116,11 @@ class Coordinator:
                 view=view,
                 conduct=self.conduct,
                 matchmaker=self.matchmaker,
+                diagnosis=self.diagnosis,
                 offload=offload,
                 emit=emit,
                 seal=seal,
-                wanted=lambda: not self._leaving,
+                wanted=lambda: not self._leaving and not self._orders.rest.holding.is_set(),
                 tell=self._tell,
             )
         )
@@ -128,11 +139,13 @@ class Coordinator:
 
         Raises TrainerFailed when the trainer keeps dying."""
         self.live.round = first_round
+        if self._orders.rest.holding.is_set():
+            first_round = await self._begin_paused(first_round)
         self._set(Status.TRAINING, "waiting for the others")
         await self._gate()
         await self._follow_the_group(first_round)
         self._rebased()
-        round_ = self._first_round(first_round)
+        round_ = self._times.first(first_round)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self._evaluate(round_))
         try:
@@ -151,7 +164,8 @@ class Coordinator:
 
     async def _follow_the_group(self, round_: int) -> None:
         """A newcomer to a group begins with the group's state, momentum included."""
-        if isinstance(self._topology, Groups) and await self._topology.follow():
+        reason = "the group has another state than a donor or a checkpoint gave us"
+        if isinstance(self._topology, Groups) and await self._topology.follow(round_, reason):
             await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
 
     async def _start_anew(self, round_: int, reason: str) -> None:
@@ -165,6 +179,12 @@ class Coordinator:
         layout = self._outer.layout
         return tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
 
+    def woke(self, slept: Slept) -> None:
+        """Nothing ran here for a while. What the machine slept through is no time in which anything was worked."""
+        self._times.slept = slept
+        for fragment, at in self._landing.based_at.items():
+            self._landing.based_at[fragment] = at + slept.suspended_s
+
     def leave(self) -> None:
         """Drain: an exchange under way is finished, no new round begins; `run` returns soon."""
         self._leaving.set()
@@ -174,16 +194,14 @@ class Coordinator:
         return bool(self._leaving)
 
     @property
+    def rest(self) -> Rest:
+        """The volunteer's own pause."""
+        return self._orders.rest
+
+    @property
     def founded(self) -> bytes:
         """Digest of the state the operator last refounded the run on, as far as our own goes back to it."""
         return self._orders.founded
-
-    def _first_round(self, first: int) -> int:
-        if self._rounds.kind == "steps":
-            return max(first, self._view.swarm_round(first))
-        now = self._clock.now()
-        began_with_the_run = now - self._rounds.start < TOGETHER_S
-        return max(0, self._rounds.first_round_for(self._rounds.start if began_with_the_run else now))
 
     def _finished(self, round_: int) -> bool:
         return round_ >= self._plan.total_rounds
@@ -195,24 +213,18 @@ class Coordinator:
             if await self._leaving.within(0.2):
                 return
             await self._view.look()
-        while self._rounds.kind == "seconds" and (wait := self._until_start()) > 0:
+        while not self._times.in_steps and (wait := self._times.until_start()) > 0:
             if await self._leaving.within(min(0.2, wait)):
                 return
             await self._view.look()
 
-    def _until_start(self) -> float:
-        """Seconds until round 0 begins; while nobody knows, a second. Once somebody says, we announce it too."""
-        if not self._rounds.start and (start := self._view.run_start()):
-            self._rounds = replace(self._rounds, start=start)
-        return self._rounds.start - self._clock.now() if self._rounds.start else 1.0
-
     @property
     def run_start(self) -> float:
         """When round 0 began, seconds since the epoch; 0: not known yet."""
-        return self._rounds.start
+        return self._times.rounds.start
 
     async def _finish(self, round_: int) -> None:
-        await self._follow_to_the_end()
+        await self._follow_to_the_end(round_)
         self._set(Status.FINISHED, "finished; answering until the others are done")
         await self._supervised(lambda: self._evaluate(round_, own_too=True))
         deadline = self._clock.now() + LINGER_S
@@ -220,36 +232,68 @@ class Coordinator:
             if await self._leaving.within(0.5):
                 return
             await self._view.look()
-        if await self._follow_to_the_end():
+        if await self._follow_to_the_end(round_):
             await self._supervised(lambda: self._evaluate(round_, own_too=True))
 
-    async def _follow_to_the_end(self) -> bool:
+    async def _follow_to_the_end(self, round_: int) -> bool:
         """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
         if not isinstance(self._topology, Groups):
             return False
-        changed = await self._topology.follow()
+        changed = await self._topology.follow(round_, "after the last round the group has another state than ours")
         if self.live.status is Status.FINISHED and not self._leaving:
             await self._leaving.within(FAREWELL_S)  # others may have to ask us
         return changed
 
     async def _obey(self, round_: int) -> int:
-        """Do as the operator says before this round; the round to go on with."""
+        """Do as the volunteer and the operator say before this round; the round to go on with."""
         self._trainer.hold()
+        if paused := self._orders.paused(round_):
+            self._set(Status.PAUSED, "pausing: finishing the exchange under way")
         await self._flights.finish()
+        if paused:
+            await self._stand(round_)
+        ours, began = self._orders.rest.holding.is_set(), self._clock.now()
         round_, params = await self._orders.obey(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
-            self._outer.params.copy_(params)
-            self._outer.momentum.zero_()
+            with self._outer.stepping():
+                self._outer.params.copy_(params)
+                self._outer.momentum.zero_()
             if self.group is not None:
                 self.group.reset()
             await self._start_anew(round_, "the operator refounded the run")
+        elif ours and not self._leaving:
+            round_ = await self._wake(round_, self._clock.now() - began)
         self._rebased()
         self._set(Status.TRAINING, "training")
         return round_
 
+    async def _begin_paused(self, round_: int) -> int:
+        try:
+            return await self._obey(round_)
+        except TrainerDied as death:
+            await self._revive(death, round_)
+        return round_
+
+    async def _stand(self, round_: int) -> None:
+        """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
+        if self._on_rest is not None:
+            async with self._landing.stepping:
+                await self._on_rest(round_)
+
+    async def _wake(self, round_: int, rested_s: float) -> int:
+        """After the volunteer's pause the others may be rounds ahead. What was worked before counts, unless it grew
+        stale: against what they have now it would pull them back."""
+        if self._times.in_steps:
+            reached = self._times.jump(round_, "paused by the volunteer")
+            stale = reached - round_ > STALE_AFTER
+        else:
+            reached, stale = round_, rested_s > STALE_AFTER * self._times.rounds.sync_every
+        if stale:
+            await self._start_anew(reached, f"stale after a pause of {rested_s:.0f} s")
+        return reached
+
     def _round_now(self, round_: int) -> int:
-        if self._rounds.kind == "seconds":
-            self.live.round = max(round_, self._rounds.round_at(self._clock.now()))
+        self.live.round = self._times.now(round_)
         return self.live.round
 
     # -- one round ---------------------------------------------------------------------------------------------------
@@ -257,24 +301,35 @@ class Coordinator:
     async def _round(self, round_: int) -> int:
         """Play one round, or with a delay: until its work is on its way. The next one."""
         started = self._clock.now()
-        key = RoundKey(round_, self._rounds.fragment_due(round_))
-        await self._flights.clear(key.fragment, patient=self._rounds.kind == "steps")
-        due = self._rounds.due_at(round_) if self._rounds.kind == "seconds" else None
+        if self._nothing_done():
+            round_ = self.live.round = self._times.sit_out(round_, self._step_s)
+            if self._finished(round_):
+                return round_
+        key = RoundKey(round_, self._times.rounds.fragment_due(round_))
+        await self._flights.clear(key.fragment, patient=self._times.in_steps)
+        due = self._times.due(round_)
         self.live.due_at, self.live.phase = due, "training"
-        flight = self._flights.begin(key, *self._window(started, due))
+        flight = self._flights.begin(key, *self._times.window(started, due))
         hold = self._hold_after(round_)
+        began = self._clock.now()
         work = await self._work(key, due, hold)
+        self.diagnosis.ready(key, began if due is None else max(began, due))
         if work is None:
-            await self._flights.give_up(key.fragment, "leaving")
+            await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
             return round_
+        self._step_s = work.seconds / work.steps if work.steps else self._step_s
+        await self.settled()
         self._launch(flight, work, due, hold)
         if hold:
             await self._flights.finish()
-        if self._rounds.kind == "steps":
-            took = self._clock.now() - started
-            self._round_seconds = took if not self._round_seconds else 0.5 * (self._round_seconds + took)
+        self._times.took(self._clock.now() - started)
         await self._between(round_ + 1)
-        return self._next(round_)
+        return self._times.next(round_)
+
+    def _nothing_done(self) -> bool:
+        """Whether there would be nothing to exchange yet."""
+        counters = self._trainer.counters()
+        return counters.tokens <= min(counters.base)
 
     def _hold_after(self, round_: int) -> bool:
         """Whether the trainer waits after this round's snapshot: for the result, or because nothing follows."""
@@ -282,7 +337,7 @@ class Coordinator:
 
     def _launch(self, flight: Flight, work: Work, due: float | None, hold: bool) -> None:
         """The round is due and its snapshot there."""
-        key, closes = work.key, self._closes(due)
+        key, closes = work.key, self._times.closes(due)
         self._emit(events.RoundDue(round=key.round, fragment=key.fragment, deadline=closes))
         flight.ready.set_result(Ready(work, self._cut(work), closes, self._merge(due, hold), self._clock.now()))
 
@@ -296,74 +351,37 @@ class Coordinator:
         return Merge(alpha, after=self._clock.raw(due + method.fragment_sync_delay))
 
     async def _work(self, key: RoundKey, due: float | None, hold: bool) -> Work | None:
-        """Train until the round is due; None when we are leaving."""
-        steps = int(self._rounds.round_length) if due is None else None
+        """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
+        steps = int(self._times.rounds.round_length) if due is None else None
         until = None if due is None else self._clock.raw(due)
         scale = self._orders.lr_scale(key.round)
-        request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold))
-        return await self._flights.beside(self._leaving.unless(self._trainer.work(request)))
+        round_s = None if due is None else self._times.rounds.round_length
+        request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
+        working = unless(self._orders.rest.holding, self._trainer.work(request))
+        return await self._flights.beside(self._leaving.unless(working))
 
     def _pause_after(self, hold: bool) -> int | None:
         """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they
         would drift apart else. In seconds nobody waits."""
-        if hold or self._rounds.kind == "seconds":
+        if hold or not self._times.in_steps:
             return None
         return int(self._plan.method.fragment_sync_delay)
 
     def _cut(self, work: Work) -> Cut:
         elements = self._outer.layout.fragment_elements(work.key.fragment)
         nominal: float = work.steps
-        if self._rounds.kind == "steps":
-            nominal = self._rounds.sync_every
+        sync_every = self._times.rounds.sync_every
+        if self._times.in_steps:
+            nominal = sync_every
         else:
             age = self._clock.now() - self._landing.based_at[work.key.fragment]
-            if age > STALE_AFTER * self._rounds.sync_every:
-                nominal = max(1.0, work.steps * self._rounds.sync_every / age)
+            if age > STALE_AFTER * sync_every:
+                nominal = max(1.0, work.steps * sync_every / age)
         return cut_work(work.tokens, elements, work.steps, nominal)
-
-    # -- when --------------------------------------------------------------------------------------------------------
-
-    def _window(self, started: float, due: float | None) -> tuple[float, float]:
-        """When offers open, and the latest that a candidate may be ready."""
-        if due is not None:
-            window = pairing_window(self._rounds.round_length)
-            return due - window, due + window
-        expected = started + self._round_seconds
-        return started, expected + 2 * self._wait_in_steps()
-
-    def _closes(self, due: float | None) -> float:
-        """Until when a peer without a partner goes on looking."""
-        if due is not None:
-            return due + pairing_window(self._rounds.round_length)
-        return self._clock.now() + self._wait_in_steps()
-
-    def _wait_in_steps(self) -> float:
-        """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round
-        behind jumps."""
-        return max(STEPS_WAIT_S, self._round_seconds)
-
-    def _next(self, round_: int) -> int:
-        """The round to play after this one; those that went by meanwhile were missed."""
-        following = round_ + 1
-        if self._rounds.kind == "steps":
-            swarm = self._view.swarm_round(following)
-            if swarm > following:
-                reason = "behind the lower median of the swarm"
-                self._emit(events.Skipped(from_round=following, to_round=swarm, reason=reason))
-            return max(following, swarm)
-        reachable = max(following, self._rounds.round_at(self._clock.now()))
-        for missed in range(following, min(reachable, following + NAMED_MISSES)):
-            fragment = self._rounds.fragment_due(missed)
-            self._emit(events.RoundDue(round=missed, fragment=fragment, deadline=self._rounds.due_at(missed)))
-            self._emit(events.RoundMissed(round=missed, fragment=fragment, reason="the round before took too long"))
-        if reachable > following + NAMED_MISSES:
-            reason = "asleep or stopped"
-            self._emit(events.Skipped(from_round=following + NAMED_MISSES, to_round=reachable, reason=reason))
-        return reachable
 
     async def _between(self, done: int) -> None:
         """At a round's boundary: evaluate, and let the owner write a checkpoint."""
-        if done % self._plan.eval_every == 0 and not self._finished(done):
+        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.holding.is_set():
             await self._evaluate(done)
         if self._on_boundary is not None:
             async with self._landing.stepping:
@@ -390,6 +408,10 @@ class Coordinator:
         await self._care.revive(death, round_)
         self._rebased()
 
+    def all_based(self) -> bool:
+        """Whether the trainer's base counters cover what the journal does: not when it died before a merge."""
+        return self._care.all_based()
+
     def drop_outstanding(self, reason: str) -> None:
         """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
         self._care.drop_outstanding(reason)
@@ -407,3 +429,7 @@ class Coordinator:
         """All work from here on is new."""
         fragments = range(len(self._outer.layout.fragments))
         self._landing.based_at = dict.fromkeys(fragments, self._clock.now())
+
+
+async def _at_once() -> None:
+    """All is well."""

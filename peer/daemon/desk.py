@@ -21,6 +21,7 @@ from peer.protocol.messages import PeerId
 from peer.protocol.payload import BufferSink
 from peer.protocol.roster import Roster
 from peer.protocol.shards import Opening, Seat, Shard, ShardResult
+from peer.protocol.vouchers import digest_of, statement
 
 LEAST_GRACE_S = 2.0
 PLACES_OF_MEMBER = 2
@@ -101,7 +102,12 @@ class Desk:
         if combined.payload is None:
             return PartnerRefused("none", f"no result: {combined.lacking}")
         index = {peer: number for number, peer in enumerate(self.roster.members)}
-        return ShardResult(combined.payload, tuple(index[peer] for peer in combined.named))
+        return self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
+
+    def _signed(self, payload: bytes, named: tuple[int, ...]) -> ShardResult:
+        """Who gives two members different results has put its name to both."""
+        said = statement(self.roster.name(), self.shard.index, digest_of(payload, named))
+        return ShardResult(payload, named, self._around.seal.sign(said))
 
     def _combine(self, parts: Mapping[PeerId, Part]) -> _Combined:
         """In a worker thread. In the order of ids, own ones like all others: what is averaged is what travelled."""

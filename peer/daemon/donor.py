@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from peer.daemon.amendments import Amendments
 from peer.daemon.matchmaker import Matchmaker
+from peer.errors import PartnerRefused
 from peer.net.handler import GroupHandler
 from peer.outer.state import OuterState
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
 from peer.run.manifest import SignedManifest
 from peer.state.fragments import FRAGMENT, FragmentShelf
-from peer.state.snapshot import SnapshotShelf
+from peer.state.snapshot import SnapshotShelf, Start, at_once, copy_of
 
 
 class Donor:
@@ -24,13 +25,25 @@ class Donor:
         self.group: GroupHandler | None = None
         self._fragments: FragmentShelf | None = None
         self.learn = learn
+        self.vouch_for: Callable[[PeerId], tuple[PeerRecord | None, float | None]] = lambda about: (None, None)
         self._shelf: SnapshotShelf | None = None
-        self._outer: OuterState | None = None
+        self._why_not: Callable[[], str] = lambda: ""
 
-    def give(self, outer: OuterState, round_: Callable[[], int], now: Callable[[], float]) -> None:
-        """The state is complete from here on: donate it (promise 4)."""
-        self._outer = outer
-        self._shelf = SnapshotShelf(lambda: (outer.params, round_()), outer.layout, now)
+    def give(
+        self,
+        outer: OuterState,
+        round_: Callable[[], int],
+        now: Callable[[], float],
+        *,
+        momentum: bool = False,
+        start: Start = at_once,
+        why_not: Callable[[], str] = lambda: "",
+    ) -> None:
+        """The state is complete from here on: donate it (promise 4). `momentum`: in a group, outer_momentum as well.
+        `start`: where copies are made. `why_not`: why nobody should begin with this state, for a person; empty: they
+        may."""
+        self._why_not = why_not
+        self._shelf = SnapshotShelf(lambda: copy_of(outer, round_(), momentum=momentum), now, start)
         self._fragments = FragmentShelf(outer, self._held)
 
     def _held(self, fragment: int) -> bytes:
@@ -50,17 +63,23 @@ class Donor:
             return Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
         return self.matchmaker.on_swap(sender, key)
 
+    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        return self.vouch_for(about)
+
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [] if self.amendments is None else self.amendments.since(held, head)
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         return None if self.manifest is None else (self.manifest.raw, self.manifest.signature)
 
-    def on_state(self) -> StateIndex | None:
-        """None as well while an outer step moves the params: the joiner asks again in a second."""
-        if self._shelf is None or self._outer is None or self._outer.busy:
+    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
+        """None as well while the copy is being made, or an outer step moves the params: the joiner asks again in a
+        moment. Raises PartnerRefused when this state is far behind the run's."""
+        if self._shelf is None:
             return None
-        return self._shelf.on_state()
+        if why := self._why_not():
+            raise PartnerRefused("outdated", why)
+        return self._shelf.on_state(fresh, wanted)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         if snapshot.startswith(FRAGMENT) and self._fragments is not None:

@@ -16,10 +16,11 @@ from torch import Tensor
 from peer.codec.plain import Codec
 from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
+from peer.daemon.pace import MeasuredSource, Passing
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.outer.rules import all_finite
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
-from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, SwapReport, Told
+from peer.protocol.payload import BufferSink
 
 T = TypeVar("T")
 
@@ -54,18 +55,27 @@ class Exchange:
     """Swaps fragments and remembers how fast each partner was. `codec`: of whole params, or `Differences`."""
 
     def __init__(
-        self, transport: Transport, clock: Clock, codec: Codec | Differences, offload: Offload, cap: float | None
+        self,
+        transport: Transport,
+        clock: Clock,
+        codec: Codec | Differences,
+        offload: Offload,
+        cap: float | None,
+        tell: Callable[[RoundKey], Told | None] = lambda key: None,
     ) -> None:
+        """`tell`: what the partner of a round is told of us."""
+        self._tell = tell
         self._transport = transport
         self._clock = clock
         self._codec = codec
         self._offload = offload
         self._cap = cap
         self._rates: OrderedDict[PeerId, float] = OrderedDict()
+        self.assumed_rate = ASSUMED_RATE
 
     def budget_s(self, partner: PeerId, nbytes: int) -> float:
         """How long the transfer itself may take, from measured rates: never a constant alone."""
-        rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else ASSUMED_RATE)
+        rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else self.assumed_rate)
         if self._cap is not None:
             rate = min(rate, self._cap)
         return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
@@ -118,16 +128,18 @@ class Exchange:
         patience_s: float | None,
     ) -> tuple[bytearray, SwapReport]:
         """One swap: our payload for the partner's, of so many bytes."""
-        sink = _Watched(nbytes, self._clock)
+        sink, source = _Watched(nbytes, self._clock), MeasuredSource(payload, self._clock.now)
+        told = self._tell(key) if key.part == 0 else None
         budget_s, slack_s = self.budget_s(partner.peer_id, max(nbytes, len(payload))), TRANSFER_SLACK_S
         if patience_s is not None:
             start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
         begin_by = self._clock.now() + start_s
-        swap = self._transport.swap(partner, key, BytesSource(payload), sink, start_s + budget_s, dial)
+        swap = self._transport.swap(partner, key, source, sink, start_s + budget_s, dial, told)
         report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s, slack_s))
         if key.part == 0:
             self._remember(partner.peer_id, report)
-        return sink.data, report
+        pace = Pace(sink.passing.first_at, self._clock.now(), source.passing.rate(), sink.passing.rate())
+        return sink.data, replace(report, own=told, pace=pace)
 
     def _remember(self, partner: PeerId, report: SwapReport) -> None:
         rate = report.bytes_received / max(report.seconds, 1e-3)
@@ -171,12 +183,14 @@ class _Watched(BufferSink):
     def __init__(self, nbytes: int, clock: Clock) -> None:
         super().__init__(nbytes)
         self._clock = clock
+        self.passing = Passing(nbytes, clock.now)
         self._began = 0.0
         self._received = 0
 
     def write(self, offset: int, data: bytes) -> None:
         self._began = self._began or self._clock.now()
         self._received += len(data)
+        self.passing.note(self._received)
         super().write(offset, data)
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> None:
@@ -208,6 +222,9 @@ def _together(reports: list[SwapReport]) -> SwapReport:
         sum(report.bytes_received for report in reports),
         sum(report.seconds for report in reports),
         all(report.sent_all for report in reports),
+        reports[0].told,
+        reports[0].own,
+        reports[0].pace,
     )
 
 

@@ -73,6 +73,9 @@ class Landing:
         if work.steps == 0:
             self.sit_out(work.key, "no inner step was finished in it")
             return None
+        if ready.taken_at > ready.closes_at:
+            self.sit_out(work.key, "the inner step under way ended after it was over")
+            return None
         got = await unless(due_again, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
         if got.outcome == "carried":
             self.sit_out(work.key, got.reason)
@@ -132,6 +135,12 @@ class Landing:
                 bytes_sent=report.bytes_sent if report else 0,
                 bytes_received=report.bytes_received if report else 0,
                 seconds=report.seconds if report else 0.0,
+                ready_at=report.own.ready if report and report.own else 0.0,
+                partner_ready_at=report.told.ready if report and report.told else 0.0,
+                first_byte_at=report.pace.first_byte_at if report else 0.0,
+                done_at=report.pace.done_at if report else 0.0,
+                rate_sent=report.pace.rate_out if report else 0.0,
+                rate_received=report.pace.rate_in if report else 0.0,
             )
         )
 

@@ -9,10 +9,12 @@ one truth). Nothing is ever applied here: the caller steps with what `exchange` 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +30,10 @@ from peer.outer.groupmean import norm
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.quorum import Base, Quorum
+from peer.protocol.remembered import pack, unpack
 from peer.protocol.roster import Join, JoinReply, Roster
 from peer.protocol.shards import ALIGN, Opening, Seat, Shard, check_named, cut
+from peer.protocol.vouchers import Voucher, Vouchers, digest_of, statement
 from peer.run.payloads import FORMS
 
 PARK_S = 4.0
@@ -68,6 +72,12 @@ class _Given:
     received: int = 0
     why: str = ""
     """There is no result."""
+    numbers: tuple[int, ...] = ()
+    """Who is named, as indices into the roster's members."""
+    signature: bytes = b""
+    """The owner's."""
+    digest: bytes = b""
+    """What that is about, once it was checked."""
 
 
 class Group:
@@ -80,6 +90,8 @@ class Group:
         self._held: list[bytes] = [b""] * period
         self._coming: list[Base | None] = [None] * period
         """What the state will be when the owner has put in place what it was given; digest empty: not known."""
+        self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
+        """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
         self._leading = Leading(around, self._quorums)
         self._catching = Catching(around)
         self._desks: OrderedDict[RoundKey, Desk | None] = OrderedDict()
@@ -87,6 +99,9 @@ class Group:
         self._latest: RoundKey | None = None
         self._bell = Bell()
         self._rate = ASSUMED_RATE
+        self.keep: Callable[[bytes], None] = lambda raw: None
+        """Called, in a worker thread, with what `recall` needs after a restart; before a contribution goes out."""
+        self._kept = pack(self._quorums)
         self._align = max(ALIGN, *(FORMS[codec.name].chunk for codec in (around.codec, around.result_codec)))
 
     # -- what the owner does -----------------------------------------------------------------------------------------
@@ -119,8 +134,10 @@ class Group:
         self._latest = key if self._latest is None else max(self._latest, key)
         self._begun.add(key)
         try:
-            roster = await self._leading.find(key, quorum.base(base), opens_at, closes)
+            await self._remember()
+            roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
             quorum.accepted(key.round, roster.members)
+            await self._remember()
             averaged = await self._round(roster, gradient, tokens)
         finally:
             self._begun.discard(key)
@@ -152,6 +169,32 @@ class Group:
             self._quorums[key.fragment].adopt(base)
         self._coming[key.fragment] = None if values is None else base
         return values
+
+    @property
+    def donor(self) -> PeerId | None:
+        """Who gave the state that `catch_up` got last."""
+        return self._catching.donor
+
+    def recall(self, raw: bytes) -> None:
+        """Before the first round, with what `keep` was last given; nothing when it cannot be read. A part of a group
+        that was cut off and restarted does not take itself for a new one."""
+        with contextlib.suppress(ValueError):
+            for quorum, kept in zip(self._quorums, unpack(raw, len(self._quorums)), strict=True):
+                quorum.recall(kept)
+            self._kept = raw
+
+    async def _remember(self) -> None:
+        """Keep what has changed, before anything is done that others rely on."""
+        if (raw := pack(self._quorums)) != self._kept:
+            self._kept = raw
+            await self._around.offload(lambda: self.keep(raw))
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`: whether enough members are here for an outer step, and what is lacking."""
+        around, key = self._around, self._latest or RoundKey(0, 0)
+        live, quorum = around.live(), self._quorums[key.fragment]
+        lacking = quorum.lacking(key.round, live, around.counted())
+        return {"live": len(live), "needed": quorum.needed(around.counted()), "lacking": lacking}
 
     def reset(self) -> None:
         """The operator set a state: what was agreed before counts no more."""
@@ -203,7 +246,8 @@ class Group:
             return _Given(why=f"our own shard: {error.reason}")
         ours = desk.roster.members.index(around.me) in result.named
         others = len(result.named) - ours  # each sent us its part and takes the result
-        return _Given(result.payload, ours, others * len(result.payload), others * len(payload))
+        sent, received = others * len(result.payload), others * len(payload)
+        return _Given(result.payload, ours, sent, received, numbers=result.named, signature=result.signature)
 
     async def _share(self, roster: Roster, shard: Shard, part: Tensor, tokens: int, until: float) -> _Given:
         """Contribute to another's shard. Whose stream broke asks again: the owner keeps what it has."""
@@ -229,12 +273,15 @@ class Group:
                 around.conduct.offence(shard.owner, code, str(error))
                 return _Given(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
+                around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
                 given.why, lost = f"{shard.owner}: {error}", lost + 1
                 if lost == LOST_TRIES:
                     return given
             else:
+                around.view.watch.heard(shard.owner, "it gave a result")
                 us = roster.members.index(around.me) in named
-                return _Given(sink.data, us, receipt.bytes_sent, receipt.bytes_received)
+                counts = receipt.bytes_sent, receipt.bytes_received
+                return _Given(sink.data, us, *counts, numbers=named, signature=receipt.signature)
             await around.clock.sleep(AGAIN_S)
         return given
 
@@ -247,7 +294,8 @@ class Group:
                 reasons.append(part.why or f"{shard.owner}: no result in time")
                 continue
             span = slice(shard.start, shard.end)
-            why = await self._around.offload(partial(self._decode, part.payload, mean[span], gradient[span]))
+            checked = partial(self._checked, roster, shard, part, mean[span], gradient[span])
+            why = await self._around.offload(checked)
             if why is not None:
                 reasons.append(f"{shard.owner}: {why}")
                 self._around.conduct.offence(shard.owner, why.code, why.reason)
@@ -255,8 +303,21 @@ class Group:
             spans.append((shard.start, shard.end))
             if part.named:
                 named.append((shard.start, shard.end))
+        self._given[roster.key.fragment] = _vouchers(roster, shards, given)
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
         return Averaged(mean, _joined(spans), _joined(named), roster.members, report, "; ".join(reasons)[:500])
+
+    def _checked(self, roster: Roster, shard: Shard, part: _Given, into: Tensor, own: Tensor) -> BadPayload | None:
+        """`_decode`, and whether the owner put its name to it. In a worker thread."""
+        values = torch.empty_like(into)
+        if (why := self._decode(part.payload, values, own)) is not None:
+            return why
+        digest = digest_of(part.payload, part.numbers)
+        if not self._around.seal.verify(shard.owner, statement(roster.name(), shard.index, digest), part.signature):
+            return BadPayload("signature", "the owner did not sign the result it gave")
+        part.digest = digest
+        into.copy_(values)
+        return None
 
     def _decode(self, payload: bytes | bytearray, into: Tensor, own: Tensor) -> BadPayload | None:
         """Write a shard's mean; or what is wrong with it. In a worker thread."""
@@ -293,6 +354,7 @@ class Group:
 
     async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
         """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
+        self._around.view.watch.heard(sender, "it contributed")
         if why := self._around.why_not(sender):
             raise PartnerRefused("refused", why)
         desk = await self._desk_of(opening.key)
@@ -314,6 +376,12 @@ class Group:
                 return None
             await self._bell.wait(until - now)
         return self._desks.get(key)
+
+
+def _vouchers(roster: Roster, shards: list[Shard], given: list[_Given]) -> tuple[Vouchers, tuple[PeerId, ...]]:
+    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.digest]
+    shown = tuple(Voucher(shard.index, part.digest, part.signature) for shard, part in both)
+    return Vouchers(roster.name() if shown else b"", shown), tuple(shard.owner for shard in shards)
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

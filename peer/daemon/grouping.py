@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from peer.codec.plain import Codec
 from peer.daemon.conduct import Conduct
 from peer.daemon.exchange import Offload
 from peer.daemon.interfaces import Clock, GroupTransport
+from peer.daemon.watch import Watch
 from peer.net.seal import Seal
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 
@@ -29,7 +30,10 @@ class Seen(Protocol):
     def peers(self) -> Mapping[PeerId, PeerRecord]: ...
 
     @property
-    def banned(self) -> Callable[[PeerId], bool]: ...
+    def banned(self) -> Callable[[], Container[PeerId]]: ...
+
+    @property
+    def watch(self) -> Watch: ...
 
     def dialable(self) -> bool: ...
 
@@ -54,16 +58,26 @@ class GroupAround:
     """Bytes per second; None: no cap."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
-        """The training peers we see and would work with, ourselves included; and those that did all their rounds."""
+        """The training peers we see, would work with and do not take for gone, ourselves included; and those that did
+        all their rounds."""
         fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
-        training = [p for p, record in self.view.peers.items() if record.status in fit]
-        return {self.me, *self.conduct.acceptable([p for p in training if not self.view.banned(p)])}
+        return (self._acceptable(fit) - self.view.watch.membership.outs()) | {self.me}
+
+    def counted(self) -> int:
+        """How many count for a quorum by number: those too that do not answer. Who is cut off must not think that the
+        others are gone."""
+        return len(self._acceptable({Status.TRAINING}) | {self.me})
+
+    def _acceptable(self, fit: set[Status]) -> set[PeerId]:
+        banned = self.view.banned()
+        able = [p for p, record in self.view.peers.items() if record.status in fit and p not in banned]
+        return set(self.conduct.acceptable(able))
 
     def why_not(self, peer: PeerId) -> str:
         """Why nothing is done for this peer, for a person; empty: it is welcome."""
         if why := self.conduct.why_out(peer):
             return f"standing: {why}"
-        return "banned by the operator" if self.view.banned(peer) else ""
+        return "banned by the operator" if peer in self.view.banned() else ""
 
 
 class Bell:

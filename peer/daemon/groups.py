@@ -20,6 +20,7 @@ from peer.daemon.group import Averaged, Group
 from peer.daemon.interfaces import Work
 from peer.daemon.topology import Exchanged
 from peer.errors import ExchangeError, NoRoster, Stale
+from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut
 from peer.protocol.messages import RoundKey
@@ -39,6 +40,7 @@ class Groups:
     """Whether we still take part: not when we are leaving."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
+    emit: Callable[[events.Event], None]
     feedback: dict[int, Feedback] = field(default_factory=dict)
     """By fragment, where the codec loses enough to need it."""
 
@@ -46,10 +48,10 @@ class Groups:
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
         yield GroupRound(self, key, opens_at)
 
-    async def follow(self) -> bool:
+    async def follow(self, round_: int, reason: str) -> bool:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
-        round; and after the last. Take over what the group has, if there is a group and it has another state. Whether
-        ours has changed."""
+        round; and after the last. Take over what the group has, if there is a group and it has another state, and
+        journal it with this reason. Whether ours has changed."""
         changed = False
         for fragment in range(len(self.outer.layout.fragments)):
             self.tell(f"asking the group for its state of fragment {fragment}")
@@ -59,8 +61,20 @@ class Groups:
                 if (found := await self.group.catch_up(RoundKey(0, fragment), None, own)) is not None:
                     with self.outer.stepping():
                         await self.offload(partial(self.take_over, self.outer, fragment, found))
+                        self.emit(self._caught_up(round_, fragment, reason))
                     changed = True
         return changed
+
+    def _caught_up(self, round_: int, fragment: int, reason: str) -> events.CaughtUp:
+        held = self.group.on_held(fragment)
+        return events.CaughtUp(
+            round=round_,
+            fragment=fragment,
+            bytes=8 * self.outer.layout.fragment_elements(fragment),
+            peer=self.group.donor or "",
+            digest=held.digest.hex() if held is not None else "",
+            reason=reason,
+        )
 
     def take_over(self, outer: OuterState, fragment: int, found: tuple[Tensor, Tensor]) -> None:
         """The group's state of a fragment becomes ours."""
@@ -82,7 +96,7 @@ class GroupRound:
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
         groups, fragment = self._groups, self._key.fragment
         if not groups.wanted():
-            return Exchanged("carried", "we are leaving")
+            return Exchanged("carried", "we are leaving or pausing")
         groups.tell("exchanging with the group")
         gradient = await groups.offload(lambda: self._gradient(work, cut))
         base = await groups.digest(fragment)

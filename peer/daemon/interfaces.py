@@ -15,6 +15,7 @@ from peer.net.handler import Handler
 from peer.protocol.messages import (
     Answer,
     Offer,
+    PeerId,
     PeerRecord,
     Probed,
     RoundKey,
@@ -22,6 +23,8 @@ from peer.protocol.messages import (
     Source,
     StateIndex,
     SwapReport,
+    Told,
+    Vouched,
     Welcome,
 )
 from peer.protocol.quorum import Base
@@ -49,14 +52,18 @@ class Clock(Protocol):
 
     def now(self) -> float: ...
 
+    @property
+    def correction(self) -> float:
+        """What `now` differs from this machine's uncorrected clock, seconds."""
+
     def raw(self, run_time: float) -> float:
-        """The same moment on this machine's uncorrected clock (what the trainer, a process of its own, reads)."""
+        """The same moment on the clock that the trainer, a process of its own, reads: `peer.steady.steady`."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def observe(self, offset_s: float) -> None:
-        """A Hello measured another peer's run clock minus our raw clock. Feeds the correction; a no-op where there is
-        only one clock."""
+        """A Hello measured another peer's run clock minus our uncorrected one. Feeds the correction; a no-op where
+        there is only one clock."""
 
 
 class Directory(Protocol):
@@ -103,19 +110,33 @@ class Transport(Protocol):
     @property
     def group(self) -> GroupTransport: ...
 
+    async def forget_connections(self) -> None:
+        """After a sleep: the next call to each peer connects anew."""
+
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome: ...
 
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer: ...
 
     async def swap(
-        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        timeout_s: float,
+        dial: bool,
+        told: Told | None = None,
     ) -> SwapReport:
         """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
         `peer.protocol.pairing.initiates`. Returns when `sink` holds the partner's complete verified payload, whatever
-        became of ours. Raises when it does not: `sink` is then to be thrown away."""
+        became of ours. Raises when it does not: `sink` is then to be thrown away. `told`: what the partner is told of
+        us; the report holds what it told."""
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         """Ask a peer to dial us, at these endpoints and where it sees us calling from."""
+
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        """Ask a peer whether it reaches another one, which does not answer us."""
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
@@ -124,7 +145,11 @@ class Transport(Protocol):
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]: ...
 
-    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex: ...
+    async def describe_state(
+        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+    ) -> StateIndex:
+        """The snapshot that a donor offers. `fresh`: of its state as it is now, not the one it offered before.
+        `wanted`: this one, if it still keeps it."""
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         """One piece, its digest verified."""

@@ -1,28 +1,41 @@
-"""From a ticket to a complete state: the manifest from any peer, `outer_params` from an own checkpoint or a donor."""
+"""From a ticket to a complete state: the manifest from any peer, the state from an own checkpoint or from donors.
+
+Several donors bring pieces at once (`peer.state.transfer_run`). Pieces that are here stay over a lost donor and over a
+kill of this process. A pair run takes them from whatever donor, of rounds within `OLD_ROUNDS` of the newest donor's; a
+group's are all of one state, so when every donor has moved on from it, the fetch starts over, saying so."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
+from peer.daemon.donors import MAX_DONORS, OLD_ROUNDS, Asking, Offered, Offers, candidates, live_round, together
 from peer.daemon.interfaces import Clock, Directory, Transport
+from peer.daemon.owned import owned
+from peer.daemon.resuming import FirstState, Own, newest_checkpoint, why_fetch
 from peer.daemon.waiting import check_clock, unreachable, waiting_for
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, PartnerRefused, PeerError, StateError
 from peer.observe.waits import Progress, untold
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
-from peer.protocol.messages import PeerRecord, RunId, Status
+from peer.protocol.messages import PeerId, RunId
 from peer.run.manifest import SignedManifest
 from peer.state.checkpoint import CheckpointStore
-from peer.state.snapshot import fetch_state
+from peer.state.transfer import Rates
+from peer.state.transfer_run import Offload, Outcome, Transfer, in_place
+from peer.state.transfer_shelf import Pieces, shares
 
 RETRY_S = 1.0
 STATE_WAIT_S = 600.0
+"""A joiner gives up when for so long no piece came."""
+RECRUIT_S = 5.0
+"""How often donors that came, or came back, are looked for while others bring pieces."""
+BACKOFF_S = 10.0
+"""A donor that was lost is asked again after this."""
+SETTLE_S = 3.0
+"""With an own checkpoint: how long nobody else may be in the directory before we go on alone."""
 CALL_TIMEOUT_S = 10.0
 FETCHING = "fetching the state"
 
@@ -34,25 +47,6 @@ FINAL_REFUSALS = {
 """Refusals that asking again does not change, and what does."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class FirstState:
-    """The state a peer begins with, and how it came by it."""
-
-    outer: OuterState
-    round: int
-    why: str
-    """For a person: resumed or fetched, and from where."""
-    donor: str = ""
-    nbytes: int = 0
-    seconds: float = 0.0
-    resume: Path | None = None
-    """The checkpoint's folder, for the trainer."""
-    founded: bytes | None = None
-    """Of a checkpoint: digest of the state the run had last been refounded on; None: not a checkpoint."""
-    checkpoint_tokens: int = -1
-    """The trainer's token counter when the checkpoint was written; -1 without one."""
 
 
 async def obtain_manifest(
@@ -115,65 +109,192 @@ async def obtain_state(
     say: Say,
     progress: Progress = untold,
     rng: random.Random | None = None,
+    *,
+    momentum: bool = False,
+    folder: Path | None = None,
+    offload: Offload = in_place,
 ) -> FirstState:
-    """An own checkpoint if there is a valid one, else the state of a donor; waits for one, saying so. A newcomer
-    prefers peers that train, the furthest first: the bootstrap node holds only the very first state.
+    """An own checkpoint where that is recent or all there is (`peer.daemon.resuming`), else a state from donors; waits
+    for them, saying so. `momentum`: a group's state has it, too. `folder`: for the pieces that are here, so that they
+    survive a kill; None: memory only. `offload`: where pieces are checked and written.
 
-    Raises StateError when there was no donor for ten minutes."""
-    resumed = _from_checkpoint(run_id, layout, checkpoints, say)
-    if resumed is not None:
-        return resumed
-    deadline = asyncio.get_running_loop().time() + STATE_WAIT_S
-    said = ""
-    while asyncio.get_running_loop().time() < deadline:
-        problem = "no peer with a complete state is in the directory yet"
-        waited = STATE_WAIT_S - (deadline - asyncio.get_running_loop().time())
-        progress("waiting for a donor", waited, STATE_WAIT_S, "s")
-        for donor in _donors(await directory.peers(), rng or random.Random()):
-            began = clock.now()
-            try:
-                progress(FETCHING, 0, 4 * layout.elements, "bytes")
-                params, round_ = await fetch_state(
-                    transport, donor, layout, progress=lambda done, total: progress(FETCHING, done, total, "bytes")
-                )
-            except ExchangeError as error:
-                problem = f"{donor.peer_id}: {error}"
+    Raises StateError when for ten minutes no donor gave anything."""
+    own = newest_checkpoint(run_id, layout, checkpoints, say)
+    joining = _Joining(layout, directory, transport, clock, say, progress, rng or random.Random(), momentum)
+    if own is not None:
+        why = await joining.why_fetch(own)
+        if not why:
+            return own.state
+        say(why)
+    joining.pieces = Pieces(layout, folder, momentum=momentum)
+    joining.offload = offload
+    await offload(joining.pieces.load)
+    state = await joining.state(own)
+    joining.pieces.clear()
+    return state
+
+
+class _Joining:
+    """One fetch of a state, over as many attempts as it takes."""
+
+    pieces: Pieces
+    offload: Offload
+
+    def __init__(
+        self,
+        layout: Layout,
+        directory: Directory,
+        transport: Transport,
+        clock: Clock,
+        say: Say,
+        progress: Progress,
+        rng: random.Random,
+        momentum: bool,
+    ) -> None:
+        self._layout = layout
+        self._directory = directory
+        self._transport = transport
+        self._clock = clock
+        self._say = say
+        self._progress = progress
+        self._rng = rng
+        self._momentum = momentum
+        self._rates = Rates()
+        self._asking = Asking(transport, layout, momentum=momentum)
+        self._outcome = Outcome()
+        self._left_at: dict[PeerId, float] = {}
+        self._said = ""
+        self._wanted = ""
+        """Of a group: names the state that pieces are here of."""
+
+    # -- to resume or not --------------------------------------------------------------------------------------------
+
+    async def why_fetch(self, own: Own) -> str:
+        """Why the own checkpoint is too old to go on from; empty: it is not, or there is nobody to fetch from."""
+        until = self._now() + SETTLE_S
+        while not (records := await self._directory.peers()) and self._now() < until:
+            await self._clock.sleep(RETRY_S / 2)
+        why, own.state = why_fetch(own, live_round(records))
+        if not why:
+            return ""
+        offers = await self._offers()
+        if together(offers.offered, momentum=self._momentum):
+            return why
+        own.state = own.stale(offers.problem())
+        return ""
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    async def state(self, own: Own | None) -> FirstState:
+        """Raises StateError."""
+        self._wanted = self.pieces.mark
+        began, deadline, had = self._clock.now(), self._now() + STATE_WAIT_S, self.pieces.done
+        if had:
+            self._say(f"{had / 1e6:.1f} MB of the state are here from before")
+        while not self.pieces.complete:
+            offers = await self._offers()
+            chosen = together(offers.offered, momentum=self._momentum, wanted=self._wanted)
+            if chosen:
+                before = self.pieces.done
+                await self._fetch(chosen)
+                if self.pieces.done > before:
+                    deadline = self._now() + STATE_WAIT_S
+            if not self.pieces.complete:
+                if self._now() >= deadline:
+                    raise self._no_donor()
+                await self._wait(offers, deadline)
+        return self._first_state(self._clock.now() - began, own)
+
+    async def _offers(self) -> Offers:
+        records = await self._directory.peers()
+        now, wrong = self._now(), self._outcome.wrong
+        free = [r for r in records if r.peer_id not in wrong and self._left_at.get(r.peer_id, 0.0) <= now]
+        return await self._asking.ask(candidates(free, self._rates, self._rng), live_round(records) or 0, self._wanted)
+
+    async def _fetch(self, chosen: list[Offered]) -> None:
+        """One attempt: until all is here or no donor is left."""
+        await self._forget_others(chosen)
+        transfer = Transfer(self._transport, self.pieces, self._rates, self._outcome, self._told, self.offload)
+        for offered in chosen[:MAX_DONORS]:
+            transfer.add(offered.donor, offered.index)
+        async with owned(self._recruit(transfer, chosen[0])):
+            await transfer.run()
+        self._left_at = dict.fromkeys(self._outcome.left, self._now() + BACKOFF_S)
+
+    async def _forget_others(self, chosen: list[Offered]) -> None:
+        """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
+        if not self._momentum:
+            oldest = max(offered.index.round for offered in chosen) - OLD_ROUNDS
+            self.pieces.keep(lambda number, held: held.round >= oldest)
+            return
+        index, pieces = chosen[0].index, self.pieces
+        self._wanted = chosen[0].mark
+        if gone := pieces.keep(lambda number, held: held.piece.digest == index.pieces[number].digest):
+            self._say(f"the group has moved on from the state that was being fetched: {gone / 1e6:.1f} MB start over")
+        missing = [number for number in range(len(index.pieces)) if number not in pieces.held]
+
+        def take_zeros() -> None:
+            pieces.of_state(self._wanted)
+            for number in missing:
+                pieces.put_zeros(number, index.pieces[number], index.round)
+
+        await self.offload(take_zeros)
+
+    async def _recruit(self, transfer: Transfer, first: Offered) -> None:
+        """Add donors that came later, or came back, until cancelled."""
+        while True:
+            await self._clock.sleep(RECRUIT_S)
+            now = self._now()
+            self._left_at = {p: self._left_at.get(p, now + BACKOFF_S) for p in self._outcome.left}
+            room = MAX_DONORS - len(transfer.donors)
+            if room <= 0:
                 continue
-            why = f"fetched from {donor.peer_id} ({donor.status}, round {round_})"
-            outer = OuterState.fresh(layout, params)
-            return FirstState(outer, round_, why, donor.peer_id, params.nbytes, clock.now() - began)
-        check_clock(directory.contact())
-        waiting = waiting_for(directory.contact(), problem)
-        if waiting != said:
-            say(f"waiting for a donor, at most {STATE_WAIT_S / 60:.0f} minutes: {waiting}")
-            said = waiting
-        await clock.sleep(RETRY_S)
-    raise StateError(
-        f"no donor gave a state within {STATE_WAIT_S / 60:.0f} minutes: {said}",
-        "At least the bootstrap node has to be up until the first peer has the state. Try again later.",
-    )
+            offers = await self._offers()
+            fitting = [o for o in offers.offered if self._fits(o, first) and o.donor.peer_id not in transfer.donors]
+            for offered in fitting[:room]:
+                transfer.add(offered.donor, offered.index)
 
+    def _fits(self, offered: Offered, first: Offered) -> bool:
+        if self._momentum:
+            return offered.mark == first.mark
+        return len(together([offered, first], momentum=False)) == 2
 
-def _donors(records: list[PeerRecord], rng: random.Random) -> list[PeerRecord]:
-    shuffled = rng.sample(records, len(records))
-    complete = (Status.TRAINING, Status.PAUSED, Status.FINISHED, Status.SERVING)
-    able = [record for record in shuffled if record.status in complete]
-    return sorted(able, key=lambda r: (not r.reachable, r.status is Status.SERVING, -r.round))
+    def _told(self, donors: int) -> None:
+        total = self.pieces.nbytes
+        self._progress(f"{FETCHING} ({donors} donor{'s' * (donors != 1)})", self.pieces.done, total, "bytes")
 
+    async def _wait(self, offers: Offers, deadline: float) -> None:
+        """Say why, and wait a moment."""
+        waited = STATE_WAIT_S - (deadline - self._now())
+        self._progress("waiting for a donor", max(0.0, waited), STATE_WAIT_S, "s")
+        check_clock(self._directory.contact())
+        left = "; ".join(f"{peer}: {why}" for peer, why in list(self._outcome.left.items())[:3])
+        waiting = waiting_for(self._directory.contact(), left or offers.problem())
+        if waiting != self._said:
+            self._say(f"waiting for a donor, at most {STATE_WAIT_S / 60:.0f} minutes: {waiting}")
+            self._said = waiting
+        await self._clock.sleep(max(RETRY_S, min(offers.eta_s, BACKOFF_S)))
 
-def _from_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say) -> FirstState | None:
-    checkpoint, skipped = checkpoints.latest(run_id, layout.digest())
-    for reason in skipped:
-        say(f"checkpoint skipped: {reason}")
-    if checkpoint is None:
-        return None
-    params, momentum = checkpoint.load()
-    outer = OuterState(layout, params.to(torch.float32), momentum.to(torch.float32))
-    facts = checkpoint.facts
-    round_, tokens = int(facts["round"]), int(facts["tokens"])
-    why = f"resumed from own {checkpoint.folder.name} of round {round_}"
-    try:
-        founded = bytes.fromhex(str(facts.get("founded", "")))
-    except ValueError:
-        founded = b""
-    return FirstState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)
+    def _no_donor(self) -> StateError:
+        return StateError(
+            f"no donor gave a state within {STATE_WAIT_S / 60:.0f} minutes: {self._said}",
+            "A peer that trains in this run has to be reachable; the bootstrap node suffices only in the first rounds. "
+            "Try again later.",
+        )
+
+    def _first_state(self, seconds: float, own: Own | None) -> FirstState:
+        params, momentum = self.pieces.state()
+        outer = OuterState.fresh(self._layout, params)
+        if momentum is not None:
+            outer.momentum.copy_(momentum)
+        given, rounds = self._outcome.given, [held.round for held in self.pieces.held.values()]
+        most = max(given, key=lambda peer: (given[peer], peer), default=PeerId(""))
+        donors = most if len(given) == 1 else f"{len(given)} donors"
+        why = f"fetched from {donors} (round {min(rounds)}; {shares(given)})"
+        if own is not None:
+            why += f"; {own.left}"
+        return FirstState(outer, min(rounds), why, most, sum(given.values()), seconds)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -8,7 +8,7 @@ knows, and hands on the roster it got."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from peer.daemon.grouping import Bell, GroupAround, forget
@@ -26,11 +26,12 @@ from peer.protocol.roster import (
     leaders,
     parse_roster,
 )
+from peer.protocol.vouchers import NO_VOUCHERS, Vouchers, contradictions
 
 LEAST_POLL_S = 0.5
 MOST_POLL_S = 5.0
 SILENT_S = 2.0
-"""A leader may take this, and four times what it took lately, longer than it was asked to hold the call."""
+"""A leader may take this, or what its calls take if that is more, longer than it was asked to hold the call."""
 LOOK_S = 1.0
 """How soon a leader sees that a peer went or came."""
 MAX_PARKED = 128
@@ -45,6 +46,8 @@ class Seeking:
     signed: SignedRoster | None = None
     over: str = ""
     """Why there will be no roster from us."""
+    owners: Sequence[PeerId] = ()
+    """Of each shard in the round that `join.given` is about."""
 
     @property
     def ended(self) -> bool:
@@ -61,22 +64,30 @@ class Leading:
         self._latest: RoundKey | None = None
         self._bell = Bell()
         self._grace = Grace()
-        self._lag_s = 0.0
         self._parked = 0
 
     # -- our own part ------------------------------------------------------------------------------------------------
 
-    async def find(self, key: RoundKey, base: Base, opens_at: float, closes: float) -> Roster:
+    async def find(
+        self,
+        key: RoundKey,
+        base: Base,
+        opens_at: float,
+        closes: float,
+        given: Vouchers = NO_VOUCHERS,
+        owners: Sequence[PeerId] = (),
+    ) -> Roster:
         """The roster of this round, with us in it, and one that our memory accepts. Returns soon after `closes` at
-        the latest. Once a key.
+        the latest. Once a key. `given`: what we were given in this fragment's last round, by these owners of its
+        shards; what others show of it is compared.
 
         Raises NoRoster, or Stale when the others build on another state."""
         assert key not in self._rounds, key
         around = self._around
-        seeking = self._rounds[key] = Seeking(Join(key, base, around.view.dialable()))
+        seeking = self._rounds[key] = Seeking(Join(key, base, around.view.dialable(), given=given), owners=owners)
         self._latest = key if self._latest is None else max(self._latest, key)
         for quorum in self._quorums:
-            quorum.saw(len(around.live()))
+            quorum.saw(around.counted())
         self._bell.ring()
         try:
             await around.clock.sleep(opens_at - around.clock.now())
@@ -90,7 +101,7 @@ class Leading:
 
     def _check_place(self, join: Join, roster: Roster) -> None:
         """Whether we may act on this roster. Raises NoRoster or Stale."""
-        quorum, live = self._quorums[join.key.fragment], len(self._around.live())
+        quorum, live = self._quorums[join.key.fragment], self._around.counted()
         why = quorum.lacking(join.key.round, roster.members, live)
         ours, theirs = join.base, roster.base
         beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
@@ -128,21 +139,35 @@ class Leading:
         clock, began = self._around.clock, self._around.clock.now()
         wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
         by = began + (closes - began) / 2
-        asked = Join(join.key, join.base, join.dialable, wait_s)
+        asked = Join(join.key, join.base, join.dialable, wait_s, join.given)
         while (now := clock.now()) < closes + 2 * wait_s:
-            slack = SILENT_S + 4 * self._lag_s
-            reply = await self._around.transport.join_round(leader, asked, wait_s + slack)
+            reply = await self._join(leader, asked)
             if reply.told is Told.ROSTER and reply.roster is not None:
                 return reply.roster, self._opened(leader.peer_id, reply.roster, join)
             if reply.told is not Told.WAIT:
                 raise PartnerRefused("no_roster", reply.reason or "it leads no roster")
-            lag = max(0.0, clock.now() - now - wait_s)
-            self._lag_s = 0.5 * (self._lag_s + lag)
             if not reply.collecting and clock.now() > by:
                 raise PartnerSilent("it did not come to the round")
             if clock.now() - now < wait_s / 2:  # it holds no calls: do not ask without a pause
                 await clock.sleep(wait_s / 2)
         raise PartnerSilent("the window closed and it gave no roster")
+
+    async def _join(self, leader: PeerRecord, asked: Join) -> JoinReply:
+        """One call; what it came to is remembered. One that was held to its end tells how long the way takes."""
+        around, peer = self._around, leader.peer_id
+        watch, began = around.view.watch, around.clock.now()
+        try:
+            slack = max(SILENT_S, watch.timeout(peer))
+            reply = await around.transport.join_round(leader, asked, asked.wait_s + slack)
+        except PartnerLost as error:
+            after_s = around.clock.now() - began - asked.wait_s
+            watch.failed(peer, f"it did not answer as a leader: {error}", after_s)
+            raise
+        if (way_s := around.clock.now() - began - asked.wait_s) >= 0:
+            watch.answered(peer, way_s)
+        else:
+            watch.heard(peer, "it answered")
+        return reply
 
     def _opened(self, giver: PeerId, signed: SignedRoster, join: Join) -> Roster:
         """What we were given, checked; a false one is an offence of its giver. Raises BadPayload."""
@@ -204,6 +229,7 @@ class Leading:
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         """Never raises."""
+        self._around.view.watch.heard(sender, "it asked for a roster")
         if why := self._around.why_not(sender):
             return JoinReply(Told.NONE, reason=why)
         if self._parked >= MAX_PARKED or join.key.fragment >= len(self._quorums):
@@ -238,8 +264,17 @@ class Leading:
             return
         if seeking.ended and (slack := collecting.slack(now)) is not None:
             self._grace.observe(slack)
+        self._compare(sender, join, seeking)
         collecting.on_join(sender, join, now)
         self._bell.ring()
+
+    def _compare(self, sender: PeerId, join: Join, seeking: Seeking) -> None:
+        """Whether an owner gave this member another result than us: their states differ from then on, and one of the
+        two will have to fetch the other's."""
+        around, ours = self._around, seeking.join.given
+        for owner, shard in contradictions(ours, join.given, seeking.owners, around.seal.verify):
+            reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
+            around.conduct.offence(owner, "two_results", f"{reason}, and signed both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,4 +286,4 @@ class _Enough:
     around: GroupAround
 
     def __call__(self, base: Base, peers: Collection[PeerId]) -> bool:
-        return self.quorum.enough_for(base, self.round_, peers, len(self.around.live()))
+        return self.quorum.enough_for(base, self.round_, peers, self.around.counted())

@@ -14,8 +14,10 @@ from peer.daemon.view import View
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
 from peer.protocol.pairing import Pairing, Send
+from peer.protocol.roundtrips import FIRST_S, MOST_S
 
-OFFER_TIMEOUT_S = 1.5
+CONFIRM_S = 1.5
+"""How soon one whose lock is not confirmed yet may ask again."""
 LOOK_S = 1.0
 """How soon a new candidate is seen."""
 LOCKED_S = 60.0
@@ -48,6 +50,10 @@ class Match:
         self._settled = asyncio.Event()
         self._met: Mapping[PeerId, PeerRecord] | None = None
         """The view of which `_pairing` knows the candidates."""
+        self._held: PeerRecord | None = None
+        """The last record of the locked partner: one that dies is soon out of the view, and is to be asked all the
+        same."""
+        self._outs: frozenset[PeerId] = frozenset()
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
@@ -58,7 +64,7 @@ class Match:
         if offer.withdraw:
             pairing.on_withdraw(sender)
             return Answer(Verdict.TAKEN)
-        if now < self._opens_at:
+        if now < self._opens_at and pairing.locked != sender:  # our clock may have been set back since
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
         if pairing.locked != sender:
             if self._met_too_often(sender):
@@ -72,7 +78,7 @@ class Match:
         if self._pairing.locked == sender:
             return Answer(Verdict.LOCKED)
         if self._pairing.locked is None and not self._pairing.closed:
-            return Answer(Verdict.LATER, eta_s=OFFER_TIMEOUT_S, reason="our lock is not confirmed yet")
+            return Answer(Verdict.LATER, eta_s=CONFIRM_S, reason="our lock is not confirmed yet")
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
 
     def _met_too_often(self, sender: PeerId) -> bool:
@@ -146,23 +152,47 @@ class Match:
     async def alive(self, partner: PeerId) -> bool:
         """Whether a locked partner still answers and still holds us."""
         view = self._around.view
-        record = view.peers.get(partner)
+        record = self._held_record(partner)
         if record is None or not record.endpoints or not record.reachable:
             return True  # we cannot dial it; the deadline decides
         offer = Offer(self.key, dialable=view.dialable())
-        answer = await self._around.transport.offer(record, offer, OFFER_TIMEOUT_S)
+        # one that never answered a call may be one that cannot be called: it is not to hold us for long
+        most_s = FIRST_S if view.watch.trips.srtt(partner) is None else MOST_S
+        answer = await self._offer(record, offer, most_s)
         return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
 
+    async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S) -> Answer:
+        """As the transport's, for as long as this peer takes; what it came to is remembered. A refusal is an answer."""
+        watch, began, peer = self._around.view.watch, self._around.clock.now(), record.peer_id
+        try:
+            answer = await self._around.transport.offer(record, offer, min(most_s, watch.timeout(peer)))
+        except PartnerLost as error:
+            watch.failed(peer, f"it did not answer an offer: {error}", self._around.clock.now() - began)
+            raise
+        except PartnerRefused:
+            watch.heard(peer, "it refused an offer")
+            raise
+        watch.answered(peer, self._around.clock.now() - began)
+        return answer
+
+    def _held_record(self, partner: PeerId) -> PeerRecord | None:
+        known = self._held if self._held is not None and self._held.peer_id == partner else None
+        self._held = self._around.view.peers.get(partner, known)
+        return self._held
+
     def _meet(self) -> None:
-        """New candidates, if the view has changed: without those out of favour, and strangers while our patience with
-        them is used up."""
+        """New candidates, if the view or who is out has changed: without those out of favour, and strangers while our
+        patience with them is used up."""
         view = self._around.view
-        peers = view.peers
-        if peers is not self._met:
-            self._met = peers
+        peers, outs = view.peers, view.watch.membership.outs()
+        if peers is not self._met or outs != self._outs:
+            self._met, self._outs = peers, outs
+            self._pairing.exclude(outs.__contains__, "not answering anybody")
             self._pairing.add(self._around.conduct.acceptable(view.candidates(self.key.round)), view.undialable())
 
     async def _wait(self) -> None:
+        if self._pairing.locked is not None:
+            self._held_record(self._pairing.locked)
         wake = self._pairing.wake_at()
         idle = LOCKED_S if self._pairing.locked is not None else LOOK_S
         pause = idle if wake is None else min(max(wake - self._around.clock.now(), 0.0), idle)
@@ -178,7 +208,7 @@ class Match:
         try:
             if record is None:
                 raise PartnerLost("its address is not known yet")
-            answer = await self._around.transport.offer(record, send.offer, OFFER_TIMEOUT_S)
+            answer = await self._offer(record, send.offer)
         except PartnerLost:
             if not send.offer.withdraw:
                 pairing.on_failed(send.to, "not answering")

@@ -38,6 +38,7 @@ class Matchmaker:
                 self._past.popitem(last=False)
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        self._around.view.watch.heard(sender, "it called")
         return replace(self._answer(sender, offer), dialable=self._around.view.dialable())
 
     def _answer(self, sender: PeerId, offer: Offer) -> Answer:
@@ -45,7 +46,7 @@ class Matchmaker:
             return Answer(Verdict.LOCKED)
         if not offer.withdraw and (why := self._around.conduct.why_out(sender)):
             return Answer(Verdict.REFUSED, reason=f"standing: {why}")
-        if self._around.view.banned(sender):
+        if sender in self._around.view.banned():
             return Answer(Verdict.REFUSED, reason="banned by the operator")
         match = self._open.get(offer.key)
         if match is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import MachineTooSmall
+from peer.run.activations import window_bytes
 from peer.run.manifest import Manifest
 
 MIB = 2**20
@@ -20,9 +21,8 @@ million parameters: 25.5; a bootstrap node 12.)"""
 BOOTSTRAP_BYTES = 12
 DAEMON_BASE, TRAINER_BASE = 300 * MIB, 250 * MIB
 """Interpreter and libraries, before there is a model."""
-LAYER_ACTIVATION, LOGIT_BYTES = 33, 16
-"""For each token of a step: a layer keeps so many bytes for each of its (hidden_size + intermediate_size), the head so
-many for each entry of the vocabulary. (Measured: 27 to 34, and 16.4.)"""
+ACTIVATION_SHARE = 0.8
+"""Of what is free beside everything else, the part that an inner step may take: the rest is the owner's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,24 @@ class Need:
         return self.daemon + self.trainer + self.shared
 
 
-def need_of(manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False) -> Need:
-    """What taking part holds at its peak. `trains_here` False: the trainer's tensors lie on another device.
-    `donates_only`: a bootstrap node, without a trainer."""
-    model, parameters = manifest.model, manifest.model.parameters
+def need_of(manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False, micro_batch: int = 1) -> Need:
+    """What taking part holds at its peak. `micro_batch`: windows that go through the model at once; the trainer takes
+    as many as fit, so one is the least there has to be room for. `trains_here` False: the trainer's tensors lie on
+    another device. `donates_only`: a bootstrap node, without a trainer."""
+    parameters = manifest.model.parameters
     if donates_only:
         return Need(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
-    widths = model.num_hidden_layers * (model.hidden_size + model.intermediate_size)
-    tokens = manifest.train.batch * manifest.train.context
-    step = tokens * (LAYER_ACTIVATION * widths + LOGIT_BYTES * model.vocab_size)
+    step = micro_batch * window_bytes(manifest.model, manifest.train.context)
     trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
     return Need(DAEMON_BASE + DAEMON_BYTES * parameters, trainer, ARENA_BYTES * parameters)
+
+
+def activation_bytes(manifest: Manifest, free: int | None) -> int | None:
+    """Of `free` bytes, measured before the trainer has its tensors, what an inner step may hold beside everything else;
+    None: not known."""
+    if free is None:
+        return None
+    return max(0, int(ACTIVATION_SHARE * (free - need_of(manifest, micro_batch=0).total)))
 
 
 def check_memory(manifest: Manifest, need: Need, free: int | None) -> None:

@@ -120,6 +120,7 @@ async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncItera
         max_upload=options.max_upload,
         max_download=options.max_download,
     )
+    transport.correction = lambda: clock.correction
     ports = _Ports(folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
         hosts = [_host_of(address).strip("[]") for address in options.host_maddrs]

@@ -3,100 +3,102 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any
 
 import torch
 
-from peer import __version__
 from peer.daemon.amendments import ASK_EVERY_S, Amendments, check
+from peer.daemon.arrival import Arrival
 from peer.daemon.clock import BulkThread
 from peer.daemon.conduct import Conduct
 from peer.daemon.coordinator import Coordinator
 from peer.daemon.display import Display, showing
 from peer.daemon.garbage import settle
+from peer.daemon.group_memory import GroupMemory
 from peer.daemon.helper_watch import HelperWatch
-from peer.daemon.joining import FirstState, obtain_manifest, obtain_state
+from peer.daemon.joining import obtain_state
+from peer.daemon.launch import launch, taken_up, tell_of_the_state
 from peer.daemon.memory import check_memory, free_bytes, need_of, trains_in_main_memory
 from peer.daemon.metrics import MetricsEndpoint, serving
-from peer.daemon.node import Node, NodeOptions, open_node, serve_control
+from peer.daemon.node import Node, open_node, serve_control
+from peer.daemon.options import JoinOptions
 from peer.daemon.plan import Plan
 from peer.daemon.refound import FoundedStates, founded_on
-from peer.daemon.saving import Saving
+from peer.daemon.rest import Rest
+from peer.daemon.resuming import FirstState, Staleness
+from peer.daemon.saving import Saving, room_for
 from peer.daemon.signals import on_stop_signals
+from peer.daemon.starting import (
+    fetch_manifest,
+    first_amendments,
+    keep_start,
+    kept_manifest,
+    round_clock,
+    trainer_config,
+)
 from peer.daemon.status import Facts, status_report
 from peer.daemon.view import LOOK_EVERY_S, View, lifetime, pace
 from peer.daemon.waiting import check_clock
-from peer.errors import ExchangeError, ManifestError, PeerError
+from peer.daemon.waking import Waking, refresh
+from peer.daemon.wishes import pause_or_resume
+from peer.errors import PeerError
+from peer.laps import Laps
 from peer.net.directory.record import seal
 from peer.net.seal import KeySeal
 from peer.observe import events
 from peer.observe.journal import Journal
 from peer.observe.tally import Tally
 from peer.protocol.layout import Layout
-from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
-from peer.protocol.roundclock import RoundClock
-from peer.protocol.ruling import Ruling, describe
-from peer.run.amendments import Chain
-from peer.run.home import Home, write_whole
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, Status
+from peer.protocol.ruling import Ruling
+from peer.run.home import Home
 from peer.run.layouts import layout_for
-from peer.run.manifest import Manifest, SignedManifest, keep, load_signed
+from peer.run.manifest import Manifest, SignedManifest
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
-from peer.trainer.process import TrainerConfig, TrainerProcess
+from peer.trainer.child import Child
+from peer.trainer.process import TrainerProcess
 
+LAST_SAVE_S = 8.0
+"""The trainer's part of the last checkpoint: it may be in the middle of a step or an evaluation."""
 DRAIN_S = 8.0
 """After the signal to leave, an exchange under way and the last checkpoint get this long."""
-HELLO_S = 5.0
-CATCH_UP_FROM = 4
-"""Before training, so many peers are asked for the operator's amendments."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class JoinOptions(NodeOptions):
-    """What a volunteer chose beyond the node's own options."""
-
-    run_id: RunId
-    manifest: SignedManifest | None = None
-    """Given as a file; None: fetched from a peer."""
-    data_dir: Path | None = None
-    threads: int = 1
-    device: str = "auto"
-    speed: float = 1.0
-    """Part of the time the trainer may work, in (0, 1]."""
-    checkpoint_every_s: float = 60.0
-    """At least; see `peer.daemon.saving.SHARE`."""
-    wait_s: float = 120.0
-    """How long to wait for a first answer from the run."""
-    min_peers: int = 1
-
-
-async def run_peer(options: JoinOptions, display: Display) -> int:
-    """Take part until the run is over, a signal, or `peer leave`; the exit code. Raises PeerError for everything a
-    person can mend."""
+async def run_peer(options: JoinOptions, display: Display, early: Child | None = None, laps: Laps | None = None) -> int:
+    """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
+    beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
+    laps = laps or Laps()
+    laps.end("program")
     with Home(options.home).lock(options.identity_path):
         async with open_node(options, options.run_id, display.say) as node:
-            daemon = PeerDaemon(options, node, display)
+            laps.end("network")
+            daemon = PeerDaemon(options, node, display, early, laps)
             return await daemon.run()
 
 
 class PeerDaemon:
     """One run of the daemon. Parts that do not exist yet are None; `status` tells as much as there is."""
 
-    def __init__(self, options: JoinOptions, node: Node, display: Display) -> None:
+    def __init__(
+        self, options: JoinOptions, node: Node, display: Display, early: Child | None = None, laps: Laps | None = None
+    ) -> None:
         self._options = options
         self._node = node
         self._display = display
         self._bulk = BulkThread()
+        self._copying = BulkThread()  # of states, for joiners and as one
         self._journal = Journal(node.folder.journal, node.clock.now)
         self._facts = Facts(started_at=time.time())
         self._waits = self._facts.waits
         tally = Tally()
         self._journal.listeners.append(tally.hear)
+        self._early = early
+        self._arrival = Arrival(laps or Laps(), self._journal.append, node.say)
+        self._journal.listeners.append(self._arrival.hear)
         self._metrics = MetricsEndpoint(self._status, lambda: self._journal.totals, tally, node.clock.now)
         self._conduct = Conduct(node.clock.now, self._journal.append)
         node.transport.watch(self._conduct)
@@ -111,6 +113,9 @@ class PeerDaemon:
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
         self._rng = random.Random()
+        self._rest = Rest(node.folder.path / "paused.json", options.quiet_hours)
+        if options.resume:
+            self._rest.resume()
         node.reach.changed = self._reachability_changed
 
     async def run(self) -> int:
@@ -159,7 +164,10 @@ class PeerDaemon:
         await node.directory.withdraw()
         if node.control is not None:
             await node.control.close()
+        if self._saving is not None:
+            await self._saving.close()
         self._bulk.close()
+        self._copying.close()
         self._journal.append(events.Left(exit_code=self._exit_code))
         self._journal.close()
         node.say("left")
@@ -168,21 +176,31 @@ class PeerDaemon:
 
     async def _take_part(self) -> int:
         node, options = self._node, self._options
-        signed = options.manifest or self._kept_manifest() or await self._fetch_manifest()
+        signed = options.manifest or kept_manifest(node) or await self._fetch_manifest()
         node.donor.manifest = signed
+        self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.manifest = manifest
         check_memory(manifest, need_of(manifest, trains_here=trains_in_main_memory(options.device)), free_bytes())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
+        self._arrival.check_caps(manifest, method, options)
+        if method.topology == "group":
+            node.directory.read_everybody()
         layout = layout_for(manifest.model, method)
         limits, codec = manifest.limits, method.codec
         node.transport.set_layout(layout.digest(), limits.max_fragment_bytes, codec, limits.max_clock_offset_s)
         node.transport.show_record(lambda: seal(self._record(), node.identity))
-        checkpoints = CheckpointStore(node.folder.checkpoints)
+        checkpoints = CheckpointStore(node.folder.checkpoints, options.checkpoints_kept)
+        node.say(room_for(checkpoints, layout.elements))
         self._reaching = asyncio.create_task(node.reach.run(self._known))
-        amendments = await self._amendments(signed)
+        amendments = await first_amendments(
+            node, manifest, self._journal.append, lambda peer: self._ruling().banned.get(peer, "")
+        )
+        for stranger in checkpoints.strangers(node.run_id, layout.digest(), self._founding(amendments)):
+            node.say(f"not resumed from: {stranger}")
         self._facts.phase = "getting the state"
+        self._arrival.end("amendments")
         state = await obtain_state(
             options.run_id,
             layout,
@@ -192,11 +210,20 @@ class PeerDaemon:
             node.clock,
             node.say,
             self._waits.tell,
+            momentum=method.topology == "group",
+            folder=node.folder.path / "transfer",
+            offload=self._copying,
         )
         self._waits.end()
         node.say(f"state: {state.why}")
+        self._arrival.state(state)
+        self._arrival.check_download(manifest, method, state)
         coordinator = await self._prepare(manifest, layout, state, checkpoints, amendments)
         return await self._train(coordinator, state)
+
+    async def _fetch_manifest(self) -> SignedManifest:
+        self._facts.phase = "getting the manifest"
+        return await fetch_manifest(self._node, self._options.wait_s, self._waits)
 
     async def _prepare(
         self,
@@ -208,7 +235,9 @@ class PeerDaemon:
     ) -> Coordinator:
         """Start the trainer from the state, and build the coordinator around it."""
         node = self._node
-        trainer = self._trainer = TrainerProcess(node.folder.path, layout, self._trainer_config(manifest))
+        trainer = self._trainer = TrainerProcess(
+            node.folder.path, layout, trainer_config(self._options, node.me, manifest), self._early
+        )
         method = resolve(manifest.sync)
         self._pace_s = pace(method.round_length if method.clock == "seconds" else None)
         view = self._view = View(
@@ -219,15 +248,15 @@ class PeerDaemon:
             self._directory_changed,
             self._pace_s,
         )
-        node.donor.learn = view.learn
-        rounds = await self._round_clock(manifest)
+        node.donor.learn, node.donor.vouch_for = view.learn, view.vouch_for
+        rounds = await round_clock(node, manifest)
         founded_states = FoundedStates(layout, node.transport, self._bulk)
         saving = self._saving = Saving(
             checkpoints,
             node.run_id,
             state.outer,
             trainer,
-            self._bulk,
+            asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
             self._journal.append,
             self._options.checkpoint_every_s,
             lambda: {"peer_id": node.me, "founded": self._coordinator.founded.hex() if self._coordinator else ""},
@@ -251,6 +280,8 @@ class PeerDaemon:
             self._bulk,
             rounds,
             on_boundary=saving.maybe,
+            on_rest=saving.write,
+            rest=self._rest,
             upto=dict(self._journal.totals.upto),
             ruling=amendments.ruling,
             founded=self._founded_on(state, amendments),
@@ -258,23 +289,18 @@ class PeerDaemon:
             conduct=self._conduct,
             seal=KeySeal(node.identity),
         )
-        self._journal.append(
-            events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why)
-        )
-        if state.donor:
-            self._journal.append(
-                events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds)
-            )
-        if trainer.counters().tokens != state.checkpoint_tokens:
-            coordinator.drop_outstanding("lost with the process that did it")
+        if coordinator.group is not None:
+            memory = GroupMemory(node.folder.path / "group.json", self._journal.append)
+            coordinator.group.recall(memory.read())
+            coordinator.group.keep = memory.keep
+        tell_of_the_state(node, state, self._journal.append)
+        resume = taken_up(coordinator, trainer, state)
+        if why := self._rest.why():
+            node.say(f"{why}: this peer will not train; end it with `peer resume`")
+        self._arrival.end("clock")
         self._facts.phase = "starting the trainer"
-        self._waits.tell("starting the trainer", 0, None, "s")
-        trainer.on_note = lambda note: self._waits.tell(f"the trainer is {note}", 0, None, "s")
-        info = await trainer.start(state.outer.params, state.round, state.resume)
-        self._waits.end()
-        trainer.on_note = lambda note: None  # later starts show in the phase
-        node.say(f"trainer: {info.device} ({info.device_reason})")
-        self._journal.append(events.TrainerStarted(device=info.device, reason=info.device_reason))
+        info = await launch(node, trainer, state, resume, self._waits, self._journal.append)
+        self._arrival.trainer(info)
         return coordinator
 
     async def _train(self, coordinator: Coordinator, state: FirstState) -> int:
@@ -285,13 +311,29 @@ class PeerDaemon:
         node.donor.matchmaker, node.donor.group = coordinator.matchmaker, coordinator.group
         amendments = node.donor.amendments
         assert amendments is not None
-        view.banned = lambda peer: peer in amendments.ruling(coordinator.live.round).banned
-        node.donor.give(state.outer, lambda: coordinator.live.round, node.clock.now)
+        view.banned = lambda: amendments.ruling(coordinator.live.round).banned
+        staleness = Staleness(state.stale)
+        self._journal.listeners.append(staleness.hear)
+        node.donor.give(
+            state.outer,
+            lambda: coordinator.live.round,
+            node.clock.now,
+            momentum=coordinator.group is not None,
+            start=self._copying.start,
+            why_not=lambda: staleness.why,
+        )
         settle()
         background = [asyncio.create_task(view.run()), asyncio.create_task(self._obey(amendments, coordinator))]
+        background.append(asyncio.create_task(self._rest.watch()))
+        waking = self._waking(coordinator, view)
+        background.append(asyncio.create_task(waking.run()))
+        background.append(
+            asyncio.create_task(view.watch.run(node.transport, lambda: view.peers, self._rng, node.clock.sleep))
+        )
         every_s = max(ASK_EVERY_S, self._pace_s)
         asking = amendments.run(node.transport, node.clock, self._rng, self._known, every_s)
         background.append(asyncio.create_task(asking))
+        background.append(asyncio.create_task(self._measured(coordinator)))
         playing = asyncio.create_task(coordinator.run(state.round))
         try:
             await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
@@ -308,10 +350,29 @@ class PeerDaemon:
             for task in (playing, *background):
                 task.cancel()
             await asyncio.wait({playing, *background})
-        self._keep_start(coordinator.run_start)
+        keep_start(node.folder, coordinator.run_start)
         assert self._saving is not None
-        await self._saving.write(coordinator.live.round)
+        await self._saving.write(coordinator.live.round, LAST_SAVE_S)
         return 0
+
+    def _waking(self, coordinator: Coordinator, view: View) -> Waking:
+        """After a sleep the rounds wait until connections, directory and clock are fresh."""
+        node = self._node
+
+        async def fresh() -> None:
+            await refresh(node.transport, node.clock, view, self._rng, node.clock.forget_offsets)
+
+        waking = Waking(fresh, self._journal.append, coordinator.woke)
+        coordinator.settled = waking.settled
+        return waking
+
+    def _measured(self, coordinator: Coordinator) -> Coroutine[Any, Any, None]:
+        manifest, trainer = self._facts.manifest, self._trainer
+        assert manifest is not None
+        assert trainer is not None
+        method, total = resolve(manifest.sync), manifest.train.total_rounds
+        round_s = method.round_length if method.clock == "seconds" else None
+        return self._arrival.watch(lambda: trainer.progress, round_s, lambda: total - coordinator.live.round)
 
     async def _limit_drain(self, coordinator: Coordinator, limit: asyncio.Timeout) -> None:
         while not coordinator.leaving:
@@ -320,20 +381,10 @@ class PeerDaemon:
 
     # -- the operator's word -----------------------------------------------------------------------------------------
 
-    async def _amendments(self, signed: SignedManifest) -> Amendments:
-        """What is kept and what the others hold, before anything is trained."""
-        node = self._node
-        chain = Chain(node.run_id, signed.manifest.operator)
-        kept, in_steps = node.folder.path / "amendments.jsonl", signed.manifest.sync.clock == "steps"
-        held = Amendments(chain, kept, self._journal.append, in_steps=in_steps)
-        held.told = lambda amendment: node.say(describe(amendment))
-        node.donor.amendments = held
-        node.transport.obey(lambda peer: self._ruling().banned.get(peer, ""))
-        records = await node.directory.peers()
-        for record in records[:CATCH_UP_FROM]:
-            await held.ask(node.transport, record)
-        check(held.ruling(max((record.round for record in records), default=0)), node.me)
-        return held
+    @staticmethod
+    def _founding(amendments: Amendments) -> bytes:
+        """Digest of the state that the operator last had everybody go on from."""
+        return amendments.ruling(MAX_ROUND).founded
 
     def _founded_on(self, state: FirstState, amendments: Amendments) -> bytes:
         if state.founded is not None:
@@ -356,72 +407,6 @@ class PeerDaemon:
             if now.wire is not None:
                 self._node.transport.narrow_wire(*now.wire)
             await asyncio.sleep(1.0)
-
-    # -- manifest and clock ------------------------------------------------------------------------------------------
-
-    def _kept_manifest(self) -> SignedManifest | None:
-        """The one fetched at an earlier start, if it is still whole."""
-        try:
-            kept = load_signed(self._node.folder.manifest)
-        except ManifestError:
-            return None
-        return kept if kept.run_id == self._options.run_id else None
-
-    async def _fetch_manifest(self) -> SignedManifest:
-        node = self._node
-        self._facts.phase = "getting the manifest"
-        signed = await obtain_manifest(
-            self._options.run_id,
-            node.directory,
-            node.transport,
-            node.clock,
-            node.say,
-            self._options.wait_s,
-            self._waits.tell,
-        )
-        self._waits.end()
-        keep(node.folder.manifest, signed)
-        node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
-        return signed
-
-    async def _round_clock(self, manifest: Manifest) -> RoundClock:
-        """The clock; in seconds its start comes from the manifest or from what others announce, and the own clock is
-        corrected by a Hello to each of them first."""
-        node, sync = self._node, manifest.sync
-        start = manifest.start or self._kept_start()
-        records = await node.directory.peers()
-        for record in records:
-            with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
-                welcome = await node.transport.hello(record, HELLO_S)
-                node.clock.observe(welcome.clock_offset_s)
-            start = start or record.run_start
-        return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
-
-    def _kept_start(self) -> float:
-        try:
-            return float((self._node.folder.path / "run_start").read_text())
-        except (OSError, ValueError):
-            return 0.0
-
-    def _keep_start(self, start: float) -> None:
-        write_whole(self._node.folder.path / "run_start", repr(start).encode())
-
-    def _trainer_config(self, manifest: Manifest) -> TrainerConfig:
-        options = self._options
-        return TrainerConfig(
-            model=manifest.model,
-            data=manifest.data,
-            train=manifest.train,
-            optimizer=manifest.optimizer,
-            clock=manifest.sync.clock,
-            sync_every=manifest.sync.sync_every,
-            seed=manifest.seed,
-            peer_id=self._node.me,
-            data_dir=str(options.data_dir) if options.data_dir else None,
-            threads=options.threads,
-            device=options.device,
-            speed=options.speed,
-        )
 
     # -- what others and the person see ------------------------------------------------------------------------------
 
@@ -456,12 +441,16 @@ class PeerDaemon:
             self._view.touch()
 
     def _status(self) -> dict[str, Any]:
-        return status_report(
+        report = status_report(
             self._node, self._facts, self._coordinator, self._trainer, self._view, self._journal.totals, self._conduct
         )
+        return report | {"paused": self._rest.report(), "machine": self._arrival.report()}
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
-        if command == "leave":
-            self._leave()
-            return {"leaving": True}
+        match command:
+            case "leave":
+                self._leave()
+                return {"leaving": True}
+            case "pause" | "resume":
+                return pause_or_resume(command, request, self._rest, self._ruling(), self._node.say)
         return self._status()

@@ -6,11 +6,13 @@ import random
 from collections.abc import Awaitable, Callable
 
 from peer.daemon.interfaces import Clock, Transport
-from peer.errors import ExchangeError
+from peer.errors import ExchangeError, PartnerLost
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.reachability import Reachability
+from peer.protocol.roundtrips import RoundTrips
 
-PROBE_TIMEOUT_S = 8.0
+PROBING_S = 6.5
+"""Whom we ask may look up our addresses and dial them for so long, on top of the way there and back."""
 TICK_S = 2.0
 SETTLED_TICK_S = 30.0
 """Once enough others have spoken with one voice: how soon a change of our own addresses is noticed."""
@@ -35,6 +37,8 @@ class Reach:
         self.changed = changed
         self._asked_about: tuple[str, ...] = ()
         self.state = Reachability()
+        self._trips = RoundTrips()
+        """Only who did not answer is told to it: how long a probe takes is not how long the way is."""
 
     @property
     def reachable(self) -> bool:
@@ -56,8 +60,12 @@ class Reach:
         self.state.asked(now)
         shuffled = self._rng.sample(sorted(able), len(able))
         by: PeerId = self.state.unasked(shuffled)[0]
+        timeout_s = PROBING_S + self._trips.timeout(by)
         try:
-            probed = await self._transport.probe(able[by], ours, PROBE_TIMEOUT_S)
+            probed = await self._transport.probe(able[by], ours, timeout_s)
+        except PartnerLost:
+            self._trips.gave_up(by, self._trips.timeout(by))
+            return
         except ExchangeError:
             return
         self.state.heard(by, probed, now)

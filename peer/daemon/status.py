@@ -79,8 +79,13 @@ def status_report(
             "last_outcome": live.last_outcome,
             "last_seconds": round(live.last_seconds, 2),
             "rounds": dict(totals.rounds),
+            "diagnosis": coordinator.diagnosis.report(),
+            "exchanging": coordinator.diagnosis.numbers(),
         }
+        if coordinator.group is not None:
+            report["group"] = coordinator.group.report()
     if view is not None:
+        report["membership"] = view.watch.report()
         report["peers"] = [
             {
                 "peer_id": r.peer_id,
@@ -88,7 +93,7 @@ def status_report(
                 "round": r.round,
                 "endpoints": list(r.endpoints),
                 "reachable": r.reachable,
-                "pairs": _why_no_pair(r, node),
+                "pairs": _why_no_pair(r, node, view),
             }
             for r in view.peers.values()
         ]
@@ -103,10 +108,12 @@ def caps(node: Node) -> dict[str, float | None]:
     return {"sent": node.options.max_upload, "received": node.options.max_download}
 
 
-def _why_no_pair(record: PeerRecord, node: Node) -> str:
+def _why_no_pair(record: PeerRecord, node: Node, view: View) -> str:
     """Why a peer is no candidate of ours; `yes` when it is one."""
     if record.status is not Status.TRAINING:
         return f"no: it is {record.status.value}"
+    if view.watch.out(record.peer_id):
+        return "no: neither we nor others reach it"
     if not record.reachable and not node.reach.reachable:
         return "no: neither of the two can be dialled"
     return "yes" if record.reachable else "yes: it dials"
@@ -133,6 +140,14 @@ def _of_the_trainer(trainer: TrainerProcess, coordinator: Coordinator, totals: T
     }
 
 
+def _doubts(membership: dict[str, Any]) -> list[str]:
+    """What is amiss with the others, for the line."""
+    if (seconds := membership["cut_off_s"]) is not None:
+        return [f"nobody answers for {seconds:.0f} s: is this machine's connection down?"]
+    suspected, out = membership["suspected_count"], membership["out_count"]
+    return [f"{n} {what}" for n, what in ((suspected, "suspected"), (out, "not answering anybody")) if n]
+
+
 def status_line(report: dict[str, Any]) -> str:
     """One plain line for a terminal or a log."""
     parts = [f"{report['status']}: {report['phase']}"]
@@ -151,6 +166,10 @@ def status_line(report: dict[str, Any]) -> str:
         whom = report["last_partner"]
         with_whom = f" with {whom if ' ' in whom else whom[-6:]}" if whom else ""
         parts.append(f"last round {report['last_outcome']}{with_whom}")
+    if membership := report.get("membership"):
+        parts += _doubts(membership)
+    if lacking := report.get("group", {}).get("lacking"):
+        parts.append(f"no outer step: {lacking}; the work stays")
     if trouble := report.get("directory", {}).get("why"):
         parts.append(f"directory: {trouble}")
     return " · ".join(parts)

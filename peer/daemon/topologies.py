@@ -9,6 +9,7 @@ from peer.codec.every import EVERY
 from peer.codec.feedback import Feedback
 from peer.codec.plain import Codec
 from peer.daemon.conduct import Conduct
+from peer.daemon.diagnosis import Diagnosing
 from peer.daemon.differences import Differences
 from peer.daemon.exchange import Exchange, Offload
 from peer.daemon.group import Group
@@ -39,6 +40,7 @@ class Parts:
     view: View
     conduct: Conduct
     matchmaker: Matchmaker
+    diagnosis: Diagnosing
     offload: Offload
     emit: Callable[[events.Event], None]
     seal: Seal | None
@@ -64,7 +66,8 @@ def _pairs(parts: Parts) -> Pairs:
         me=plan.me,
         outer=parts.outer,
         matchmaker=parts.matchmaker,
-        swaps=Exchange(parts.transport, parts.clock, codec, parts.offload, plan.max_upload),
+        swaps=Exchange(parts.transport, parts.clock, codec, parts.offload, plan.max_upload, parts.diagnosis.tell),
+        diagnosis=parts.diagnosis,
         offload=parts.offload,
         clock=parts.clock,
         view=parts.view,
@@ -104,4 +107,4 @@ def _groups(parts: Parts) -> Groups:
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}
-    return Groups(method, parts.outer, Group(around), parts.offload, parts.wanted, parts.tell, feedback)
+    return Groups(method, parts.outer, Group(around), parts.offload, parts.wanted, parts.tell, parts.emit, feedback)

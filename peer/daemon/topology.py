@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from peer.daemon.conduct import Conduct
+from peer.daemon.diagnosis import Diagnosing
 from peer.daemon.exchange import Exchange, Offload
 from peer.daemon.interfaces import Clock, Work
 from peer.daemon.match import Match
@@ -135,6 +136,7 @@ class Pairs:
     outer: OuterState
     matchmaker: Matchmaker
     swaps: Exchange
+    diagnosis: Diagnosing
     offload: Offload
     clock: Clock
     view: View
@@ -183,7 +185,9 @@ class PairRound:
                 refusal = self._failed(partner, error, pairs.clock.now() - began) or refusal
                 continue
             pairs.view.acquaintance.met(partner, work.key.round)
+            pairs.view.watch.heard(partner, "it exchanged with us")
             pairs.conduct.patience.well(partner)
+            pairs.diagnosis.exchanged(partner, report)
 
             def step(outer: OuterState, theirs: Tensor = theirs) -> None:
                 pair_step(pairs.method, outer, fragment, own, theirs)
@@ -228,6 +232,7 @@ class PairRound:
         pairs, lost = self._pairs, isinstance(error, PartnerLost)
         code = _code_of(error, held_s)
         pairs.conduct.held_up(partner, held_s)
+        pairs.diagnosis.failed(partner, error)
         if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
             pairs.conduct.offence(partner, code, str(error))
         pairs.emit(events.PartnerFailed(peer=partner, round=self._match.key.round, code=code, reason=str(error)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from operator import attrgetter
 
 from peer.daemon.interfaces import Clock, Directory
+from peer.daemon.watch import Watch
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.pairing import Acquaintance
 from peer.protocol.roundclock import lower_median
@@ -44,7 +45,7 @@ def lifetime(look_every_s: float) -> float:
 
 class View:
     """`describe` makes our current record; `changed` is called when the set of live peers changes. `look_every_s`: see
-    `pace`."""
+    `pace`. `peek`: as `describe`, of which only the times may be old: we look at ourselves often."""
 
     def __init__(
         self,
@@ -54,11 +55,13 @@ class View:
         describe: Callable[[], PeerRecord],
         changed: Callable[[int, str], None] = lambda count, reason: None,
         look_every_s: float = LOOK_EVERY_S,
+        peek: Callable[[], PeerRecord] | None = None,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._rng = rng
         self._describe = describe
+        self._peek = peek or describe
         self._changed = changed
         self._look_every_s = look_every_s
         self._lifetime_s = lifetime(look_every_s)
@@ -73,7 +76,8 @@ class View:
         self._announced: PeerRecord | None = None
         self._dirty = asyncio.Event()
         self.acquaintance = Acquaintance()
-        self.banned: Callable[[PeerId], bool] = lambda peer: False
+        self.watch = Watch(clock.now, self._lifetime_s, look_every_s)
+        self.banned: Callable[[], Container[PeerId]] = frozenset
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -107,16 +111,29 @@ class View:
             self._told.clear()
         self._told[record.peer_id] = (self._clock.now(), record)
         self._merged = None
+        self.watch.heard(record.peer_id, "it called")
 
     def candidates(self, round_: int) -> list[PeerId]:
-        """Live peers that train and were not met too often lately."""
-        training = [p for p, record in self.peers.items() if record.status is Status.TRAINING and not self.banned(p)]
+        """Live peers that train, are not out (`peer.protocol.membership`) and were not met too often lately."""
+        outs, banned = self.watch.membership.outs(), self.banned()
+        training = [
+            p for p, r in self.peers.items() if r.status is Status.TRAINING and p not in outs and p not in banned
+        ]
         tired = self.acquaintance.tired_of(round_, len(training) + 1)
         return [peer for peer in training if peer not in tired]
 
+    def remembered(self) -> list[PeerRecord]:
+        """What the last look found, expired or not: after a sleep there is nothing else to go by. Only whom one can
+        call."""
+        return [record for record in self._looked.values() if record.reachable and record.endpoints]
+
+    def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        """For another that asks whether we reach a peer: its record, and how long ago it was heard, seconds."""
+        return self.peers.get(about), self.watch.heard_ago(about)
+
     def dialable(self) -> bool:
         """Whether others can dial us, as our record says."""
-        return self._describe().reachable
+        return self._peek().reachable
 
     def undialable(self) -> frozenset[PeerId]:
         """Live peers that only dial out."""
@@ -148,6 +165,7 @@ class View:
         records = await self._directory.peers()
         self._looked = dict(zip(map(_peer_id, records), records, strict=True))
         self._merged = None
+        self.watch.seen(self.peers)
         if self.peers.keys() != self._present:
             present = frozenset(self.peers)
             came, went = len(present - self._present), len(self._present - present)
@@ -160,6 +178,12 @@ class View:
         self._dirty.clear()
         self._announced = self._describe()
         await self._directory.announce(self._announced)
+
+    async def refresh(self) -> None:
+        """After a sleep: our own record and those of the others are old, and what failed before says nothing."""
+        self.watch.forget()
+        await self.announce()
+        await self.look()
 
     async def run(self) -> None:
         """Look and announce for ever; the owner cancels."""
@@ -187,7 +211,7 @@ class View:
 
     def _stale(self, announced_at: float) -> bool:
         age = self._clock.now() - announced_at
-        moved = self._announced is None or self._announced.round != self._describe().round
+        moved = self._announced is None or self._announced.round != self._peek().round
         return age >= self._lifetime_s / 3 or (moved and age >= ANNOUNCE_ROUND_EVERY_S)
 
 

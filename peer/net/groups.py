@@ -36,7 +36,7 @@ from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, Sink, Source
 from peer.protocol.payload import BytesSource
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Join, JoinReply
-from peer.protocol.shards import Opening, Receipt, Seat
+from peer.protocol.shards import Opening, Receipt, Seat, ShardResult
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class GroupService:
             return
         try:
             async with asyncio.timeout(self._patience_s(len(result.payload))):
-                await context.write(contribute_reply("result", len(result.payload), result.named))
+                await context.write(_result_frame(result))
                 await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate)
         except TimeoutError:
             await self._gate.turn_away(context, "timeout", "the result was taken too slowly", caller)
@@ -215,14 +215,14 @@ class GroupCalls:
             stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
             with Ended(stream):
                 await stream.write(contribute_open(opening, self._caps.down.rate or 0.0))
-                named = await self._until_result(stream, source, sink)
+                named, signature = await self._until_result(stream, source, sink)
                 await receive_payload(reader(stream), sink, self._caps)
-            return Receipt(named, opening.nbytes, sink.nbytes, time.monotonic() - began)
+            return Receipt(named, opening.nbytes, sink.nbytes, time.monotonic() - began, signature)
 
         return await _if_connected(connected, self._with_token(owner, call, timeout_s))
 
-    async def _until_result(self, stream: Any, source: Source | None, sink: Sink) -> tuple[int, ...]:
-        """Sends when the owner says so; who is named, when the result begins."""
+    async def _until_result(self, stream: Any, source: Source | None, sink: Sink) -> tuple[tuple[int, ...], bytes]:
+        """Sends when the owner says so; who is named, and the owner's signature, when the result begins."""
         read, sending = reader(stream), None
         try:
             while True:
@@ -234,7 +234,7 @@ class GroupCalls:
                         raise BadPayload("length", f"a result of {reply.nbytes} bytes, {sink.nbytes} are due")
                     if sending is not None:  # its last write may only have to return; cut off, it would end the call
                         await asyncio.wait({sending}, timeout=STALL_S)
-                    return tuple(reply.named)
+                    return tuple(reply.named), reply.signature
         finally:
             if sending is not None:
                 sending.cancel()
@@ -258,6 +258,10 @@ async def _if_connected(connected: asyncio.Event, call: Awaitable[T]) -> T:
         await asyncio.wait({running, waiting})
         if not running.cancelled():
             running.exception()  # where it came too late to be raised
+
+
+def _result_frame(result: ShardResult) -> bytes:
+    return contribute_reply("result", len(result.payload), result.named, signature=result.signature)
 
 
 async def _reply(read: Read) -> bytes:

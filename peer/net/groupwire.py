@@ -12,6 +12,7 @@ from peer.protocol.messages import MAX_ROUND, RoundKey
 from peer.protocol.quorum import Base
 from peer.protocol.roster import MAX_MEMBERS, MAX_ROSTER_BYTES, Join, JoinReply, SignedRoster, Told, check_base, ids_of
 from peer.protocol.shards import MAX_TOKENS, Opening
+from peer.protocol.vouchers import Voucher, Vouchers
 from peer.v1 import exchange_pb2 as pb
 
 MAX_WAIT_S = 10.0
@@ -26,6 +27,8 @@ def join_request(join: Join) -> pb.JoinRoundRequest:
         base=base_message(join.base),
         undialable=not join.dialable,
         wait_s=join.wait_s,
+        given_roster=join.given.roster,
+        given=[pb.Voucher(shard=v.shard, digest=v.digest, signature=v.signature) for v in join.given.shards],
     )
 
 
@@ -33,7 +36,18 @@ def join_of(request: pb.JoinRoundRequest) -> Join:
     if request.round >= MAX_ROUND or not 0 <= request.wait_s < 1e6:
         raise BadPayload("request", "a round or a time that cannot be")
     key = RoundKey(request.round, request.fragment)
-    return Join(key, base_of(request.base), not request.undialable, min(request.wait_s, MAX_WAIT_S))
+    given = _given_of(request)
+    return Join(key, base_of(request.base), not request.undialable, min(request.wait_s, MAX_WAIT_S), given)
+
+
+def _given_of(request: pb.JoinRoundRequest) -> Vouchers:
+    if len(request.given) > MAX_MEMBERS or len(request.given_roster) != (32 if request.given else 0):
+        raise BadPayload("request", "more vouchers than there can be, or of no round")
+    shards = tuple(Voucher(voucher.shard, voucher.digest, voucher.signature) for voucher in request.given)
+    for voucher in shards:
+        if voucher.shard >= MAX_MEMBERS or len(voucher.digest) != 32 or len(voucher.signature) != 64:
+            raise BadPayload("request", "a voucher that cannot be")
+    return Vouchers(request.given_roster, shards)
 
 
 def base_message(base: Base) -> pb.GroupBase:
@@ -96,9 +110,11 @@ def opening_of(raw: bytes) -> tuple[Opening, float]:
     return Opening(key, body.roster, body.shard, body.tokens, body.nbytes), body.max_rate
 
 
-def contribute_reply(step: str, nbytes: int = 0, named: tuple[int, ...] = (), max_rate: float = 0.0) -> bytes:
+def contribute_reply(
+    step: str, nbytes: int = 0, named: tuple[int, ...] = (), max_rate: float = 0.0, signature: bytes = b""
+) -> bytes:
     """A frame of the owner: `send`, `wait` or `result`."""
-    body = pb.ContributeReply(step=step, nbytes=nbytes, named=named, max_rate=max_rate)
+    body = pb.ContributeReply(step=step, nbytes=nbytes, named=named, max_rate=max_rate, signature=signature)
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
 
@@ -107,8 +123,8 @@ def contribute_reply_of(raw: bytes) -> pb.ContributeReply:
     _parse(raw, body)
     if body.step not in ("send", "wait", "result") or len(body.named) > MAX_MEMBERS:
         raise BadPayload("frame", "an owner's answer holds what cannot be")
-    if not 0 <= body.max_rate < MAX_RATE:
-        raise BadPayload("frame", "an impossible rate")
+    if not 0 <= body.max_rate < MAX_RATE or len(body.signature) > 64:
+        raise BadPayload("frame", "an impossible rate or signature")
     return body
 
 

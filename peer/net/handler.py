@@ -62,14 +62,20 @@ class Handler(Protocol):
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
 
+    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        """What we know of another peer: its record, if it has one that others may dial; seconds since it was heard
+        from, None: never, or long ago."""
+
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         """(raw, signature) of the amendments behind the `held` first, the last of which has digest `head`."""
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         """(exact manifest bytes, signature), None if we have none yet."""
 
-    def on_state(self) -> StateIndex | None:
-        """Describe an immutable snapshot to donate; None without a complete state (promise 4)."""
+    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
+        """Describe an immutable snapshot to donate; None without a complete state (promise 4), or not yet. `fresh`:
+        a new one, if the state has moved on since the last. `wanted`: this one, if it is still kept. Raises
+        PartnerRefused with what speaks against it."""
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         """Bytes of a piece of a snapshot described before; None when it is gone."""

@@ -13,12 +13,13 @@ from peer.v1 import exchange_pb2 as pb
 REFUSAL_KEY = "peer-refusal-bin"
 TOKEN_KEY = "peer-token-bin"  # noqa: S105 - the name of a header
 MAX_REASON = 300
+MAX_ETA_S = 86400.0
 BAD_PAYLOAD = "bad_payload:"
 
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: str, reason: str) -> NoReturn:
-    """End a served call with a typed refusal."""
-    body = pb.Refusal(code=code, reason=reason[:MAX_REASON]).SerializeToString()
+async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: str, reason: str, eta_s: float = 0.0) -> NoReturn:
+    """End a served call with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
+    body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
     context.set_trailing_metadata(((REFUSAL_KEY, body),))
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, code)
     raise AssertionError("abort raises")
@@ -41,7 +42,8 @@ def _refusal(raw: bytes, who: str) -> ExchangeError:
     reason = refusal.reason[:MAX_REASON]
     if refusal.code.startswith(BAD_PAYLOAD):
         return PartnerRefused(refusal.code, f"it did not accept what we sent: {reason}")
-    return PartnerRefused(refusal.code[:64], reason)
+    eta_s = refusal.eta_s if 0 <= refusal.eta_s < MAX_ETA_S else 0.0
+    return PartnerRefused(refusal.code[:64], reason, eta_s)
 
 
 def bad_payload_code(error: BadPayload) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,18 +12,20 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, peer_id_of, verify
 from peer.net.channels import answers
-from peer.net.checks import piece_request_of
+from peer.net.checks import MAX_SNAPSHOT_NAME, piece_request_of
 from peer.net.directory.record import BadRecord, open_record
 from peer.net.gate import STEP_TIMEOUT_S, Context, Gate
+from peer.net.giving import Giving
 from peer.net.handler import Handler
 from peer.net.limits import Caller
 from peer.net.probing import Prober
 from peer.net.refusal import bad_payload_code, refuse
 from peer.net.stream import Caps, Terms, read_open, send_payload, swap_payloads
 from peer.net.tokens import LIFETIME_S
+from peer.net.vouching import MAX_PEER_ID, Voucher
 from peer.protocol.frames import Kind, pack
 from peer.protocol.messages import MAX_ENDPOINTS, MAX_PARTS, Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
 from peer.protocol.payload import BytesSource
@@ -35,6 +38,8 @@ MAX_PARKED = 8
 MAX_PARKED_OF_PEER = 2
 MAX_PIECES = 6
 """Two more than one address may have."""
+CATCHING_UP = "fragment:"
+"""So begin the names of what a member of a group fetches that fell behind: part of training's own exchange."""
 PARK_S = 30.0
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. Who takes a piece more slowly loses its place: four that never read would keep everybody out."""
@@ -85,7 +90,9 @@ class ExchangeService:
         self.gate = Gate(facts.now)
         self._slots: dict[tuple[PeerId, RoundKey], Slot] = {}
         self._pieces = 0
+        self._giving = Giving(caps)
         self._prober = Prober(answers, facts.now)
+        self._voucher = Voucher(answers, facts.now)
 
     # -- Hello -------------------------------------------------------------------------------------------------------
 
@@ -182,6 +189,14 @@ class ExchangeService:
         found = await self._prober.probe(caller, context.peer(), list(request.endpoints[:MAX_ENDPOINTS]), request.port)
         return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
+    async def vouch(self, request: pb.VouchRequest, context: Context) -> pb.VouchReply:
+        caller = await self._caller(context)
+        about = PeerId(request.about[:MAX_PEER_ID])
+        vouched = await self._voucher.vouch(caller, about, *self._handler.on_vouch(about))
+        return pb.VouchReply(
+            known=vouched.reaches is not None, reaches=bool(vouched.reaches), reason=vouched.reason[:200]
+        )
+
     async def amendments(self, request: pb.AmendmentsRequest, context: Context) -> pb.AmendmentsReply:
         await self._caller(context)
         given = self._handler.on_amendments(request.held, request.head)
@@ -195,10 +210,16 @@ class ExchangeService:
         return pb.ManifestReply(manifest=held[0], signature=held[1])
 
     async def state(self, request: pb.StateRequest, context: Context) -> pb.StateReply:
-        await self._caller(context)
-        index = self._handler.on_state()
+        caller = await self._caller(context)
+        if why := self._giving.why_busy(caller):
+            await refuse(context, "busy", *why)
+        try:
+            index = self._handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
+        except PartnerRefused as error:
+            await refuse(context, error.code, error.reason, error.eta_s)
         if index is None:
             await refuse(context, "no_state", "this peer has no complete state to give (yet)")
+        self._giving.state_is(sum(p.nbytes for p in index.pieces))
         self.gate.limits.state_is(sum(p.nbytes for p in index.pieces))
         pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
         return pb.StateReply(
@@ -223,6 +244,10 @@ class ExchangeService:
         data = self._handler.on_piece(request.snapshot, request.piece)
         if data is None:
             await refuse(context, "gone", "that snapshot is no longer kept; ask for the state again")
+        assert caller.peer is not None
+        giving = None if request.snapshot.startswith(CATCHING_UP) else self._giving
+        if giving is not None and (busy := giving.why_busy(caller.peer)):
+            await refuse(context, "busy", *busy)
         if self._pieces >= MAX_PIECES:
             await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
         if why := self.gate.limits.enter_piece(caller, len(data)):
@@ -231,7 +256,8 @@ class ExchangeService:
         try:
             async with asyncio.timeout(self._patience_s(len(data))):
                 await context.write(pack(Kind.OPEN, 0, pb.SwapOpen(nbytes=len(data)).SerializeToString()))
-                await send_payload(context.write, BytesSource(data), self._caps, request.max_rate)
+                with giving.to(caller.peer, len(data)) if giving is not None else contextlib.nullcontext():
+                    await send_payload(context.write, BytesSource(data), self._caps, request.max_rate, giving)
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
             await self.gate.turn_away(context, "timeout", reason, caller.peer)
@@ -241,7 +267,7 @@ class ExchangeService:
 
     def _patience_s(self, nbytes: int) -> float:
         """How long one piece may take, with our own cap shared by all pieces under way."""
-        own = 2 * MAX_PIECES * nbytes / self._caps.up.rate if self._caps.up.rate else 0.0
+        own = 2 * MAX_PIECES * nbytes / self._giving.rate if self._giving.rate else 0.0
         return PARK_S + nbytes / SLOWEST_JOINER + own
 
     async def swap(self, _: Any, context: Context) -> None:

@@ -6,19 +6,19 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.net.ratelimit import Pacer, chunk_size
+from peer.protocol.diagnosis import believed
 from peer.protocol.frames import Kind, PayloadReader, PayloadWriter, pack, unpack
-from peer.protocol.messages import RoundKey, Sink, Source, SwapReport
+from peer.protocol.messages import RoundKey, Sink, Source, SwapReport, Told
 from peer.v1 import exchange_pb2 as pb
 
 Read = Callable[[], Awaitable[bytes | None]]
 Write = Callable[[bytes], Awaitable[None]]
-FLUSH_S = 5.0
-"""How long a side that has everything waits for its own sending to end."""
 STALL_S = 5.0
 """Between two frames of a payload. Chunks are cut to a twentieth of a second at the slower cap, so this is a sender
 that stopped, not one that is slow."""
@@ -30,6 +30,8 @@ class Meter:
 
     sent: int = 0
     received: int = 0
+    exchanging: int = 0
+    """Payloads of training's own exchanges that are being sent at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,25 @@ class Caps:
     meter: Meter
 
 
-async def send_payload(write: Write, source: Source, caps: Caps, others_rate: float) -> int:
-    """Chunks and END, at the slower of our upload cap and what the other is willing to receive; the bytes sent."""
+class Behind(Protocol):
+    """What a transfer that stands behind training's own exchanges waits for, besides the caps."""
+
+    async def take(self, nbytes: int) -> None: ...
+
+
+async def send_payload(
+    write: Write, source: Source, caps: Caps, others_rate: float, behind: Behind | None = None
+) -> int:
+    """Chunks and END, at the slower of our upload cap and what the other is willing to receive; the bytes sent.
+    `behind`: asked before each chunk; None: this is an exchange of training itself."""
+    caps.meter.exchanging += behind is None
+    try:
+        return await _send_payload(write, source, caps, others_rate, behind)
+    finally:
+        caps.meter.exchanging -= behind is None
+
+
+async def _send_payload(write: Write, source: Source, caps: Caps, others_rate: float, behind: Behind | None) -> int:
     theirs = Pacer(others_rate if others_rate > 0 else None)
     rates = [pacer.rate for pacer in (caps.up, theirs) if pacer.rate is not None]
     size = chunk_size(min(rates) if rates else None)
@@ -50,6 +69,8 @@ async def send_payload(write: Write, source: Source, caps: Caps, others_rate: fl
     for offset in range(0, source.nbytes, size):
         frame = writer.chunk(source.read(offset, min(size, source.nbytes - offset)))
         await theirs.take(len(frame))
+        if behind is not None:
+            await behind.take(len(frame))
         await caps.up.take(len(frame))
         await write(frame)
         caps.meter.sent += len(frame)
@@ -104,6 +125,8 @@ class Terms:
     codec: str
     source: Source
     sink: Sink
+    told: Told | None = None
+    """What the other is told of us."""
 
     def opening(self, caps: Caps) -> bytes:
         """Our OPEN frame."""
@@ -115,6 +138,8 @@ class Terms:
             nbytes=self.source.nbytes,
             max_rate=caps.down.rate or 0.0,
         )
+        if (told := self.told) is not None:
+            body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def check(self, theirs: pb.SwapOpen) -> None:
@@ -138,20 +163,26 @@ async def swap_payloads(
     theirs = theirs or await read_open(read)
     terms.check(theirs)
     began = time.monotonic()
-    sending = asyncio.create_task(send_payload(write, terms.source, caps, theirs.max_rate))
+    moved = 0
+
+    async def counted(frame: bytes) -> None:
+        nonlocal moved
+        await write(frame)
+        moved += len(frame)
+
+    sending = asyncio.create_task(send_payload(counted, terms.source, caps, theirs.max_rate))
     try:
         await receive_payload(read, terms.sink, caps)
-        await asyncio.wait({sending}, timeout=FLUSH_S + _expected_s(terms.source, caps, theirs))
+        before = -1
+        while not sending.done() and moved > before:  # many homes send ten times slower than they receive
+            before = moved
+            await asyncio.wait({sending}, timeout=STALL_S)
         sent_all = sending.done() and not sending.cancelled() and sending.exception() is None
         seconds = time.monotonic() - began
-        return SwapReport(terms.source.nbytes if sent_all else 0, terms.sink.nbytes, seconds, sent_all)
+        told = believed(Told(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
+        return SwapReport(terms.source.nbytes if sent_all else 0, terms.sink.nbytes, seconds, sent_all, told)
     finally:
         sending.cancel()
         await asyncio.wait({sending})
         if not sending.cancelled():
             sending.exception()  # a broken connection shows on our reading side as well
-
-
-def _expected_s(source: Source, caps: Caps, theirs: pb.SwapOpen) -> float:
-    rates = [rate for rate in (caps.up.rate, theirs.max_rate) if rate]
-    return 2 * source.nbytes / min(rates) if rates else 0.0

@@ -42,7 +42,9 @@ from peer.protocol.messages import (
     Source,
     StateIndex,
     SwapReport,
+    Told,
     Verdict,
+    Vouched,
     Welcome,
 )
 from peer.v1 import exchange_pb2 as pb
@@ -88,6 +90,8 @@ class GrpcTransport:
         self._groups = GroupService(handler, self._service.gate, self._caps)
         self.group = GroupCalls(self._unary, self._with_token, self._caps)
         self._channels = Channels()
+        self.correction: Callable[[], float] = lambda: 0.0
+        """What `now` differs from our raw clock, seconds."""
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -143,6 +147,10 @@ class GrpcTransport:
         self._server, self._port = server, port
         return port
 
+    async def forget_connections(self) -> None:
+        """After a sleep: what stood is stale, and found out slowly. The next call to each peer connects anew."""
+        await self._channels.close()
+
     async def close(self) -> None:
         """Calls under way end within a second."""
         await self._channels.close()
@@ -159,6 +167,7 @@ class GrpcTransport:
             ),
             "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
             "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
+            "Vouch": unary(service.vouch, pb.VouchRequest.FromString, pb.VouchReply.SerializeToString),
             "Amendments": unary(
                 service.amendments,
                 pb.AmendmentsRequest.FromString,
@@ -200,6 +209,10 @@ class GrpcTransport:
         tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
         return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500])
 
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        reply = await self._unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
+        return Vouched(reply.reaches if reply.known else None, reply.reason[:200])
+
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
     ) -> list[tuple[bytes, bytes]]:
@@ -211,8 +224,11 @@ class GrpcTransport:
         reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
         return reply.manifest, reply.signature
 
-    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
-        reply = await self._unary(donor, "State", pb.StateRequest(), pb.StateReply, timeout_s)
+    async def describe_state(
+        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+    ) -> StateIndex:
+        request = pb.StateRequest(fresh=fresh, wanted=wanted)
+        reply = await self._unary(donor, "State", request, pb.StateReply, timeout_s)
         return index_of(reply)
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
@@ -229,10 +245,17 @@ class GrpcTransport:
         return data
 
     async def swap(
-        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        timeout_s: float,
+        dial: bool,
+        told: Told | None = None,
     ) -> SwapReport:
         """Both sides call this; one dials, the other waits to be dialled."""
-        terms = Terms(key, self._facts.codec, source, sink)
+        terms = Terms(key, self._facts.codec, source, sink, told)
         if dial:
             return await self._with_token(partner, lambda connection: self._dial(connection, terms), timeout_s)
         return await self._bounded(self._service.accept(partner.peer_id, terms), partner, timeout_s)
@@ -313,7 +336,7 @@ class GrpcTransport:
             granted = _expect(await stream.read(), "granted", to.peer_id)
             await stream.done_writing()
         connection.token = granted.token[:64]
-        return Welcome(offset, after - before, challenge.seen_as[:128])
+        return Welcome(offset + self.correction(), after - before, challenge.seen_as[:128])
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
         try:

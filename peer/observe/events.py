@@ -57,6 +57,53 @@ class TrainerStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MicroBatch(Event):
+    """How the trainer splits an inner step's batch, so that it fits into memory."""
+
+    kind: ClassVar[str] = "micro_batch"
+    windows: int
+    """That go through the model at once."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Event):
+    """The first inner step of this start is done."""
+
+    kind: ClassVar[str] = "joined"
+    seconds: float
+    """Since the command began: the sum of the next ten."""
+    program: float
+    """Loading it."""
+    network: float
+    """Listening, starting the DHT helper, reaching somebody."""
+    manifest: float
+    amendments: float
+    state: float
+    clock: float
+    trainer: float
+    """Waiting for it, when all else was there."""
+    others: float
+    """Waiting until the run begins, or for enough peers."""
+    first_evaluation: float
+    first_step: float
+    torch_import: float = 0.0
+    """In the trainer's process, beside the others, as is the rest."""
+    waiting_for_the_state: float = 0.0
+    data: float = 0.0
+    model: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfit(Event):
+    """This machine or its link is too slow to take part in every round as it should."""
+
+    kind: ClassVar[str] = "unfit"
+    reason: str
+    """With the numbers, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainerDied(Event):
     """The trainer process ended by itself or was killed."""
 
@@ -113,6 +160,15 @@ class RoundEnded(Event):
     """Of the transfer."""
     digest: str = ""
     """In groups: of the fragment's state from now on, the same on every member."""
+    ready_at: float = 0.0
+    """Pairs that exchanged: when our work was done, run time, as all times here. 0: not known, as below."""
+    partner_ready_at: float = 0.0
+    """By its own word."""
+    first_byte_at: float = 0.0
+    done_at: float = 0.0
+    rate_sent: float = 0.0
+    """Bytes per second between the first byte and the last."""
+    rate_received: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +183,23 @@ class Dropped(Event):
     upto: int
     """The trainer's token counter that is covered by this, tokens."""
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisChanged(Event):
+    """Something slow or stuck was found, or is over. See `peer.protocol.diagnosis`."""
+
+    kind: ClassVar[str] = "diagnosis_changed"
+    what: str
+    """`slow_uplink`, `slow_downlink`, `slow_link`, `late_trainer`, `never_ready` or `stalled`."""
+    who: str
+    """`you` or a peer id."""
+    number: float
+    unit: str
+    why: str
+    """For a person, with the number."""
+    found: bool
+    """False: it is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +221,23 @@ class SatOut(Event):
     round: int
     fragment: int
     """Index into the layout."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaughtUp(Event):
+    """A fragment's state was taken over from the group outside of a round: before the first one, or after the last."""
+
+    kind: ClassVar[str] = "caught_up"
+    round: int
+    """The one that comes next."""
+    fragment: int
+    """Index into the layout."""
+    bytes: int
+    peer: str
+    """Peer id of who gave it."""
+    digest: str
+    """Hex, of the fragment's state from now on, the same on every member."""
     reason: str
 
 
@@ -266,11 +356,13 @@ class AmendmentRefused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Paused(Event):
-    """By the operator: no training and no exchange from this round on."""
+    """No training and no exchange from this round on."""
 
     kind: ClassVar[str] = "paused"
     round: int
     reason: str
+    by: str = "operator"
+    """Or `volunteer`: `peer pause` and quiet hours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,6 +400,65 @@ class DirectoryChanged(Event):
     kind: ClassVar[str] = "directory_changed"
     peers: int
     """Live records but our own."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSuspected(Event):
+    """A peer did not answer us. It stays a candidate while others are asked whether they reach it."""
+
+    kind: ClassVar[str] = "peer_suspected"
+    peer: str
+    """Peer id."""
+    reason: str
+    seconds: float
+    """0: it begins here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOut(Event):
+    """A suspected peer is no candidate any more: others do not reach it either, and it announced nothing since."""
+
+    kind: ClassVar[str] = "peer_out"
+    peer: str
+    """Peer id."""
+    reason: str
+    seconds: float
+    """Since it was first suspected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerBack(Event):
+    """A peer that was suspected or out was heard of again, or others reach it."""
+
+    kind: ClassVar[str] = "peer_back"
+    peer: str
+    """Peer id."""
+    reason: str
+    """Who heard of it, for a person."""
+    seconds: float
+    """Since it was first suspected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Woke(Event):
+    """Nothing ran here for a while: the machine slept, or the process was stopped."""
+
+    kind: ClassVar[str] = "woke"
+    seconds: float
+    suspended_s: float
+    """Of these, the whole machine slept."""
+    reason: str
+    """For a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockStepped(Event):
+    """Somebody set this machine's clock. Rounds go by another one and are not moved."""
+
+    kind: ClassVar[str] = "clock_stepped"
+    seconds: float
+    """Forward; negative: back."""
     reason: str
 
 

@@ -51,6 +51,9 @@ def seen(report: Mapping[str, Any]) -> dict[str, Any]:
         facts["reachable"] = sum(peer["reachable"] for peer in peers)
     if due := report.get("rounds", {}).get("due", 0):
         facts["participation"] = report["rounds"].get("exchanged", 0) / due
+    if "diagnosis" in report:
+        facts["found"] = Counter(dict.fromkeys(_values("peer_diagnosis_findings"), 0))
+        facts["found"].update(finding["what"] for finding in report["diagnosis"] if finding["who"])
     return facts
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from peer.protocol.findings import WHATS
+
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
 SOURCES = {
@@ -230,6 +232,43 @@ METRICS: tuple[Metric, ...] = (
         "counted.partner_failures.{code}",
         label="code",
         values=CODES,
+    ),
+    # -- who is there
+    Metric(
+        "peer_membership_suspected",
+        "gauge",
+        "Peers that do not answer and are still candidates: others are asked about them.",
+        "status.membership.suspected_count",
+    ),
+    Metric(
+        "peer_membership_out",
+        "gauge",
+        "Peers left out of candidates: others do not reach them either.",
+        "status.membership.out_count",
+    ),
+    # -- who is slow
+    Metric(
+        "peer_exchange_rate_bytes_per_second",
+        "gauge",
+        "Median over the last exchanges; absent until there are enough.",
+        "status.exchanging.{direction}",
+        label="direction",
+        values=DIRECTIONS,
+    ),
+    Metric(
+        "peer_trainer_late_seconds",
+        "gauge",
+        "Ready so much later than its partners by its own doing, median over the last exchanges; below 0: earlier.",
+        "status.exchanging.late_s",
+        unit="seconds",
+    ),
+    Metric(
+        "peer_diagnosis_findings",
+        "gauge",
+        "What is slow or stuck now, here or at partners: `peer status` says who, and the number behind it.",
+        "seen.found.{what}",
+        label="what",
+        values=WHATS,
     ),
     # -- the network
     Metric(

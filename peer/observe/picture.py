@@ -19,6 +19,7 @@ from peer.observe.waits import words, worth_showing
 MAX_LOSSES = 2000
 RATE_OVER_S = 5.0
 REFUSALS_SHOWN = 2
+FINDINGS_SHOWN = 3
 BAR_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -104,6 +105,8 @@ def _rows(report: Report, history: History) -> Iterable[tuple[str, RenderableTyp
         yield name, _traffic(report, direction, rate)
     if why := report.get("directory", {}).get("why"):
         yield "directory", Text(harmless(why), style="yellow")
+    for finding in report.get("diagnosis", [])[:FINDINGS_SHOWN]:
+        yield "diagnosis", Text(harmless(finding["why"]), style="yellow" if finding["who"] else "")
     for refusal in report.get("refusals", [])[:REFUSALS_SHOWN]:
         yield "refused", Text(_refusal(refusal), style="yellow")
     if worth_showing(wait := report.get("wait")):

@@ -33,7 +33,8 @@ class _Wait:
 
 
 class Waits:
-    """`now` in seconds, of any origin. One wait at a time: telling of another ends the one before."""
+    """`now` in seconds, of any origin. One wait at a time: telling of another ends the one before. What a name says in
+    brackets may change while it goes on."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -44,7 +45,7 @@ class Waits:
         last, since = self._wait, self._now()
         if unit == "s":
             since -= done
-        elif last is not None and last.name == name and last.done <= done:
+        elif last is not None and _what(last.name) == _what(name) and last.done <= done:
             since = last.since
         self._wait = _Wait(name, done, total, unit, since)
 
@@ -60,6 +61,10 @@ class Waits:
         seconds = round(self._now() - wait.since, 1)
         done = seconds if wait.unit == "s" else wait.done
         return {"name": wait.name, "done": done, "total": wait.total, "unit": wait.unit, "seconds": seconds}
+
+
+def _what(name: str) -> str:
+    return name.partition(" (")[0]
 
 
 def worth_showing(wait: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:

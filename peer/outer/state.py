@@ -35,6 +35,7 @@ class OuterState:
     params: Tensor
     momentum: Tensor
     _under_way: int = field(default=0, init=False, repr=False)
+    _begun: int = field(default=0, init=False, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @classmethod
@@ -48,12 +49,19 @@ class OuterState:
         """A step is under way in a thread: nobody may copy the params now."""
         return self._under_way > 0
 
+    @property
+    def begun(self) -> int:
+        """How many steps have ever begun. A copy made in another thread is whole if this is the same before and after,
+        and neither time `busy`."""
+        return self._begun
+
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """Around every `step` and `descend`, from before it is handed to its thread until it is done: `busy` meanwhile.
         Several may be under way."""
         with self._lock:
             self._under_way += 1
+            self._begun += 1
         try:
             yield
         finally:

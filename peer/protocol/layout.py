@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 from peer.protocol.messages import PIECE_BYTES
 
+PIECES_OF_STATE = 128
+"""A state is cut into about so many pieces, or more once they reach `PIECE_BYTES`."""
+SMALLEST_PIECE = 2**18
+"""Bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -67,13 +72,21 @@ class Layout:
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).digest()
 
     def pieces(self) -> list[tuple[int, int, int]]:
-        """(first tensor, count, bytes): whole tensors up to `PIECE_BYTES`, a larger tensor alone."""
-        cut: list[tuple[int, int, int]] = []
+        """(first tensor, count, bytes), one after another over the flat vector in fp32: whole tensors up to
+        `piece_limit`; a larger tensor by itself, in parts of that size."""
+        limit, cut, whole = self.piece_limit(), list[tuple[int, int, int]](), False
         for index, tensor in enumerate(self.tensors):
             nbytes = 4 * tensor.elements
-            if cut and cut[-1][2] + nbytes <= PIECE_BYTES:
+            if whole and cut[-1][2] + nbytes <= limit:
                 first, count, before = cut[-1]
                 cut[-1] = (first, count + 1, before + nbytes)
             else:
-                cut.append((index, 1, nbytes))
+                cut.extend((index, 1, min(limit, nbytes - start)) for start in range(0, nbytes, limit))
+                whole = nbytes <= limit
         return cut
+
+    def piece_limit(self) -> int:
+        """Bytes of the largest piece: small enough that what is in flight when a joiner dies is a small part of the
+        state, large enough that asking costs nothing; whole fp32 values."""
+        part = 4 * self.elements // PIECES_OF_STATE // 4 * 4
+        return min(max(part, SMALLEST_PIECE), PIECE_BYTES)

@@ -17,7 +17,7 @@ WIRE_VERSION = 1
 """The one wire version this build speaks."""
 
 PIECE_BYTES = 16 * 2**20
-"""A piece of state is whole tensors up to this many bytes, or one larger tensor."""
+"""A piece of state is never larger; see `Layout.pieces`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,7 +124,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A digest-checked part of a state: the tensors `first .. first+count-1` of the layout, one after another."""
+    """A digest-checked part of a state: of the tensors `first .. first+count-1` of the layout, one after another."""
 
     first: int
     count: int
@@ -135,7 +135,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class StateIndex:
-    """An immutable snapshot a donor offers: `outer_params` in fp32, little endian, in layout order."""
+    """An immutable snapshot a donor offers: `outer_params` in fp32, little endian, in layout order; in groups followed
+    by `outer_momentum`, cut in the same way."""
 
     snapshot: str
     """Names the snapshot for `fetch_piece`."""
@@ -169,6 +170,40 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a side of a swap tells the other of itself (`peer.protocol.diagnosis`). Never trusted beyond its range."""
+
+    ready: float
+    """When its work was done, run time."""
+    worked: float
+    """How long it was not ready by its own doing, seconds: since the round was due; with a clock in steps, since it
+    began."""
+    rate_out: float = 0.0
+    """Median rates of its last exchanges, bytes per second; 0: not known."""
+    rate_in: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How an exchange went, on our clock: run time, and bytes per second. 0: not known."""
+
+    first_byte_at: float = 0.0
+    done_at: float = 0.0
+    rate_out: float = 0.0
+    rate_in: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """What another peer says of a third that does not answer us."""
+
+    reaches: bool | None
+    """None: it cannot say, or declined; `reason` says why."""
+    reason: str
+    """For a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class SwapReport:
     """Of one swap that gave us the partner's complete verified payload."""
 
@@ -178,6 +213,11 @@ class SwapReport:
     """From the first frame to the last."""
     sent_all: bool
     """False: the partner vanished after we had everything; it will do a solo step, we mix."""
+    told: Told | None = None
+    """By the partner, checked for range."""
+    own: Told | None = None
+    """What we told it."""
+    pace: Pace = Pace()
 
 
 class Source(Protocol):

@@ -20,7 +20,8 @@ Why two rosters of one round never both give a result. A peer contributes to one
    peer in both places.
 
 So it holds however views differ and however many leaders are doubted. It does not hold before there are electors (the
-first round, when everybody goes by the peers it has seen), nor between states that the operator sets.
+first round, when everybody goes by the peers it has seen), nor between states that the operator sets. It holds over a
+restart, as far as a peer finds its own memory again (`peer.protocol.remembered`).
 
 Losing more than half of the electors at once stops the group until they are back. A run must not stand still for ever
 for peers that left for good: electors older than `EXPIRE` rounds of their fragment count no more, the numbers alone do,
@@ -39,6 +40,8 @@ from peer.protocol.messages import PeerId
 
 SIZES = 10
 EXPIRE = 10
+KEPT = SIZES + 1
+"""Rosters of a fragment that are remembered at most: the electors', and those accepted since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,18 @@ class Base:
         """One value for all of it: who gives the same one may average together."""
         text = f"{self.since}/{'/'.join(self.electors)}".encode()
         return blake3(self.digest + text).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Rosters:
+    """What is kept of a fragment over a restart."""
+
+    rosters: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
+    """(round, members), the oldest first: the electors', and those accepted since."""
+    sizes: tuple[int, ...] = ()
+    """Of the last rosters accepted."""
+    seen: tuple[int, ...] = ()
+    """How many peers were there in the last rounds: counts before the first roster."""
 
 
 class Quorum:
@@ -104,12 +119,25 @@ class Quorum:
         """We contribute to this roster: it counts, whether we see its result or not."""
         self._sizes.append(len(members))
         self._pending.append((round_, members))
-        del self._pending[:-SIZES]
+        del self._pending[:-KEPT]
 
     def adopt(self, base: Base) -> None:
         """The state is now this one, by our own step or because we caught up; its electors are ours."""
         self._electors, self._since = base.electors, base.since
         self._pending.clear()
+
+    def remembered(self) -> Rosters:
+        """What must outlive a restart."""
+        own = [(self._since, self._electors)] if self._electors else []
+        return Rosters(tuple([*own, *self._pending][-KEPT:]), tuple(self._sizes), tuple(self._seen))
+
+    def recall(self, kept: Rosters) -> None:
+        """After a restart. Who made the state that we come back with is not known, so all that is remembered counts:
+        more than half of each of these rosters has to be there, until they expire or we catch up with the group."""
+        self._electors, self._since = (), -1
+        self._pending = list(kept.rosters)
+        self._sizes.extend(kept.sizes)
+        self._seen.extend(kept.seen)
 
     def _counted(self, round_: int) -> list[tuple[int, tuple[PeerId, ...]]]:
         rosters = [(self._since, self._electors), *self._pending]

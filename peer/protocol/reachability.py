@@ -29,6 +29,8 @@ class Reachability:
 
     _voices: dict[PeerId, _Voice] = field(default_factory=dict)
     _asked_at: float | None = None
+    _verdict: bool | None = None
+    """Of the voices; asked for more often than heard."""
 
     def heard(self, prober: PeerId, probed: Probed, now: float) -> None:
         """A peer tried to dial us. One that declined says nothing."""
@@ -39,13 +41,12 @@ class Reachability:
         for peer, voice in list(self._voices.items()):
             if now - voice.at > WORD_LASTS_S or len(self._voices) > MAX_VOICES:
                 del self._voices[peer]
+        yes = sum(bool(voice.probed.answered) for voice in self._voices.values())
+        self._verdict = 2 * yes >= len(self._voices)
 
     def reachable(self) -> bool | None:
         """None: nobody has tried yet."""
-        if not self._voices:
-            return None
-        yes = sum(bool(voice.probed.answered) for voice in self._voices.values())
-        return 2 * yes >= len(self._voices)
+        return self._verdict
 
     def endpoints(self) -> tuple[str, ...]:
         """Where we were reached, the latest first."""
@@ -85,4 +86,4 @@ class Reachability:
     def forget(self) -> None:
         """Our own addresses changed: what was found of the old ones says nothing."""
         self._voices.clear()
-        self._asked_at = None
+        self._asked_at = self._verdict = None

@@ -20,6 +20,7 @@ from blake3 import blake3
 from peer.errors import BadPayload
 from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey, RunId
 from peer.protocol.quorum import Base
+from peer.protocol.vouchers import NO_VOUCHERS, Vouchers
 
 ROSTER_DOMAIN = b"peer roster v1"
 MAX_MEMBERS = 64
@@ -39,6 +40,8 @@ class Join:
     """Only members that others can dial own shards."""
     wait_s: float = 0.0
     """How long the leader may hold the call before it says WAIT."""
+    given: Vouchers = NO_VOUCHERS
+    """What the owners of shards put their names to when they last gave us results of this fragment."""
 
 
 class Told(enum.StrEnum):

@@ -76,6 +76,8 @@ class ShardResult:
     payload: bytes
     named: tuple[int, ...]
     """Indices into the roster's members, ascending."""
+    signature: bytes = b""
+    """The owner's, of `peer.protocol.vouchers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Receipt:
     bytes_sent: int
     bytes_received: int
     seconds: float
+    signature: bytes = b""
 
 
 class Seat:

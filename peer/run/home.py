@@ -101,6 +101,13 @@ class Home:
         self._make(folder)
         return RunFolder(folder)
 
+    def discard_empty(self, run_id: bytes) -> None:
+        """Take back what `run` made, as far as nothing lies in it."""
+        folder = self.path / "runs" / run_id.hex()[:16]
+        with contextlib.suppress(OSError):  # not empty, or not there
+            for one in (folder, folder.parent, self.path):
+                one.rmdir()
+
     @contextlib.contextmanager
     def lock(self, identity_path: Path | None = None) -> Iterator[None]:
         """Hold this home and the key, which may lie elsewhere, for one process. The locks are the kernel's, so a crash

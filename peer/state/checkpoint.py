@@ -33,6 +33,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def checkpoint_bytes(elements: int) -> int:
+    """About what one takes on the disk: two fp32 values of the outer state a parameter, and three of the trainer's."""
+    return 5 * 4 * elements
+
+
 class CheckpointError(Exception):
     """A checkpoint could not be written or read: disk full, no permission, damaged. Training goes on without it."""
 
@@ -81,10 +86,10 @@ class CheckpointStore:
     """The checkpoints of one run and identity, in a folder of its own; the newest `keep` are kept. One writer at a time
     (the home's lock sees to it). Nothing outside `folder` is touched, links in it are not followed."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    def __init__(self, folder: Path, keep: int = 3) -> None:
         assert keep >= 1, keep
         self.folder = folder
-        self._keep = keep
+        self.keep = keep
 
     @_typed
     def begin(self) -> Path:
@@ -113,13 +118,27 @@ class CheckpointStore:
 
         outer_params, outer_momentum: flat fp32 on the CPU, not moving while this runs. facts: JSON-able.
         Raises CheckpointError; the former checkpoints are then as they were."""
-        assert draft.parent == self.folder, draft
-        assert _DRAFT.fullmatch(draft.name), draft
+        self.put_outer(draft, outer_params, outer_momentum)
+        return self.complete(draft, run_id, layout_digest, facts)
+
+    @_typed
+    def put_outer(self, draft: Path, outer_params: torch.Tensor, outer_momentum: torch.Tensor) -> None:
+        """The first half of `commit`: after it the tensors may move. Raises CheckpointError."""
+        self._check(draft)
         assert outer_params.dtype == outer_momentum.dtype == torch.float32
         assert outer_params.shape == outer_momentum.shape == (outer_params.numel(),), outer_params.shape
         try:
-            (draft / STATE).unlink(missing_ok=True)
             save_file({"outer_params": outer_params, "outer_momentum": outer_momentum}, draft / OUTER)
+        except (OSError, SafetensorError):
+            _remove(draft)
+            raise
+
+    @_typed
+    def complete(self, draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> Checkpoint:
+        """The second half of `commit`: hash, sync, rename, prune. Raises CheckpointError."""
+        self._check(draft)
+        try:
+            (draft / STATE).unlink(missing_ok=True)
             state = _state_of(draft, run_id, layout_digest, facts)
             write_synced(draft / STATE, _sealed(state))
             sync(draft)
@@ -131,6 +150,10 @@ class CheckpointStore:
         sync(self.folder)
         self._prune()
         return Checkpoint(folder, state["facts"], _nbytes(state))
+
+    def _check(self, draft: Path) -> None:
+        assert draft.parent == self.folder, draft
+        assert _DRAFT.fullmatch(draft.name), draft
 
     def abandon(self, draft: Path) -> None:
         """Remove a draft that is not to be completed: on a full disk it holds what others need. Never raises."""
@@ -158,6 +181,31 @@ class CheckpointStore:
                 skipped.append(f"{folder.name}: cannot be read: {error}")
         return None, skipped
 
+    def strangers(self, run_id: bytes, layout_digest: bytes, founded: bytes = b"") -> list[str]:
+        """Every checkpoint here that is not of this run, layout and founding state, and why, for a person; by their
+        state.json alone. `founded`: digest of the state that everybody goes on from by the operator's word; a fact of
+        that name tells which one a checkpoint goes back to. Never raises for what is on disk."""
+        found = []
+        with contextlib.suppress(OSError):
+            for number in sorted(self._numbers()):
+                folder = self.folder / f"checkpoint-{number}"
+                try:
+                    facts = _own_state(folder, run_id, layout_digest)["facts"]
+                except (_Skip, OSError) as reason:
+                    found.append(f"{folder.name}: {reason}")
+                    continue
+                if facts.get("founded", "") != founded.hex():
+                    found.append(f"{folder.name}: it is of before the operator refounded the run")
+        return found
+
+    def held_bytes(self) -> int:
+        """What all checkpoints and drafts take on the disk. Raises OSError."""
+        try:
+            folders = [entry for entry in self.folder.iterdir() if _ours(entry)]
+        except FileNotFoundError:
+            return 0
+        return sum(path.lstat().st_size for folder in folders for path in folder.iterdir())
+
     def _numbers(self) -> list[int]:
         names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
         return [int(match[1]) for match in names if match]
@@ -165,12 +213,16 @@ class CheckpointStore:
     def _prune(self) -> None:
         """Failing to remove an old one leaves it for the next time."""
         ours = [n for n in sorted(self._numbers(), reverse=True) if _is_folder(self.folder / f"checkpoint-{n}")]
-        for number in ours[self._keep :]:
+        for number in ours[self.keep :]:
             doomed = self.folder / f".draft-{secrets.token_hex(8)}"
             with contextlib.suppress(OSError):
                 # Renamed first: half of a removed checkpoint must not look like a damaged one.
                 (self.folder / f"checkpoint-{number}").rename(doomed)
                 _remove(doomed)
+
+
+def _ours(entry: Path) -> bool:
+    return bool(_NAME.fullmatch(entry.name) or _DRAFT.fullmatch(entry.name)) and _is_folder(entry)
 
 
 def _is_folder(path: Path) -> bool:
@@ -251,8 +303,8 @@ def _nbytes(state: dict[str, Any]) -> int:
     return sum(entry["bytes"] for entry in state["files"].values())
 
 
-def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
-    """Raises _Skip, OSError or SafetensorError."""
+def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, Any]:
+    """What state.json says, of a checkpoint of this run and layout. Raises _Skip or OSError."""
     if not _is_folder(folder):
         raise _Skip("not a folder (a link is not followed)")
     try:
@@ -264,6 +316,12 @@ def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
         raise _Skip(f"belongs to another run ({state['run_id'][:16]})")
     if state["layout_digest"] != layout_digest.hex():
         raise _Skip("has another layout of tensors")
+    return state
+
+
+def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
+    """Raises _Skip, OSError or SafetensorError."""
+    state = _own_state(folder, run_id, layout_digest)
     for name, entry in state["files"].items():
         _check_file(folder, name, entry)
     _check_tensors(folder / OUTER)

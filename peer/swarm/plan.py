@@ -9,6 +9,7 @@ from pathlib import Path
 from peer.errors import UsageError
 from peer.run.manifest import derive, parse_manifest
 from peer.run.presets import resolve
+from peer.testing.faults import Fault
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
@@ -52,6 +53,8 @@ class SwarmPlan:
     """The checkpoint that the manifest's `init` names."""
     join_options: tuple[str, ...] = ()
     """More options of every peer's `peer join`, such as its caps."""
+    faults: tuple[Fault, ...] | None = None
+    """What befalls the peers. Not None, an empty plan too: they run behind relays, so that two runs compare."""
 
 
 def derive_manifest(

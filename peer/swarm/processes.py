@@ -16,6 +16,7 @@ from peer.errors import PeerError, SwarmFailed
 from peer.run.home import Home
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+ANYWHERE = ("--host-maddrs", LOOPBACK)
 STARTUP_S = 120.0
 
 
@@ -34,9 +35,15 @@ class Daemon:
     def log(self) -> Path:
         return self.home / "daemon.log"
 
-    async def start(self, *arguments: str, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> None:
+    async def start(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+        program: tuple[str, ...] = ("peer",),
+    ) -> None:
         """`python -m peer …` with its output appended to the log. `prefix`: a program to run it under, which must
-        replace itself by it."""
+        replace itself by it. `program`: another module than `peer`, and its own arguments."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.started_at, self.killed = time.time(), False
         with self.log.open("ab") as log:
@@ -44,7 +51,7 @@ class Daemon:
                 *prefix,
                 sys.executable,
                 "-m",
-                "peer",
+                *program,
                 *arguments,
                 "--home",
                 str(self.home),
@@ -102,7 +109,9 @@ class Daemon:
         return "\n".join(lines[-8:])
 
 
-async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int, state: Path | None = None) -> str:
+async def start_bootstrap(
+    daemon: Daemon, manifest: Path, min_peers: int, state: Path | None = None, where: tuple[str, ...] = ANYWHERE
+) -> str:
     """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up."""
     ticket = daemon.home / "ticket"
     daemon.home.mkdir(parents=True, exist_ok=True)
@@ -110,8 +119,7 @@ async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int, state:
     await daemon.start(
         "bootstrap",
         str(manifest),
-        "--host-maddrs",
-        LOOPBACK,
+        *where,
         "--ticket-file",
         str(ticket),
         "--min-peers",
@@ -127,14 +135,21 @@ async def start_bootstrap(daemon: Daemon, manifest: Path, min_peers: int, state:
 
 
 async def start_peer(
-    daemon: Daemon, ticket: str, *, threads: int, speed: float, min_peers: int, more: tuple[str, ...] = ()
+    daemon: Daemon,
+    ticket: str,
+    *,
+    threads: int,
+    speed: float,
+    min_peers: int,
+    more: tuple[str, ...] = (),
+    where: tuple[str, ...] = ANYWHERE,
+    program: tuple[str, ...] = ("peer",),
 ) -> None:
-    """Start a peer of the swarm on loopback. `more`: options of `peer join`."""
+    """Start a peer of the swarm on loopback. `more`: options of `peer join`. `where`: those that name its addresses."""
     await daemon.start(
         "join",
         ticket,
-        "--host-maddrs",
-        LOOPBACK,
+        *where,
         "--threads",
         str(threads),
         "--speed",
@@ -145,4 +160,5 @@ async def start_peer(
         "15",
         *more,
         env={"OMP_NUM_THREADS": str(threads)},
+        program=program,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,16 @@ from peer.observe.events import Evaluated, Event, RoundDue, RoundEnded
 from peer.observe.lines import read_lines
 from peer.observe.totals import Ledger, former, ledger, read_totals
 from peer.protocol.layout import Layout
+from peer.protocol.roundclock import RoundClock
 from peer.run.home import Home, RunFolder
 from peer.run.layouts import layout_for
 from peer.run.manifest import SignedManifest
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
+from peer.swarm.chaos import Happened
+from peer.swarm.presence import Attendance, attendance, recoveries
 from peer.swarm.processes import Daemon
+from peer.testing.faults import Fault
 from peer.trainer.arena import read_counters
 
 COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refused", "failed": "missed"}
@@ -127,9 +131,17 @@ def _live_rounds(peer: PeerAccount) -> set[int]:
     return rounds
 
 
-def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: list[PeerAccount]) -> dict[str, Any]:
+def swarm_report(
+    signed: SignedManifest,
+    seed: int,
+    wall_s: float,
+    accounts: list[PeerAccount],
+    happened: Sequence[Happened] = (),
+    hung: Sequence[str] = (),
+) -> dict[str, Any]:
     """The JSON object of `--report`."""
     topology = resolve(signed.manifest.sync).topology
+    seen = _attendance(signed, accounts, happened)
     losses = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0 and a.row["val_loss"]]
     books = [a.book for a in accounts]
     tokens = sum(a.row["tokens"] for a in accounts)
@@ -140,10 +152,13 @@ def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: lis
         "seed": seed,
         "wall_s": round(wall_s, 3),
         "peers": [a.row for a in accounts],
+        "faults": recoveries([a.events for a in accounts], happened),
+        "hung": list(hung),
         "swarm": {
             "val_loss_mean": sum(losses) / len(losses) if losses else None,
             "replica_spread": replica_spread(a.outer for a in accounts),
-            "participation": participation(accounts, topology) if topology != "solo" else None,
+            "participation": _participation(accounts, topology, seen),
+            "rounds_ended_in_time": None if seen is None else seen.ended_in_time,
             "tokens_per_s": tokens / busy if busy else 0.0,
             "ledger": {
                 "processed": sum(b.processed for b in books),
@@ -153,6 +168,28 @@ def swarm_report(signed: SignedManifest, seed: int, wall_s: float, accounts: lis
             },
         },
     }
+
+
+def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: Sequence[Happened]) -> Attendance | None:
+    """None with a clock in steps: there no round has a moment that could be known from outside."""
+    sync = signed.manifest.sync
+    method = resolve(sync)
+    if method.clock != "seconds":
+        return None
+    clock = RoundClock("seconds", sync.sync_every, method.fragments)
+    rounds = signed.manifest.train.total_rounds
+    kills = [
+        Happened(Fault("kill", number, at=0.0), a.killed_at, a.killed_at)
+        for number, a in enumerate(accounts)
+        if a.killed_at is not None and not any(h.fault.kind == "kill" and h.fault.peer == number for h in happened)
+    ]
+    return attendance([a.events for a in accounts], [*happened, *kills], clock, rounds, method.topology)
+
+
+def _participation(accounts: list[PeerAccount], topology: str, seen: Attendance | None) -> float | None:
+    if topology == "solo":
+        return None
+    return participation(accounts, topology) if seen is None else seen.participation
 
 
 def was_killed(row: dict[str, Any]) -> bool:
@@ -181,11 +218,19 @@ def table(report: dict[str, Any]) -> str:
         "",
         f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a byte",
         f"replica spread                       {_number(swarm['replica_spread'], 5)}",
-        f"participation                        {_number(swarm['participation'])}",
+        f"participation of the living          {_number(swarm['participation'])}",
+        f"their rounds that ended in time      {_number(swarm['rounds_ended_in_time'])}",
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_fault_lines(report["faults"])])
+
+
+def _fault_lines(faults: list[dict[str, Any]]) -> list[str]:
+    if not faults:
+        return []
+    ends = [f"{row['recovered_s']:.1f} s" if row["recovered_s"] is not None else row["why"] for row in faults]
+    return ["", "fault and recovery", *(f"  {row['fault']}: {end}" for row, end in zip(faults, ends, strict=True))]
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ from peer.daemon.signals import on_stop_signals
 from peer.errors import SwarmFailed, UsageError
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
+from peer.swarm.chaos import Chaos
 from peer.swarm.plan import SwarmPlan
-from peer.swarm.processes import STARTUP_S, Daemon, start_bootstrap, start_peer
+from peer.swarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
 from peer.swarm.report import account, swarm_report, was_killed
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
+EACH_STARTUP_S = 15.0
+"""Of processor time, about what a peer's processes take to start."""
+QUIET_S = 300.0
+"""A swarm in which nothing is journaled for so long hangs."""
 
 Say = Callable[[str], None]
 
@@ -36,18 +41,28 @@ class Swarm:
         self._killed_at: dict[int, float] = {}
         self._stop = asyncio.Event()
         self._ticket = ""
+        self.hung: list[str] = []
+        """Who had to be ended because nothing moved any more."""
+        self._chaos = None if plan.faults is None else Chaos(plan.faults, plan.peers, plan.home, say)
         self._signed: SignedManifest | None = None
 
     async def run(self) -> dict[str, Any]:
         """The report. Raises SwarmFailed when a peer that nobody killed ended with an error."""
         self._write_manifest()
         with on_stop_signals(self._stop.set):
-            try:
-                await self._launch()
-                await self._play()
-            finally:
-                await self._end()
+            if self._chaos is None:
+                await self._processes()
+            else:
+                async with self._chaos.relays(self, self._bootstrap):
+                    await self._processes()
         return self._report()
+
+    async def _processes(self) -> None:
+        try:
+            await self._launch()
+            await self._play()
+        finally:
+            await self._end()
 
     # -- before ------------------------------------------------------------------------------------------------------
 
@@ -62,7 +77,9 @@ class Swarm:
     async def _launch(self) -> None:
         plan = self._plan
         self._say(f"swarm of {plan.peers} peers under {plan.home}")
-        self._ticket = await start_bootstrap(self._bootstrap, plan.home / "run.toml", plan.peers, plan.state)
+        where = self._chaos.seats[0].options if self._chaos is not None else ANYWHERE
+        manifest = plan.home / "run.toml"
+        self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where)
         for number in range(1, plan.peers + 1):
             await self._start_peer(number, plan.peers)
         self._say("the processes start; that takes a quarter of a minute")
@@ -74,9 +91,33 @@ class Swarm:
             return
         threads = max(1, (os.cpu_count() or 1) // self._plan.peers)
         speed = self._plan.speeds.get(number, 1.0)
+        chaos = self._chaos
         await start_peer(
-            daemon, self._ticket, threads=threads, speed=speed, min_peers=min_peers, more=self._plan.join_options
+            daemon,
+            self._ticket,
+            threads=threads,
+            speed=speed,
+            min_peers=min_peers,
+            more=self._plan.join_options,
+            where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
+            program=("peer",) if chaos is None else chaos.program(number),
         )
+
+    # -- what chaos does with us -------------------------------------------------------------------------------------
+
+    @property
+    def daemons(self) -> Mapping[int, Daemon]:
+        """By number, from 1."""
+        return self._peers
+
+    async def killed(self, number: int) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._killed_at[number] = time.time()
+        self._peers[number].kill()
+        await self._peers[number].wait()
+
+    async def back(self, number: int) -> None:
+        await self._start_peer(number, 1)
 
     # -- during ------------------------------------------------------------------------------------------------------
 
@@ -87,16 +128,19 @@ class Swarm:
             helpers = [group.create_task(self._progress())]
             helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.kills]
             joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.joins]
+            if self._chaos is not None:
+                helpers.append(group.create_task(self._chaos.run()))
             if self._plan.minutes is not None:
                 helpers.append(group.create_task(self._leave_after(self._plan.minutes * 60)))
             stopping = group.create_task(self._stop.wait())
             ended = group.create_task(self._all_ended(joins))
-            await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (*helpers, *joins, stopping, ended):
+            stuck = group.create_task(self._nothing_moves())
+            await asyncio.wait({stopping, ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*helpers, *joins, stopping, ended, stuck):
                 task.cancel()
 
     async def _until_training(self) -> None:
-        deadline = time.monotonic() + STARTUP_S
+        deadline = time.monotonic() + STARTUP_S + EACH_STARTUP_S * len(self._peers)
         while time.monotonic() < deadline and not self._stop.is_set():
             reports = await asyncio.gather(*(peer.status() for peer in self._peers.values()))
             if all(r is not None and r["status"] in ("training", "finished") for r in reports):
@@ -112,6 +156,24 @@ class Swarm:
             await asyncio.wait(joins)
         while any(peer.running for peer in self._peers.values()):
             await asyncio.sleep(0.2)
+
+    async def _nothing_moves(self) -> None:
+        """Returns when the swarm hangs: no journal grew for long, although somebody runs."""
+        sizes: dict[Path, int] = {}
+        moved_at = time.monotonic()
+        while time.monotonic() - moved_at < self._patience_s():
+            await asyncio.sleep(1.0)
+            now = {path: path.stat().st_size for path in self._plan.home.glob("peer-*/runs/*/journal*")}
+            if now != sizes:
+                sizes, moved_at = now, time.monotonic()
+        self.hung = [daemon.name for daemon in self._peers.values() if daemon.running]
+        self._say(f"nothing has moved for {self._patience_s():.0f} s; ending {', '.join(self.hung)}")
+
+    def _patience_s(self) -> float:
+        """Several rounds and then some: a start, or a last peer that lingers, is no hang."""
+        assert self._signed is not None
+        sync = self._signed.manifest.sync
+        return QUIET_S + (4 * sync.sync_every if sync.clock == "seconds" else 0.0)
 
     async def _kill(self, number: int, at_s: float) -> None:
         await asyncio.sleep(at_s)
@@ -164,7 +226,8 @@ class Swarm:
             peer_id = identities.load_or_create(Home(daemon.home).identity).peer_id
             killed_at = self._killed_at.get(number)
             accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began))
-        return swarm_report(self._signed, self._plan.seed, time.time() - self._began, accounts)
+        happened = self._chaos.happened if self._chaos is not None else []
+        return swarm_report(self._signed, self._plan.seed, time.time() - self._began, accounts, happened, self.hung)
 
 
 def check(report: dict[str, Any], home: Path) -> None:

@@ -10,7 +10,8 @@ import contextvars
 import gc
 import heapq
 import selectors
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -62,36 +63,68 @@ GATE: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("gate", defau
 """The machine that a task belongs to; tasks inherit it from the task that started them."""
 
 
-class _JumpingSelector(selectors.SelectSelector):
-    """Instead of sleeping, moves the loop's time to the next timer."""
+class _Step(asyncio.Handle):
+    """A handle that is made quickly: a simulation makes millions of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.jump: Callable[[], bool] = lambda: False
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _Timer(_Step, asyncio.TimerHandle):
+    """The same with a moment."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        _Step.__init__(self, callback, args, loop, context)
+        self._when = when
+        self._scheduled = True
+
+
+class _BlindSelector(selectors.SelectSelector):
+    """Nothing is waited for: what is not there now never comes."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """`timeout` is 0 while there are tasks to run, and None when there are none."""
-        assert timeout is None or timeout <= 0, timeout
-        if timeout is None and not self.jump():
-            ready = super().select(0)
-            if not ready:
-                raise EverybodyWaitsForever("every task waits and no timer is set")
-            return ready
-        return []  # there are no sockets to look at, and a real look costs as much as a task's step
+        ready = super().select(0)
+        if timeout is None and not ready:
+            raise EverybodyWaitsForever("every task waits and no timer is set")
+        return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop on virtual time. Threads and sockets have no place in it: real time does not pass here.
 
-    Timers lie in a heap of tuples: asyncio's own compares handles in Python, which is a fifth of a simulation."""
+    Timers lie in a heap of tuples: asyncio's own compares handles in Python, which is a fifth of a simulation. For the
+    same reason it runs its handles itself, and never looks at sockets while anything is left to do."""
+
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle | asyncio.Future[None]]] = []
         self._set = self._cancelled = 0
-        selector = _JumpingSelector()
-        selector.jump = self._jump
-        super().__init__(selector)
+        super().__init__(_BlindSelector())
 
     def time(self) -> float:
         return self._now
@@ -103,37 +136,78 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, self, context)
         self._set += 1
         heapq.heappush(self._timers, (when, self._set, timer))
         return timer
 
+    async def nap(self, seconds: float) -> None:
+        """`asyncio.sleep` for a positive time, cheaper: a future in the heap and no handle."""
+        future: asyncio.Future[None] = asyncio.Future(loop=self)
+        self._set += 1
+        heapq.heappush(self._timers, (self._now + seconds, self._set, future))
+        await future
+
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if not handle._scheduled:  # type: ignore[attr-defined]  # it has run: it is not in the heap any more
+            return
         self._cancelled += 1
         if self._cancelled > 100 and 2 * self._cancelled > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
+    def _run_once(self) -> None:
+        ready = self._ready
+        if not ready and not self._stopping and not self._jump():
+            super()._run_once()  # type: ignore[misc]
+            return
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  as asyncio's own handles do
+                said = f"Exception in callback {handle!r}"
+                self.call_exception_handler({"message": said, "exception": error, "handle": handle})
+
     def _jump(self) -> bool:
         """To the next moment at which something is due; False: there is none."""
-        while self._timers and self._timers[0][2].cancelled():
-            heapq.heappop(self._timers)
-            self._cancelled = max(0, self._cancelled - 1)
-        if not self._timers:
+        timers, pop = self._timers, heapq.heappop
+        while timers and timers[0][2].cancelled():
+            if isinstance(pop(timers)[2], asyncio.TimerHandle):
+                self._cancelled -= 1
+        if not timers:
             return False
-        self._now = max(self._now, self._timers[0][0])
-        while self._timers and self._timers[0][0] <= self._now:
-            self._ready.append(heapq.heappop(self._timers)[2])  # type: ignore[attr-defined]
+        self._now = now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= now:
+            due = pop(timers)[2]
+            if isinstance(due, asyncio.TimerHandle):
+                due._scheduled = False  # type: ignore[attr-defined]
+                self._cancelled -= due._cancelled
+                self._ready.append(due)
+            elif not due.done():
+                due.set_result(None)
         return True
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        gate = GATE.get() if context is None else context.get(GATE)
+        handle = _Step(callback, args, self, context)
+        gate = handle._context.get(GATE)
         if gate is not None and gate.shut:
-            return gate.hold(asyncio.Handle(callback, args, self, context))
-        return super().call_soon(callback, *args, context=context)
+            return gate.hold(handle)
+        self._ready.append(handle)
+        return handle
+
+
+async def nap(seconds: float) -> None:
+    """`asyncio.sleep` on any loop."""
+    loop = asyncio.get_running_loop()
+    await (loop.nap(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds))
 
 
 class VirtualClock:
@@ -143,30 +217,40 @@ class VirtualClock:
     def __init__(self, skew_s: float = 0.0) -> None:
         self._skew = skew_s
         self._correction = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def now(self) -> float:
-        return EPOCH + asyncio.get_running_loop().time() + self._skew + self._correction
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        return EPOCH + loop.time() + self._skew + self._correction
+
+    @property
+    def correction(self) -> float:
+        return self._correction
 
     def raw(self, run_time: float) -> float:
         return run_time - self._correction
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(seconds, 0.0))
+        await nap(max(seconds, 0.0))
 
     def observe(self, offset_s: float) -> None:
         self._correction = offset_s
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in virtual time. Garbage is looked for more seldom meanwhile: a simulation makes
-    millions of small objects that go by themselves, and a look at a large swarm takes long."""
+    """Run a coroutine to its end in virtual time. What is there already is not looked at for garbage meanwhile, and
+    what has lasted is not looked at again: in a large swarm a full look takes long, and there is little to find."""
     before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 20)
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 1_000_000)
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             return runner.run(main)
     finally:
         gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 async def inline(work: Callable[[], T]) -> T:

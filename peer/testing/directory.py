@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
 from typing import cast
 
 from peer.identity import Identity
 from peer.net.directory.contact import Contact
 from peer.net.directory.record import BadRecord, seal, unseal
-from peer.net.directory.view import View
+from peer.net.directory.view import View, live_record
+from peer.protocol.buckets import SPLIT, Buckets
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 
 FORGET_EVERY_S = 10.0
 
 
 class MemoryDirectoryHub:
-    """What the DHT is to the real directory. Holds the latest record of each peer of each run.
+    """What the DHT is to the real directory. Holds the latest record of each peer in each bucket of each run.
 
-    `look`: about so many records are found in a look at most. More peers than that are spread over buckets of half as
-    many, by a hash of their ids, and a look goes into two: that of its reader, and that one xor a number drawn for the
-    round. So a look costs the same in a swarm of any size, the peers of two buckets see each other whole (unequal
-    buckets leave nobody over), and in time everybody meets everybody. That is how the DHT's keys are meant to split
-    (`peer.net.directory.keys`). None: one bucket, as the DHT has today, and as groups need it."""
+    `look`: of more live records than that a bucket splits, by the rule of `peer.protocol.buckets`, as in the DHT. None:
+    one bucket, as groups have it."""
 
     def __init__(self, now: Callable[[], float], look: int | None = None) -> None:
-        self._look = look
+        self.look = look
         self.now = now
         """Seconds since the epoch, usually a virtual clock's."""
         self._hide: Callable[[PeerId, PeerId], bool] | None = None
         self._readers: list[MemoryDirectory] = []
         self.alike = True
         """All see the same, and all is taken at its word: what was held is what everybody knows."""
-        self._held: dict[RunId, dict[PeerId, PeerRecord | bytes]] = {}
+        self._held: dict[tuple[RunId, str], dict[PeerId, PeerRecord | bytes]] = {}
+        """By run and bucket; each ordered by peer id."""
         self._side: dict[PeerId, int] = {}
         self._forgot_at = 0.0
-        self._buckets: dict[RunId, list[dict[PeerId, PeerRecord | bytes]]] = {}
 
     @property
     def hide(self) -> Callable[[PeerId, PeerId], bool] | None:
@@ -60,27 +58,26 @@ class MemoryDirectoryHub:
                 reader.remember()
             self.alike = False
 
-    def store(self, raw: bytes) -> bool:
-        """Hold a sealed record if a DHT node would admit it; whether it was held."""
+    def store(self, raw: bytes, places: Sequence[str] = ("",)) -> bool:
+        """Hold a sealed record in these buckets if a DHT node would admit it; whether it was held."""
         self._views_differ()
         try:
             record = unseal(raw)
         except BadRecord:
             return False
-        return self._hold(record, raw)
+        return self._hold(record, raw, places)
 
-    def store_unsigned(self, record: PeerRecord) -> bool:
+    def store_unsigned(self, record: PeerRecord, places: Sequence[str] = ("",)) -> bool:
         """Hold a record of a peer that has no key."""
         now, lasting = self.now(), record.expires_at > record.issued_at
         if record.issued_at > now or (record.status is Status.LEAVING and lasting):
             self._views_differ()  # not everybody will take it at its word
-        return self._hold(record, record)
+        return self._hold(record, record, places)
 
     def plant(self, run_id: RunId, peer_id: PeerId, raw: bytes) -> None:
         """Hold these bytes without a look at them, as a hostile node would."""
         self._views_differ()
-        self._held.setdefault(run_id, {})[peer_id] = raw
-        self._spread(run_id)
+        self._put((run_id, ""), peer_id, raw)
 
     def partition(self, *sides: Iterable[PeerId]) -> None:
         """Cut the swarm: nobody sees what is announced on another side. Peers named nowhere form one more side. What a
@@ -92,20 +89,20 @@ class MemoryDirectoryHub:
         """Undo `partition`."""
         self._side = {}
 
-    def visible(self, run_id: RunId, reader: PeerId) -> list[PeerRecord | bytes]:
-        """What a look of `reader` finds, each bucket ordered by peer id."""
+    def visible(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord | bytes]:
+        """What a look of `reader` finds in a bucket, ordered by peer id."""
         self._forget()
-        found = [entry for held in self._looked_into(run_id, reader) for entry in held.items()]
+        held = self._held.get((run_id, bits), {})
         if not self._side and self.hide is None:
-            return [record for _, record in found]
-        return [record for peer, record in found if self._sees(reader, peer)]
+            return list(held.values())
+        return [record for peer, record in held.items() if self._sees(reader, peer)]
 
-    def live(self, run_id: RunId, reader: PeerId) -> list[PeerRecord]:
-        """The unexpired records of the others, each bucket ordered by peer id, while all see alike."""
+    def live(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord]:
+        """The unexpired records of the others in a bucket, ordered by peer id, while all see alike."""
         self._forget()
         now = self.now()
-        found = [cast(Iterable[PeerRecord], held.values()) for held in self._looked_into(run_id, reader)]
-        return [r for held in found for r in held if r.expires_at > now and r.peer_id != reader]
+        held = cast(Iterable[PeerRecord], self._held.get((run_id, bits), {}).values())
+        return [r for r in held if r.expires_at > now and r.peer_id != reader]
 
     def _sees(self, reader: PeerId, peer: PeerId) -> bool:
         return self._side.get(peer) == self._side.get(reader) and not self.hidden(reader, peer)
@@ -113,40 +110,21 @@ class MemoryDirectoryHub:
     def hidden(self, reader: PeerId, peer: PeerId) -> bool:
         return self.hide is not None and self.hide(reader, peer)
 
-    def _hold(self, record: PeerRecord, held: PeerRecord | bytes) -> bool:
-        records = self._held.setdefault(record.run_id, {})
-        former = records.get(record.peer_id)
-        if former is not None and _issued(former) > record.issued_at:
-            return False
-        records[record.peer_id] = held
-        if former is None:
-            self._held[record.run_id] = dict(sorted(records.items()))
-            self._spread(record.run_id)
-        else:
-            buckets = self._buckets[record.run_id]
-            buckets[_hashed(record.peer_id) % len(buckets)][record.peer_id] = held
-        return True
+    def _hold(self, record: PeerRecord, held: PeerRecord | bytes, places: Sequence[str]) -> bool:
+        stored = False
+        for bits in places:
+            former = self._held.get((record.run_id, bits), {}).get(record.peer_id)
+            if former is None or _issued(former) <= record.issued_at:
+                self._put((record.run_id, bits), record.peer_id, held)
+                stored = True
+        return stored
 
-    def _spread(self, run_id: RunId) -> None:
-        """Lay the records into as many buckets as it takes, a power of two."""
-        held, count = self._held[run_id], 1
-        if self._look is not None and len(held) > self._look:
-            while 2 * len(held) > self._look * count:
-                count *= 2
-        buckets: list[dict[PeerId, PeerRecord | bytes]] = [{} for _ in range(count)]
-        for peer, record in held.items():
-            buckets[_hashed(peer) % count][peer] = record
-        self._buckets[run_id] = buckets
-
-    def _looked_into(self, run_id: RunId, reader: PeerId) -> list[dict[PeerId, PeerRecord | bytes]]:
-        """The buckets that a look of `reader` goes into, in the round that its own record tells."""
-        buckets = self._buckets.get(run_id, [{}])
-        if len(buckets) == 1:
-            return buckets
-        own = self._held[run_id].get(reader)
-        turn = _hashed(f"turn {own.round}") if isinstance(own, PeerRecord) else 0
-        here = _hashed(reader) % len(buckets)
-        return [buckets[number] for number in sorted({here, here ^ (turn % len(buckets))})]
+    def _put(self, place: tuple[RunId, str], peer: PeerId, held: PeerRecord | bytes) -> None:
+        records = self._held.setdefault(place, {})
+        new = peer not in records
+        records[peer] = held
+        if new:
+            self._held[place] = dict(sorted(records.items()))
 
     def _forget(self) -> None:
         """What is too old to count; looked for now and then."""
@@ -155,10 +133,8 @@ class MemoryDirectoryHub:
             return
         self._forgot_at = now
         horizon = now - MAX_RECORD_TTL_S
-        for run_id, records in self._held.items():
-            self._held[run_id] = {peer: held for peer, held in records.items() if _issued(held) > horizon}
-            if len(self._held[run_id]) < len(records):
-                self._spread(run_id)
+        for place, records in self._held.items():
+            self._held[place] = {peer: held for peer, held in records.items() if _issued(held) > horizon}
 
 
 class MemoryDirectory:
@@ -171,9 +147,11 @@ class MemoryDirectory:
         self.peer_id = PeerId(own.peer_id) if isinstance(own, Identity) else own
         self._own: PeerRecord | None = None
         self._view = View(run_id, self.peer_id)
-        self._taken: dict[int, PeerRecord | bytes] = {}
-        """By id(), what the view was told already."""
+        self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
+        """By bucket and id(), what the view was told already."""
         self._last: list[PeerRecord] = []
+        self.buckets = Buckets(self.peer_id, hub.look or SPLIT)
+        self.buckets.everybody = hub.look is None
         hub.joined(self)
 
     @property
@@ -193,18 +171,35 @@ class MemoryDirectory:
             self._own = None
 
     async def peers(self) -> list[PeerRecord]:
+        round_ = self._own.round if self._own is not None else 0
+        found = self._read(self.buckets.reads(round_))
+        there = {bits: {record.peer_id for record in records} for bits, records in found.items()}
+        if more := self.buckets.more(round_, there):
+            found |= self._read(more)
+            there |= {bits: {record.peer_id for record in found[bits]} for bits in more}
+        if self.buckets.saw(there, self._hub.now()) and self._own is not None:
+            self._publish(self._own)
         if self._hub.alike:
-            self._last = self._hub.live(self._run_id, self.peer_id)
+            self._last = _merged(found)
             return self._last
-        now = self._hub.now()
-        found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id)}
-        for held in [held for key, held in found.items() if key not in self._taken]:
-            self._view.take(held, now)
-        self._taken = found
-        live = self._view.live(now)
+        live = self._view.live(self._hub.now())
         if self._hub.hide is None:
             return live
         return [record for record in live if not self._hub.hidden(self.peer_id, record.peer_id)]
+
+    def _read(self, wanted: Sequence[str]) -> dict[str, list[PeerRecord]]:
+        """The live records of the others in these buckets."""
+        if self._hub.alike:
+            return {bits: self._hub.live(self._run_id, self.peer_id, bits) for bits in wanted}
+        return {bits: self._taken_in(bits) for bits in wanted}
+
+    def _taken_in(self, bits: str) -> list[PeerRecord]:
+        now, taken = self._hub.now(), self._taken.get(bits, {})
+        found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id, bits)}
+        for held in [held for key, held in found.items() if key not in taken]:
+            self._view.take(held, now)
+        self._taken[bits] = found
+        return [record for held in found.values() if (record := live_record(held, self._run_id, now)) is not None]
 
     def remember(self) -> None:
         """From here on what was seen before is known here alone."""
@@ -218,15 +213,27 @@ class MemoryDirectory:
         return Contact()
 
     def _publish(self, record: PeerRecord) -> None:
+        places = self.buckets.places(self._hub.now())
         if self._identity is not None:
-            self._hub.store(seal(record, self._identity))
+            self._hub.store(seal(record, self._identity), places)
         else:
-            self._hub.store_unsigned(record)
+            self._hub.store_unsigned(record, places)
 
 
-@lru_cache(maxsize=4096)
-def _hashed(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+_peer_id: Callable[[PeerRecord], PeerId] = attrgetter("peer_id")
+
+
+def _merged(found: dict[str, list[PeerRecord]]) -> list[PeerRecord]:
+    """Each peer once, by its latest record, ordered by peer id."""
+    if len(found) == 1:
+        return next(iter(found.values()))
+    records = list(chain.from_iterable(found.values()))
+    latest = dict(zip(map(_peer_id, records), records, strict=True))
+    if latest != dict(zip(map(_peer_id, reversed(records)), reversed(records), strict=True)):
+        for record in records:  # somebody is in two of them, with two records
+            if latest[record.peer_id].issued_at < record.issued_at:
+                latest[record.peer_id] = record
+    return [latest[peer] for peer in sorted(latest)]
 
 
 def _issued(held: PeerRecord | bytes) -> float:

@@ -11,10 +11,29 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 Kind = Literal[
-    "kill", "restart", "rejoin", "stall", "kill_trainer", "partition", "cut", "cut_one_way", "loss_burst", "slow_link"
+    "kill",
+    "restart",
+    "rejoin",
+    "stall",
+    "stall_trainer",
+    "kill_trainer",
+    "kill_helper",
+    "partition",
+    "cut",
+    "sever",
+    "cut_one_way",
+    "loss_burst",
+    "slow_link",
+    "lag",
+    "disk_full",
+    "clock_jump",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-LASTING = ("stall", "partition", "cut", "cut_one_way", "loss_burst", "slow_link")
+LASTING: tuple[Kind, ...] = tuple(
+    kind for kind in KINDS if kind not in ("kill", "restart", "rejoin", "kill_trainer", "kill_helper")
+)
+HELPER_AWAY_S = 3.0
+"""Simulated: how long the directory stays away when its helper process was killed. A real one is back in 1 to 8 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +53,20 @@ class Fault(_When):
     kill            SIGKILL to the whole machine: not even `finally` runs; its record stays until it expires
     restart         it comes back with its own last checkpoint, or a donor's state when there is none
     rejoin          it comes back with nothing but its journal and fetches the state from a donor
-    stall           SIGSTOP for `seconds`: timers fall due, nothing is noticed; what was sent to it waits
+    stall           SIGSTOP for `seconds`: timers fall due, nothing is noticed; what was sent to it waits. Among real
+                    processes the daemon alone, with `amount` 1 its trainer too
+    stall_trainer   SIGSTOP for `seconds`, only the trainer
     kill_trainer    only the trainer
+    kill_helper     SIGKILL to the directory's helper process: the directory is away until it is back
     partition       the peer and `others` hear nothing of the rest, nor the rest of them, for `seconds`
-    cut             between the peer and `others` nothing passes, for `seconds`
+    cut             between the peer and `others` nothing passes, for `seconds`; connections stay and say nothing
+    sever           the same, and connections break, new ones are refused
     cut_one_way     what the peer sends to `others` is lost, for `seconds`
     loss_burst      `amount` of its packets are lost more, for `seconds`
-    slow_link       its link has `amount` of its rates, for `seconds`"""
+    slow_link       its link has `amount` of its rates, for `seconds`
+    lag             whatever it sends or is sent comes `amount` seconds later, for `seconds`
+    disk_full       nothing large can be written at its home, for `seconds`: checkpoints fail
+    clock_jump      its wall clock jumps by `amount` seconds, and back after `seconds`"""
 
     kind: Kind
     peer: int

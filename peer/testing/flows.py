@@ -78,6 +78,8 @@ class Flows:
 
     link: Callable[[PeerId], Link]
     open: Callable[[PeerId, PeerId], bool]
+    path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
+    """Bytes per second between two peers, whatever their links could carry."""
     _up: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
     _down: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
     _begun: int = 0
@@ -138,7 +140,7 @@ class Flows:
         sender, receiver = self.link(flow.sender), self.link(flow.receiver)
         up = sender.up / max(1, len(self._up[flow.sender]))
         down = receiver.down / max(1, len(self._down[flow.receiver]))
-        return min(up, down, stream_cap(sender, receiver))
+        return min(up, down, stream_cap(sender, receiver), self.path(flow.sender, flow.receiver))
 
 
 def milestones(total: int, rate: float) -> list[int]:

@@ -74,7 +74,7 @@ class MemoryGroup:
         group = self._group(await _bounded(self._network.reach(self._me, owner), STALL_S, owner))
         result = await self._watched(owner, self._served(group, owner, opening, source))
         await self._take(owner, result, sink)
-        return Receipt(result.named, opening.nbytes, sink.nbytes, self._clock.now() - began)
+        return Receipt(result.named, opening.nbytes, sink.nbytes, self._clock.now() - began, result.signature)
 
     async def _served(self, group: GroupHandler, owner: PeerId, opening: Opening, source: Source | None) -> ShardResult:
         """The owner's side, up to the result."""

@@ -55,13 +55,15 @@ PROFILES = {
         Link("lan", 100e6, 100e6, 0.005),
         Link("datacentre", 10_000 * MBIT, 10_000 * MBIT, 0.0005),
         Link("fibre", 500 * MBIT, 500 * MBIT, 0.004, 0.001, 1e-6),
+        Link("home", 10 * MBIT, 100 * MBIT, 0.015),
         Link("cable", 10 * MBIT, 100 * MBIT, 0.010, 0.004, 1e-5),
         Link("dsl", 5 * MBIT, 25 * MBIT, 0.015, 0.005, 1e-4),
         Link("lte", 8 * MBIT, 30 * MBIT, 0.030, 0.025, 1e-3),
         Link("transatlantic", 500 * MBIT, 500 * MBIT, 0.045, 0.002, 1e-5),
     )
 }
-"""`lan` is what tests take that are not about links: fast, and nothing random in it."""
+"""`lan` is what tests take that are not about links: fast, and nothing random in it. `home` is the reference home:
+30 ms between two of them."""
 
 
 def profile(name: str) -> Link:

@@ -24,7 +24,7 @@ from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.testing.clock import Gate
 from peer.testing.directory import MemoryDirectory
 from peer.testing.network import MemoryTransport
@@ -50,9 +50,15 @@ class KeptStates:
     """The checkpoints of one machine: the last one."""
 
     last: KeptState | None = None
+    group: bytes = b""
+    """What a group is not to forget."""
     due: float = 0.0
+    full: bool = False
+    """Its disk: what is to be kept now is lost, the former one stays."""
 
     def keep(self, outer: OuterState, round_: int, tokens: int) -> None:
+        if self.full:
+            return
         facts = {"round": round_, "tokens": tokens}
         folder = Path(f"checkpoint-{round_}")
         self.last = KeptState(folder, facts, outer.params.clone(), outer.momentum.clone())
@@ -75,6 +81,8 @@ class Life:
     view: View | None = None
     coordinator: Coordinator | None = None
     outer: OuterState | None = None
+    record: PeerRecord | None = None
+    """The last that was made of it."""
     task: asyncio.Task[None] | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """It ended, or was killed."""

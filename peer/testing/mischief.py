@@ -9,8 +9,9 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from peer.errors import UsageError
 from peer.observe.events import Event
-from peer.testing.faults import Fault
+from peer.testing.faults import HELPER_AWAY_S, Fault
 from peer.testing.links import Link
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from peer.testing.swarm import SimulatedSwarm
 
 COMES_BACK = ("restart", "rejoin")
+NOT_SIMULATED = {"stall_trainer": "a virtual trainer has no steps of its own to be stopped between"}
+"""Kinds for real processes only, and why."""
 
 
 class Mischief:
@@ -34,8 +37,11 @@ class Mischief:
         self.done: list[tuple[float, Fault]] = []
 
     def plan(self, faults: Iterable[Fault]) -> None:
-        """From now on."""
+        """From now on. Raises UsageError for a fault that has no meaning here."""
         faults = list(faults)
+        for fault in faults:
+            if fault.kind in NOT_SIMULATED:
+                raise UsageError(f"{fault.kind} cannot be simulated: {NOT_SIMULATED[fault.kind]}", "Leave it out.")
         self._waiting = [fault for fault in faults if fault.on]
         for fault in faults:
             if fault.at is not None:
@@ -98,9 +104,17 @@ class Mischief:
             case "partition":
                 network.partition([me, *others])
                 self._swarm.hub.partition([me, *others])
-            case "cut" | "cut_one_way":
+            case "kill_helper":
+                self._swarm.hub.partition([me])
+            case "cut" | "sever" | "cut_one_way":
                 for other in others:
-                    network.cut(me, other, both_ways=fault.kind == "cut")
+                    network.cut(me, other, both_ways=fault.kind != "cut_one_way")
+                if fault.kind == "sever":
+                    network.flows.break_off(me)
+            case "disk_full":
+                peer.kept.full = True
+            case "clock_jump":
+                pass  # the clock that peers go by counts on from their start: it does not follow
             case "loss_burst":
                 self._relink(
                     peer, replace(self._own_link(peer), loss=min(0.99, self._own_link(peer).loss + fault.amount))
@@ -108,10 +122,13 @@ class Mischief:
             case "slow_link":
                 link = self._own_link(peer)
                 self._relink(peer, replace(link, up=link.up * fault.amount, down=link.down * fault.amount))
+            case "lag":
+                link = self._own_link(peer)
+                self._relink(peer, replace(link, latency_s=link.latency_s + fault.amount))
 
     async def _undo(self, fault: Fault, peer: SimulatedPeer) -> None:
         life = peer.life
-        await asyncio.sleep(fault.seconds)
+        await asyncio.sleep(fault.seconds or HELPER_AWAY_S)
         network, me = self._swarm.network, peer.peer_id
         match fault.kind:
             case "stall":
@@ -121,7 +138,13 @@ class Mischief:
             case "partition":
                 network.heal()
                 self._swarm.hub.heal()
-            case "cut" | "cut_one_way":
+            case "kill_helper":
+                self._swarm.hub.heal()
+            case "disk_full":
+                peer.kept.full = False
+            case "clock_jump":
+                pass
+            case "cut" | "sever" | "cut_one_way":
                 for number in fault.others:
                     network.mend(me, self._swarm.peers[number].peer_id)
             case _:

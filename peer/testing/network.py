@@ -5,6 +5,7 @@ stopped or killed while they exchange."""
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from blake3 import blake3
 
 from peer.daemon.interfaces import Clock, Handler
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.net.vouching import DIAL_S
+from peer.protocol.diagnosis import believed
+from peer.protocol.membership import HEARD_S
 from peer.protocol.messages import (
     Answer,
     Offer,
@@ -25,15 +29,20 @@ from peer.protocol.messages import (
     Source,
     StateIndex,
     SwapReport,
+    Told,
     Verdict,
+    Vouched,
     Welcome,
 )
-from peer.testing.clock import Gate
+from peer.testing.clock import Gate, nap
 from peer.testing.flows import Flows, milestones
 from peer.testing.groupnetwork import MemoryGroup
 from peer.testing.links import PROFILES, Link, message_s, wire_bytes
 
 T = TypeVar("T")
+
+LEAST_RATE = 62_500.0
+"""Bytes per second at which a state has to come at least, of what the held bytes stand for beyond themselves."""
 
 
 @dataclass(slots=True)
@@ -49,7 +58,7 @@ class Carried:
 class _Meeting:
     """Two sides of one swap, waiting for each other."""
 
-    sides: dict[PeerId, tuple[Source, Sink]] = field(default_factory=dict)
+    sides: dict[PeerId, tuple[Source, Sink, Told | None]] = field(default_factory=dict)
     both: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -68,10 +77,14 @@ class Network:
     """Whether others can open a connection to it; a call to one that is not hangs. Answers always pass."""
     tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
     """What the others get instead of a sender's payload."""
+    path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
+    """Bytes per second that the net between two links carries."""
     mute: Callable[[PeerId], bool] = lambda peer: False
     """Peers that lock and answer, and never come to the swap."""
     gave: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda sender, key, source: None
     """Told of every payload that goes out for a round, and (None, None) of every state that is described."""
+    weight: float = 1.0
+    """Bytes that a byte of a payload stands for: a small model on it takes as long as a large one."""
     carried: dict[PeerId, Carried] = field(default_factory=dict)
     gates: dict[PeerId, Gate] = field(default_factory=dict)
     """Of peers that can be stopped."""
@@ -82,7 +95,7 @@ class Network:
     flows: Flows = field(init=False)
 
     def __post_init__(self) -> None:
-        self.flows = Flows(self.link_of, self._flows_between)
+        self.flows = Flows(self.link_of, self._flows_between, lambda sender, to: self.path(sender, to))
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -130,16 +143,21 @@ class Network:
         return not stopped and self.passes(sender, to) and self.passes(to, sender)
 
     def load(self, peer: PeerId) -> Carried:
-        return self.carried.setdefault(peer, Carried())
+        carried = self.carried.get(peer)
+        if carried is None:
+            carried = self.carried[peer] = Carried()
+        return carried
 
-    async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False) -> MemoryTransport:
-        """One way of a call. Hangs when cut off (the caller's deadline ends it), raises when nobody listens."""
+    async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
+        """One way of a call. Raises TimeoutError when it is not there by this moment of the loop (that of one that is
+        cut off never is), PartnerLost when nobody listens."""
         self.load(sender).messages += 1
-        await asyncio.sleep(message_s(self.link_of(sender), self.link_of(to), self.rng))
+        await _until(message_s(self.link_of(sender), self.link_of(to), self.rng), by)
         if not self.passes(sender, to) or not (answer or self.dialable(to)):
-            await asyncio.Event().wait()
+            await _until(math.inf, by)
         if (gate := self.gates.get(to)) is not None and gate.shut:
-            await gate.opened()
+            async with asyncio.timeout_at(None if by == math.inf else by):
+                await gate.opened()
         host = self._hosts.get(to)
         if host is None:
             raise PartnerLost(f"{to} does not answer: connection refused")
@@ -150,8 +168,8 @@ class Network:
     ) -> None:
         """Move so many bytes of payload, at what the links leave it; `arrived` hears of progress now and then, in bytes
         from the beginning. Raises PartnerLost when an end vanishes, PartnerSilent when nothing moves for long."""
-        await asyncio.sleep(message_s(self.link_of(sender), self.link_of(to), self.rng))
-        total, before = wire_bytes(nbytes), 0.0
+        await nap(message_s(self.link_of(sender), self.link_of(to), self.rng))
+        total, before = wire_bytes(math.ceil(nbytes * self.weight)), 0.0
         flow = self.flows.begin(sender, to, total)
         try:
             for mark in milestones(nbytes, flow.rate * nbytes / max(total, 1.0)):
@@ -188,45 +206,75 @@ class MemoryTransport:
     def close(self) -> None:
         self._network.kill(self._me)
 
-    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
-        async def call() -> Welcome:
-            before = self._clock.now()
-            host = await self._network.reach(self._me, to.peer_id)
-            theirs = host._clock.now()
-            await self._network.reach(to.peer_id, self._me, answer=True)
-            after = self._clock.now()
-            middle = self._clock.raw((before + after) / 2)
-            return Welcome(theirs - middle, after - before, f"memory:{self._me}")
+    async def _ask(self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T]) -> T:
+        """A small call: there, served at once, and back. Most simulated calls are such, so that it sets no timer for a
+        deadline that it does not meet. Raises PartnerLost, PartnerSilent, and what `serve` raises."""
+        network, by = self._network, asyncio.get_running_loop().time() + timeout_s
+        try:
+            answer = serve(await network.reach(self._me, to, by=by))
+            await network.reach(to, self._me, answer=True, by=by)
+        except TimeoutError:
+            raise _silent(to, timeout_s) from None
+        return answer
 
-        return await _bounded(call(), timeout_s, to.peer_id)
+    async def forget_connections(self) -> None:
+        """There are none here."""
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
+        before = self._clock.now()
+        theirs = await self._ask(to.peer_id, timeout_s, lambda host: host._clock.now())
+        after = self._clock.now()
+        middle = (before + after) / 2 - self._clock.correction
+        return Welcome(theirs - middle, after - before, f"memory:{self._me}")
 
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
-        async def call() -> Answer:
-            host = await self._network.reach(self._me, to.peer_id)
-            answer = host._handler.on_offer(self._me, offer)
-            await self._network.reach(to.peer_id, self._me, answer=True)
-            return answer
-
-        return await _bounded(call(), timeout_s, to.peer_id)
+        return await self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_offer(self._me, offer))
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
-        async def call() -> Probed:
-            await self._network.reach(self._me, by.peer_id)
+        await self._ask(by.peer_id, timeout_s, lambda host: None)
+        reached = self._network.dialable(self._me)
+        return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer")
+
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        async def call() -> Vouched:
+            host = await self._network.reach(self._me, by.peer_id)
+            vouched = await host._look(*host._handler.on_vouch(about), about)
             await self._network.reach(by.peer_id, self._me, answer=True)
-            reached = self._network.dialable(self._me)
-            return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer")
+            return vouched
 
         return await _bounded(call(), timeout_s, by.peer_id)
 
+    async def _look(self, record: PeerRecord | None, heard_ago_s: float | None, about: PeerId) -> Vouched:
+        """As `peer.net.vouching` does it, without its limits."""
+        if heard_ago_s is not None and heard_ago_s <= HEARD_S:
+            return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
+        if record is None:
+            return Vouched(None, "no address of it is known here")
+        try:
+            await _bounded(self._network.reach(self._me, about), DIAL_S, about)
+        except PartnerLost as error:
+            return Vouched(False, str(error))
+        return Vouched(True, "it answers")
+
     async def swap(
-        self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, timeout_s: float, dial: bool
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        timeout_s: float,
+        dial: bool,
+        told: Told | None = None,
     ) -> SwapReport:
         try:
-            return await _bounded(self._swap(partner.peer_id, key, source, sink, dial), timeout_s, partner.peer_id)
+            swap = self._swap(partner.peer_id, key, source, sink, dial, told)
+            return await _bounded(swap, timeout_s, partner.peer_id)
         finally:
             self._network.part(self._me, partner.peer_id, key)
 
-    async def _swap(self, partner: PeerId, key: RoundKey, source: Source, sink: Sink, dial: bool) -> SwapReport:
+    async def _swap(
+        self, partner: PeerId, key: RoundKey, source: Source, sink: Sink, dial: bool, told: Told | None
+    ) -> SwapReport:
         if dial:
             host = await self._network.reach(self._me, partner)
             answer = host._handler.on_swap(self._me, key)
@@ -235,7 +283,7 @@ class MemoryTransport:
         if self._network.mute(self._me):
             await asyncio.Event().wait()
         meeting = self._network.meeting(self._me, partner, key)
-        meeting.sides[self._me] = (source, sink)
+        meeting.sides[self._me] = (source, sink, told)
         if len(meeting.sides) == 2:
             meeting.both.set()
         await meeting.both.wait()
@@ -245,18 +293,13 @@ class MemoryTransport:
             raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
         self._network.gave(partner, key, theirs)
         await self._network.carry(partner, self._me, theirs.nbytes, _into(sink, theirs))
-        return SwapReport(source.nbytes, theirs.nbytes, self._clock.now() - started, True)
+        heard = believed(meeting.sides[partner][2], told)
+        return SwapReport(source.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
     ) -> list[tuple[bytes, bytes]]:
-        async def call() -> list[tuple[bytes, bytes]]:
-            host = await self._network.reach(self._me, to.peer_id)
-            lacking = host._handler.on_amendments(held, head)
-            await self._network.reach(to.peer_id, self._me, answer=True)
-            return lacking
-
-        return await _bounded(call(), timeout_s, to.peer_id)
+        return await self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head))
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         async def call() -> tuple[bytes, bytes]:
@@ -268,17 +311,17 @@ class MemoryTransport:
 
         return await _bounded(call(), timeout_s, to.peer_id)
 
-    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
-        async def call() -> StateIndex:
-            host = await self._network.reach(self._me, donor.peer_id)
-            index = host._handler.on_state()
+    async def describe_state(
+        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+    ) -> StateIndex:
+        def serve(host: MemoryTransport) -> StateIndex:
+            index = host._handler.on_state(fresh, wanted)
             if index is None:
                 raise PartnerRefused("no_state", f"{donor.peer_id} has no complete state to give")
             self._network.gave(donor.peer_id, None, None)
-            await self._network.reach(donor.peer_id, self._me, answer=True)
             return index
 
-        return await _bounded(call(), timeout_s, donor.peer_id)
+        return await self._ask(donor.peer_id, timeout_s, serve)
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         async def call() -> bytes:
@@ -291,7 +334,9 @@ class MemoryTransport:
                 raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
             return bytes(data)
 
-        return await _bounded(call(), timeout_s, donor.peer_id)
+        named = index.pieces[piece].nbytes
+        more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
+        return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
 
 
 def _into(sink: Sink, source: Source) -> Callable[[int], None]:
@@ -312,4 +357,19 @@ async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) 
         async with asyncio.timeout(timeout_s):
             return await call
     except TimeoutError:
-        raise PartnerSilent(f"{who} did not answer within {timeout_s:.1f} s") from None
+        raise _silent(who, timeout_s) from None
+
+
+def _silent(who: PeerId, timeout_s: float) -> PartnerSilent:
+    return PartnerSilent(f"{who} did not answer within {timeout_s:.1f} s")
+
+
+async def _until(seconds: float, by: float) -> None:
+    """Let so much time pass. Raises TimeoutError at `by`, also when it is later already because we were stopped."""
+    loop = asyncio.get_running_loop()
+    left = by - loop.time()
+    if seconds == left == math.inf:
+        await asyncio.Event().wait()
+    await nap(max(0.0, min(seconds, left)))
+    if seconds >= left or loop.time() > by:
+        raise TimeoutError

@@ -14,10 +14,10 @@ from peer.observe.events import Event
 from peer.protocol.messages import PeerId, RoundKey, Source
 from peer.testing.member import SimulatedPeer
 from peer.testing.onetruth import one_truth
-from peer.testing.swarm import SimulatedSwarm
+from peer.testing.swarm import SimulatedSwarm, number_of
 from peer.testing.values import Values
 
-CAUSES = (events.TrainerDied, events.Started, events.Refounded)
+CAUSES = (events.TrainerDied, events.Started, events.Refounded, events.Paused)
 TOGETHER_S = 1.0
 """Who began so soon began with the run."""
 SLOP_S = 2.0
@@ -43,7 +43,7 @@ class Witness:
 
     def _gave(self, sender: PeerId, key: RoundKey | None, source: Source | None) -> None:
         """No amnesia: nothing goes out of a peer that has no complete state in this life."""
-        peer = next(one for one in self.swarm.peers if one.peer_id == sender)
+        peer = self.swarm.peers[number_of(sender)]
         if peer.life.outer is None or peer.life.coordinator is None:
             what = "a state" if key is None else f"a payload for round {key.round}"
             self.found.append(f"4 no amnesia: {sender} gave {what} before it had a complete state")
@@ -77,12 +77,14 @@ class Witness:
     def _partners(self) -> Iterator[str]:
         """A pair is one of two: who is named as partner names the other too, or says that the other failed in that
         round (only one side got everything), or never came to an outcome."""
-        peers = {str(peer.peer_id): peer for peer in self.swarm.peers}
+        said = {str(peer.peer_id): _by_round(peer) for peer in self.swarm.peers}
         for peer in self.swarm.peers:
             for event in peer.events:
                 if not isinstance(event, events.RoundEnded) or event.outcome != "exchanged":
                     continue
-                named = {_named(theirs) for theirs in _of_round(peers[event.partner], event.round)}
+                theirs = said[event.partner].get(event.round, [])
+                ended = any(isinstance(one, events.RoundEnded) for one in theirs)
+                named = {_named(one) for one in theirs} if ended else set()
                 if named and peer.peer_id not in named:
                     what = f"{peer.peer_id} mixed {event.partner}, which names {sorted(named)}"
                     yield f"1 no third value: round {event.round}: {what}"
@@ -129,10 +131,13 @@ def _named(event: Event) -> str:
     return event.partner if isinstance(event, events.RoundEnded) else getattr(event, "peer", "")
 
 
-def _of_round(peer: SimulatedPeer, round_: int) -> Iterator[Event]:
-    """Its outcome of a round, and the partners that failed it; nothing while there is no outcome."""
-    said = [e for e in peer.events if isinstance(e, events.RoundEnded | events.PartnerFailed) and e.round == round_]
-    return iter(said if any(isinstance(e, events.RoundEnded) for e in said) else [])
+def _by_round(peer: SimulatedPeer) -> dict[int, list[Event]]:
+    """Its outcomes, and the partners that failed it."""
+    said: dict[int, list[Event]] = {}
+    for event in peer.events:
+        if isinstance(event, events.RoundEnded | events.PartnerFailed):
+            said.setdefault(event.round, []).append(event)
+    return said
 
 
 def _late(peer: SimulatedPeer, swarm: SimulatedSwarm) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from peer.observe import events
 from peer.testing.member import SimulatedPeer
+from peer.testing.participation import participation_of
 from peer.testing.swarm import SimulatedSwarm
 
 
@@ -38,6 +39,11 @@ class Report:
     failed: int
     """Ended without an exchange because of the partner, or with nothing applied."""
     missed: int
+    live_due: int | None
+    """Peer-rounds due to live peers, counted from outside (`peer.testing.participation`); None: a clock in steps."""
+    live_missed: int | None
+    participation: float | None
+    """Exchanged of those."""
     exchange_s_median: float | None
     exchange_s_p99: float | None
     spread: float
@@ -64,6 +70,7 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
     losses = _losses_by_hour(swarm.peers, hours)
     known = [loss for loss in losses if loss is not None]
     evaluated = [[e.loss for e in peer.events if isinstance(e, events.Evaluated)] for peer in swarm.peers]
+    took_part = participation_of(swarm)
     books = [peer.ledger() for peer in swarm.peers]
     carried = swarm.network.carried.values()
     peer_hours = len(swarm.peers) * hours
@@ -82,6 +89,9 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
         solo=outcomes["solo"],
         failed=sum(outcomes.values()) - outcomes["exchanged"] - outcomes["solo"],
         missed=sum(isinstance(event, events.RoundMissed) for event in journal),
+        live_due=took_part.due if took_part else None,
+        live_missed=took_part.missed if took_part else None,
+        participation=took_part.share if took_part else None,
         exchange_s_median=statistics.median(took) if took else None,
         exchange_s_p99=took[min(len(took) - 1, math.ceil(0.99 * len(took)) - 1)] if took else None,
         spread=_spread(swarm),
@@ -150,6 +160,7 @@ def told(report: Report) -> str:
         ("sent", f"{report.up_bytes_per_peer_hour / 1e6:.2f} MB a peer and hour"),
         ("received", f"{report.down_bytes_per_peer_hour / 1e6:.2f} MB a peer and hour"),
         ("rounds", rounds + share),
+        *([] if report.participation is None else [("taking part", _took_part(report))]),
         ("exchange", f"{_number(report.exchange_s_median)} s median, {_number(report.exchange_s_p99)} s p99"),
         ("spread", f"{report.spread:.3g} of the replicas, relative"),
         *([] if report.truths is None else [("truths", f"{report.truths} (the most states after one exchange)")]),
@@ -158,6 +169,10 @@ def told(report: Report) -> str:
         ("simulated in", f"{report.seconds_to_simulate:.1f} s"),
     ]
     return "\n".join(f"{name:<13} {text}" for name, text in lines)
+
+
+def _took_part(report: Report) -> str:
+    return f"{report.participation:.2%} of {report.live_due} peer-rounds due to live peers, {report.live_missed} missed"
 
 
 def _number(value: float | None) -> str:

@@ -3,8 +3,10 @@ and churn that are given as numbers, and what came of it."""
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.errors import UsageError
@@ -26,6 +28,8 @@ TRAINERS = ("fake", "tiny")
 FAKE_ELEMENTS = 65536
 """Parameters of the fake model."""
 MOST_PEERS = 4096
+HELD_ELEMENTS = 1024
+"""So many of the fake model's parameters each peer holds at most; on the wire they stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +52,8 @@ class Wish:
     """Of the fake trainer's model; the tiny one has its own."""
 
 
-def simulate(wish: Wish) -> Report:
-    """Raises UsageError or ManifestError for what cannot be."""
+def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> Report:
+    """`watch` is given the swarm before its first round. Raises UsageError or ManifestError for what cannot be."""
     _check(wish)
     manifest = parse_manifest(wish.manifest.encode())
     method, link = resolve(manifest.sync), profile(wish.link)
@@ -70,7 +74,10 @@ def simulate(wish: Wish) -> Report:
             eval_every=max(1, round(rounds / wish.hours / 4)),
             first=first,
             make_trainer=make,
+            stops=False,
+            weight=wish.parameters / layout.elements if wish.trainer == "fake" else 1.0,
         )
+        watch(swarm)
         await swarm.run(churn_plan(manifest.seed, wish.peers, wish.hours * 3600, wish.churn))
         return swarm
 
@@ -103,9 +110,8 @@ def _check(wish: Wish) -> None:
         raise UsageError(f"--speeds {wish.speeds:g} cannot be", "Give fastest over slowest, from 1 to 1000.")
     if not 1e-3 <= wish.step_seconds <= 1e5:
         raise UsageError(f"--step-seconds {wish.step_seconds:g} cannot be", "Give seconds from 0.001 to 100000.")
-    if wish.parameters < 64 or wish.parameters * wish.peers > 2**30:
-        found = f"--parameters {wish.parameters} for {wish.peers} peers cannot be simulated"
-        raise UsageError(found, "Every simulated peer holds its own: from 64, and 2^30 in all.")
+    if not 64 <= wish.parameters <= 10**12:
+        raise UsageError(f"--parameters {wish.parameters} cannot be simulated", "Give a number from 64 to 10^12.")
     if wish.trainer not in TRAINERS:
         raise UsageError(f"there is no simulated trainer {wish.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
 
@@ -129,7 +135,7 @@ def _trainers(wish: Wish, method: Method, seed: int) -> tuple[Layout, MakeTraine
         return wish.step_seconds / float(wish.speeds ** (number / max(1, wish.peers - 1)))
 
     if wish.trainer == "fake":
-        layout = layout_of(method, wish.parameters // method.fragments)
+        layout = layout_of(method, math.ceil(min(HELD_ELEMENTS, wish.parameters) / method.fragments))
 
         def fake(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
             return FakeTrainer(layout, clock, step_seconds=seconds(number), seed=seed * 1000 + number)

@@ -18,6 +18,7 @@ from peer.daemon.donor import Donor
 from peer.daemon.joining import obtain_state
 from peer.daemon.plan import Plan
 from peer.daemon.reach import Reach
+from peer.daemon.topology import Pairs
 from peer.daemon.view import View, lifetime, pace
 from peer.identity import Identity
 from peer.observe import events
@@ -36,6 +37,7 @@ from peer.testing.member import Life, SimulatedPeer
 from peer.testing.mischief import Mischief
 from peer.testing.network import MemoryTransport, Network
 from peer.testing.trainer import FakeTrainer, VirtualTrainer
+from peer.testing.waking import waking_of
 
 RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
@@ -87,13 +89,22 @@ class SimulatedSwarm:
         first: torch.Tensor | None = None,
         make_trainer: MakeTrainer | None = None,
         min_peers: int = 1,
+        weight: float = 1.0,
+        stops: bool = True,
     ) -> None:
         """`only_dial_out`: numbers of the peers nobody can open a connection to. `links`: of all peers, or by number.
         `look`: of pairs, see `MemoryDirectoryHub`; groups see everybody.
         `first`: outer_params all begin with (flat fp32; zeros). `make_trainer`: with number, layout and clock.
-        `min_peers`: the first round waits until so many know of each other."""
+        `min_peers`: the first round waits until so many know of each other. `weight`: bytes on the wire that a byte of
+        the layout stands for. `stops`: processes may be stopped; each then beats every second to notice it, which is
+        most of what a quiet swarm costs."""
         self.network = Network(dialable=lambda peer: number_of(peer) not in only_dial_out, rng=random.Random(seed))
         self.network.link = links if isinstance(links, Link) else self.network.link
+        self.network.weight, self._stops = weight, stops
+        self._running = 0
+        self._news = asyncio.Event()
+        """A life has ended."""
+        self._failed: list[asyncio.Task[None]] = []
         self.states: dict[bytes, torch.Tensor] = {}
         """What a node of the operator serves, by digest."""
         self.hub = MemoryDirectoryHub(VirtualClock().now, None if method.topology == "group" else look)
@@ -158,6 +169,7 @@ class SimulatedSwarm:
         donor.amendments = life.amendments
         life.began_at = asyncio.get_running_loop().time()
         peer.lives.append(life)
+        self._running += 1
         return life
 
     def _coordinator(self, peer: SimulatedPeer, life: Life, outer: OuterState) -> Coordinator:
@@ -165,7 +177,12 @@ class SimulatedSwarm:
         clock = VirtualClock()
         life.outer = outer
         view = life.view = View(
-            life.directory, clock, life.rng, lambda: self._record(peer, life), look_every_s=self._pace()
+            life.directory,
+            clock,
+            life.rng,
+            lambda: self._record(peer, life),
+            look_every_s=self._pace(),
+            peek=lambda: self._last_record(peer, life),
         )
         plan = Plan(
             RUN, peer.peer_id, self.method, self.total_rounds, eval_every=self._eval_every, min_peers=self._min_peers
@@ -192,10 +209,19 @@ class SimulatedSwarm:
             fetch_founded=self._fetch_founded,
             seal=PlainSeal(peer.peer_id),
         )
-        view.banned = lambda other: other in life.amendments.ruling(coordinator.live.round).banned
+        view.banned = lambda: life.amendments.ruling(coordinator.live.round).banned
+        if isinstance(coordinator._topology, Pairs):
+            coordinator._topology.swaps.assumed_rate /= self.network.weight
         life.donor.matchmaker, life.donor.group = coordinator.matchmaker, coordinator.group
-        life.donor.give(outer, lambda: coordinator.live.round, clock.now)
+        if coordinator.group is not None:
+            coordinator.group.recall(peer.kept.group)
+            coordinator.group.keep = lambda raw: setattr(peer.kept, "group", raw)
+        life.donor.give(outer, lambda: coordinator.live.round, clock.now, momentum=self.method.topology == "group")
         return coordinator
+
+    async def _seldom(self, seconds: float) -> None:
+        """For looks at those that failed us: in long rounds there is time."""
+        await VirtualClock().sleep(max(seconds, self._pace() / 6))
 
     def _pace(self) -> float:
         return pace(self.rounds.round_length if self.rounds.kind == "seconds" else None)
@@ -203,7 +229,7 @@ class SimulatedSwarm:
     def _record(self, peer: SimulatedPeer, life: Life) -> PeerRecord:
         live = life.coordinator.live if life.coordinator is not None else None
         now = VirtualClock().now()
-        return PeerRecord(
+        life.record = PeerRecord(
             peer_id=peer.peer_id,
             run_id=RUN,
             endpoints=(f"memory:{peer.number}",),
@@ -217,6 +243,18 @@ class SimulatedSwarm:
             expires_at=now + lifetime(self._pace()),
             run_start=life.coordinator.run_start if life.coordinator else 0.0,
         )
+        return life.record
+
+    def _last_record(self, peer: SimulatedPeer, life: Life) -> PeerRecord:
+        """The one made last, when but for its times it would be the same today."""
+        last, coordinator = life.record, life.coordinator
+        if last is None or coordinator is None:
+            return self._record(peer, life)
+        live = coordinator.live
+        said = (last.round, last.reachable, last.status, last.run_start)
+        if said != (live.round, life.reach.reachable, live.status, coordinator.run_start):
+            return self._record(peer, life)
+        return last
 
     async def _fetch_founded(self, digest: bytes) -> torch.Tensor | None:
         return self.states.get(digest)
@@ -230,9 +268,11 @@ class SimulatedSwarm:
         for peer in self.peers:
             self._start(peer, peer.life, joins=False)
         try:
-            while waiting := [life for peer in self.peers for life in peer.lives if not life.finished.is_set()]:
-                await _any_finished(waiting)
-                self._raise_failures()
+            while self._running:
+                await self._news.wait()
+                self._news.clear()
+                for task in self._failed:
+                    task.result()
                 await self.mischief.comes_back(everybody_gone=not any(peer.alive for peer in self.peers))
         finally:
             await self._close()
@@ -242,7 +282,16 @@ class SimulatedSwarm:
         context.run(GATE.set, life.gate)
         play = self._join(peer, life) if joins else self._together(peer, life)
         life.task = asyncio.get_running_loop().create_task(play, context=context)
-        life.task.add_done_callback(lambda task: life.finished.set())
+        life.task.add_done_callback(lambda task: self._ended(life, task))
+
+    def _ended(self, life: Life, task: asyncio.Task[None] | None) -> None:
+        """Of itself (`task`), or killed."""
+        if task is not None and not task.cancelled() and task.exception() is not None:
+            self._failed.append(task)
+        if not life.finished.is_set():
+            life.finished.set()
+            self._running -= 1
+        self._news.set()
 
     def kill(self, peer: SimulatedPeer) -> None:
         """The machine is gone in the middle of whatever it does. No-op on a dead one."""
@@ -252,14 +301,14 @@ class SimulatedSwarm:
             self.network.kill(peer.peer_id)
             peer.life.gate.close()
             peer.trainer.kill("killed with its machine")
-            peer.life.finished.set()
+            self._ended(peer.life, None)
 
     def restart(self, peer: SimulatedPeer, *, from_checkpoint: bool) -> None:
         """A killed machine is back. No-op on a living one."""
         if peer.alive:
             return
         if not from_checkpoint:
-            peer.kept.last = None
+            peer.kept.last, peer.kept.group = None, b""
         self._start(peer, self._begin(peer), joins=True)
 
     async def _together(self, peer: SimulatedPeer, life: Life) -> None:
@@ -274,7 +323,15 @@ class SimulatedSwarm:
         await life.directory.announce(self._record(peer, life))
         checkpoints = cast(CheckpointStore, peer.kept)
         state = await obtain_state(
-            RUN, self.layout, checkpoints, life.directory, life.transport, clock, lambda text: None, rng=life.rng
+            RUN,
+            self.layout,
+            checkpoints,
+            life.directory,
+            life.transport,
+            clock,
+            lambda text: None,
+            rng=life.rng,
+            momentum=self.method.topology == "group",
         )
         coordinator = self._coordinator(peer, life, state.outer)
         _journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
@@ -299,18 +356,17 @@ class SimulatedSwarm:
             asyncio.create_task(life.reach.run(view.known)),
             asyncio.create_task(life.amendments.run(life.transport, clock, rng, view.known, every)),
         }
+        waking = waking_of(life, coordinator, view, clock, lambda event: _journal(peer, life, event))
+        life.donor.vouch_for = view.vouch_for
+        if self._stops:
+            background.add(asyncio.create_task(waking.run()))
+        background.add(asyncio.create_task(view.watch.run(life.transport, lambda: view.peers, rng, self._seldom)))
         try:
             await coordinator.run(round_)
         finally:
             for task in background:
                 task.cancel()
             await asyncio.wait(background)
-
-    def _raise_failures(self) -> None:
-        for peer in self.peers:
-            task = peer.life.task
-            if task is not None and task.done() and not task.cancelled():
-                task.result()
 
     async def _close(self) -> None:
         """Let go of every process, dead ones too: they may run again, only to be cancelled, and write nothing."""
@@ -334,13 +390,3 @@ def number_of(peer: PeerId) -> int:
 def _journal(peer: SimulatedPeer, life: Life, event: events.Event) -> None:
     if not life.over:
         peer.journal(event)
-
-
-async def _any_finished(lives: list[Life]) -> None:
-    waits = [asyncio.ensure_future(life.finished.wait()) for life in lives]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.wait(waits)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from peer.daemon.interfaces import Clock, Counters, Evaluation, TrainerInfo, Work, WorkRequest
 from peer.errors import TrainerDied
 from peer.outer.rules import merge_
+from peer.protocol.fitness import margin
 from peer.protocol.layout import Layout
 from peer.protocol.messages import RoundKey
 from peer.trainer.seam import AT_ONCE, Merge
@@ -263,7 +264,11 @@ class VirtualTrainer(ABC):
         """By count, or nearest to the moment; one that has passed is the next."""
         soonest = self._first_after(self._now())
         if request.until is not None:
-            return max(soonest, self._first_after(request.until - self._step_seconds / 2))
+            worked = self._account.tallies[request.key.fragment].steps > 0
+            if not worked and margin(self._step_seconds, request.round_s, worked=False) == 0.0:
+                soonest = max(soonest, self._steps + 1)  # a step longer than a round is begun all the same
+            ahead = margin(self._step_seconds, request.round_s, worked=True)
+            return max(soonest, self._first_after(request.until - ahead))
         assert request.steps is not None
         return max(soonest, self._steps - self._account.since_snapshot + request.steps)
 

@@ -28,6 +28,8 @@ Place = tuple[int, int]
 CODED = {"fp32": 0.0, "fp16": 2**-10, "bf16": 2**-7}
 """What a codec may change of a value, relative to the largest of the payload; others: a whole step of 4 bits."""
 CODED_ELSE = 0.15
+SENT = 16
+"""Rounds for which it is remembered what was sent."""
 SHARE = 2e-3
 """How exactly the share that counts can be told from the integers in the journal."""
 
@@ -61,13 +63,15 @@ class Values:
     shared: dict[Place, dict[PeerId, Shared]] = field(default_factory=dict)
     """What members of groups were given."""
     _works: dict[tuple[int, Place], Work] = field(default_factory=dict)
-    _sent: dict[tuple[PeerId, Place], list[torch.Tensor]] = field(default_factory=dict)
+    _sent: dict[Place, dict[PeerId, list[torch.Tensor]]] = field(default_factory=dict)
+    """Of the last `SENT` rounds: who takes one later than that has something else."""
     _swapped: dict[tuple[int, Place], Swapped] = field(default_factory=dict)
     _held: dict[int, OuterState] = field(default_factory=dict)
     """Copies of the peers' states after their last event."""
     _known: set[bytes] = field(default_factory=set)
     """Digests of all states of a fragment there ever were: of its params, and of params and momentum."""
-    _lives: list[Life] = field(default_factory=list)
+    _lives: dict[int, Life] = field(default_factory=dict)
+    """The ones that are watched, by the number of their peer."""
 
     def __post_init__(self) -> None:
         first = OuterState.fresh(self.swarm.layout, self.swarm.first.clone())
@@ -83,15 +87,16 @@ class Values:
         async def work(request: WorkRequest) -> Work:
             done = await ask(request)
             self._works[peer.number, (done.key.round, done.key.fragment)] = done
+            self._forget(peer, (done.key.round - SENT, done.key.fragment))
             return done
 
         peer.trainer.work = work  # type: ignore[method-assign]
 
     def _watch_life(self, peer: SimulatedPeer) -> None:
         life = peer.life
-        if life.coordinator is None or any(known is life for known in self._lives):
+        if life.coordinator is None or self._lives.get(peer.number) is life:
             return
-        self._lives.append(life)
+        self._lives[peer.number] = life
         topology = life.coordinator._topology
         if isinstance(topology, Pairs):
             self._watch_swaps(peer, topology.swaps)
@@ -103,12 +108,22 @@ class Values:
 
         async def swap(partner: PeerRecord, key: RoundKey, own: torch.Tensor, *others: Any) -> Any:
             place = key.round, key.fragment
-            self._sent.setdefault((peer.peer_id, place), []).append(own.clone())
+            self._remember_sent(peer.peer_id, place, own)
             theirs, report = await ask(partner, key, own, *others)
             self._swapped[peer.number, place] = Swapped(partner.peer_id, theirs.clone())
             return theirs, report
 
         swaps.swap = swap
+
+    def _forget(self, peer: SimulatedPeer, place: Place) -> None:
+        self._works.pop((peer.number, place), None)
+        self._swapped.pop((peer.number, place), None)
+
+    def _remember_sent(self, sender: PeerId, place: Place, own: torch.Tensor) -> None:
+        if place not in self._sent:
+            for old in [old for old in self._sent if old[0] < place[0] - SENT]:
+                del self._sent[old]
+        self._sent.setdefault(place, {}).setdefault(sender, []).append(own.clone())
 
     def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
         ask = group.exchange
@@ -134,7 +149,7 @@ class Values:
         begins = isinstance(event, events.Started | events.TrainingBegan | events.Refounded)
         if begins or peer.number not in self._held:
             self._begins(peer, event)
-        elif isinstance(event, events.RoundEnded | events.Evaluated):
+        elif isinstance(event, events.RoundEnded | events.Evaluated | events.CaughtUp):
             self._moved(peer, event)
 
     def _begins(self, peer: SimulatedPeer, event: events.Event) -> None:
@@ -162,9 +177,9 @@ class Values:
         self._keep(peer)
 
     def _followed(self, event: events.Event, now: bytes) -> bool:
-        """After its last round a member of a group takes over what the others have."""
-        group = self.swarm.method.topology == "group"
-        return group and isinstance(event, events.Evaluated) and now in self._known
+        """Before its first round and after its last a member of a group takes over what others have, and says so."""
+        said = isinstance(event, events.CaughtUp) and event.digest == now.hex()
+        return said and now in self._known
 
     def _stepped(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState, after: OuterState) -> None:
         what, fragment = f"round {event.round} fragment {event.fragment} ({event.outcome})", event.fragment
@@ -192,7 +207,7 @@ class Values:
             swapped = self._swapped[peer.number, place]
             assert swapped.partner == event.partner, (swapped.partner, event.partner)
             theirs = swapped.theirs.clone()
-            if not any(self._decoded(sent, theirs) for sent in self._sent.get((swapped.partner, place), [])):
+            if not any(self._decoded(sent, theirs) for sent in self._sent.get(place, {}).get(swapped.partner, ())):
                 self._tell(peer, f"round {event.round}: what it took of {event.partner} is not what that one sent")
         pair_step(self.swarm.method, made, event.fragment, own, theirs)
         return made

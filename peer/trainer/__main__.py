@@ -3,21 +3,28 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
 
+from peer.laps import Laps
 from peer.trainer.link import Link
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the whole group; the daemon decides
     link = Link(socket.socket(fileno=int(sys.argv[1])))
-    opening = link.inbox.get()
-
+    laps = Laps()
+    gc.disable()  # what an import makes stays: looking through it again and again is a fifth of the time
+    from peer.trainer.model import warm_up
     from peer.trainer.session import serve  # torch: only now that the daemon's end would be noticed
 
-    serve(link, opening)
+    warm_up()
+    gc.freeze()
+    gc.enable()
+    laps.end("torch import")
+    serve(link, link.inbox.get(), laps)  # the daemon starts us early: it may still look for the run
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABL
 
 
 class Child:
-    """Made by `spawn`; at last `end` has to be awaited."""
+    """Made by `spawn`, put to work by `begin`; at last `end` has to be awaited."""
 
     def __init__(
         self,
@@ -45,13 +45,12 @@ class Child:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         log: Path,
-        on_progress: Callable[[Message], None],
     ) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer
         self._log = log
-        self._on_progress = on_progress
+        self._on_progress: Callable[[Message], None] = lambda message: None
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._last_id = 0
         self._last_words = ""
@@ -62,10 +61,11 @@ class Child:
         self._watching = asyncio.create_task(self._watch(), name="trainer-line")
 
     @classmethod
-    async def spawn(cls, folder: Path, opening: Message, threads: int, on_progress: Callable[[Message], None]) -> Child:
-        """Start a fresh interpreter. Raises OSError when that is impossible."""
+    async def spawn(cls, log: Path, threads: int) -> Child:
+        """Start a fresh interpreter, which loads torch and then waits. `log`: what it prints goes there.
+
+        Raises OSError when that is impossible."""
         ours, theirs = socket.socketpair()
-        log = folder / LOG
         try:
             with theirs, log.open("wb") as output:
                 process = await asyncio.create_subprocess_exec(
@@ -80,9 +80,18 @@ class Child:
         except BaseException:
             ours.close()  # a process that did start sees its line end, and ends
             raise
-        child = cls(process, reader, writer, log, on_progress)
-        child._write(opening)
-        return child
+        return cls(process, reader, writer, log)
+
+    def begin(self, opening: Message, on_progress: Callable[[Message], None], log: Path) -> None:
+        """Tell it what it is for. Its log is called `log` from now on; raises OSError when it cannot be."""
+        self._log = self._log.replace(log)
+        self._on_progress = on_progress
+        self._heard_at = asyncio.get_running_loop().time()
+        self._write(opening)
+
+    @property
+    def alive(self) -> bool:
+        return not self._cause
 
     @property
     def pid(self) -> int:

@@ -30,6 +30,13 @@ class TrainerConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of the time the trainer may work."""
+    micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    """Windows that go through the model at once; None: as many as fit."""
+    activation_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Main memory that is free for what a step holds beside the model; None: not known."""
+
+    trail: bool = False
+    """Log which batches are trained on: see `peer.trainer.trail`."""
 
     @property
     def tokens_per_step(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +56,12 @@ class InnerLoop:
         self.params = params.to(device.device, torch.float32, copy=True)
         self._grad = torch.zeros_like(self.params)
         self._model = self._bind()
+        self.micro_batch = config.micro_batch or config.train.batch
+        """Windows that go through the model at once; the gradient of a step is the same up to rounding."""
         self.round = 0
         self.step_in_round = 0
+        self.on_batch: Callable[[int, int, Windows], None] = lambda round_, step, windows: None
+        """Called with each batch before its step: round, step in the round, windows."""
         steps_per_round = config.sync_every / len(layout.fragments)
         self._steps_per_round = steps_per_round if config.clock == "steps" else None
         self.lr_scale = 1.0
@@ -105,7 +110,7 @@ class InnerLoop:
 
     def _next_windows(self) -> Windows:
         config = self._config
-        return draw(
+        windows = draw(
             self._corpus.train,
             context=config.train.context,
             batch=config.train.batch,
@@ -114,17 +119,49 @@ class InnerLoop:
             round_=self.round,
             step=self.step_in_round,
         )
+        self.on_batch(self.round, self.step_in_round, windows)
+        return windows
+
+    @property
+    def device(self) -> torch.device:
+        return self._device.device
+
+    def probe(self, windows: int) -> None:
+        """One forward and backward pass over so many windows; what it leaves is zeroed. Raises torch.OutOfMemoryError
+        on an accelerator whose memory is too small."""
+        try:
+            self._accumulate(np.zeros((windows, self._config.train.context + 1), np.uint8), windows)
+        finally:
+            self._grad.zero_()
+
+    def halve(self) -> None:
+        """Half as many windows at once from now on."""
+        assert self.micro_batch > 1, self.micro_batch
+        self.micro_batch = 1 << ((self.micro_batch - 1).bit_length() - 1)  # stays or becomes a power of two
+        torch.cuda.empty_cache()
 
     def _backward(self, windows: Windows) -> float:
-        """Fill the gradient (times the loss scale); the loss."""
-        self._grad.zero_()
+        """Fill the gradient (times the loss scale); the loss. An accelerator that others fill up meanwhile gets less
+        at once; raises torch.OutOfMemoryError when one window is too much."""
+        while True:
+            self._grad.zero_()
+            try:
+                parts = range(0, len(windows), self.micro_batch)
+                return sum(self._accumulate(windows[at : at + self.micro_batch], len(windows)) for at in parts)
+            except torch.OutOfMemoryError:
+                if self.micro_batch == 1:
+                    raise
+            self.halve()
+
+    def _accumulate(self, windows: Windows, batch: int) -> float:
+        """Add the gradient of these windows' share in the mean over `batch` windows; their share in the loss."""
         inputs, targets = self._tokens(windows)
         device = self._device
         with torch.autocast(device.device.type, device.autocast, enabled=device.autocast is not None):
             logits = self._model(inputs)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten()) * (len(windows) / batch)
         (loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
-        return loss.item()
+        return float(loss.item())
 
     def _tokens(self, windows: Windows) -> tuple[Tensor, Tensor]:
         """(inputs, targets), each [windows, context] int64 on the device."""

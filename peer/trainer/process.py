@@ -37,6 +37,10 @@ class Progress:
     """Of that step, nats a token."""
     tokens_per_s: float = 0.0
     """While it trains, rests of the owner's share included."""
+    step_s: float = math.nan
+    """Median of the last inner steps, rests included; NaN before the first one."""
+    steps: int = 0
+    """Of this process."""
 
 
 class TrainerProcess:
@@ -45,12 +49,14 @@ class TrainerProcess:
 
     folder: holds arena, counters and the process's log; one trainer at a time."""
 
-    def __init__(self, folder: Path, layout: Layout, config: TrainerConfig) -> None:
+    def __init__(self, folder: Path, layout: Layout, config: TrainerConfig, early: Child | None = None) -> None:
+        """`early`: a process started beforehand, ours from now on, that the first `start` puts to work."""
         self._folder = folder.absolute()
         self._layout = layout
         self._config = config
         self._arena: Arena | None = None
         self._child: Child | None = None
+        self._early = early
         self._in_slots = asyncio.Lock()
         self._unmerged = [asyncio.Lock() for _ in layout.fragments]
         """Each held from before a result is copied into its slot until it is merged."""
@@ -79,7 +85,8 @@ class TrainerProcess:
             "folder": str(self._folder),
         }
         try:
-            self._child = await Child.spawn(self._folder, opening, self._config.threads, self._on_progress)
+            self._child = await self._process()
+            self._child.begin(opening, self._on_progress, self._folder / LOG)
         except OSError as error:
             found = f"cannot start the trainer in {self._folder}: {error.strerror}"
             raise HomeUnusable(found, file_advice(error, self._folder / LOG)) from error
@@ -92,6 +99,13 @@ class TrainerProcess:
             await self.stop()
             raise
         return TrainerInfo(**answer)
+
+    async def _process(self) -> Child:
+        """The one started early, if there is one that lives; else a new one. Raises OSError."""
+        early, self._early = self._early, None
+        if early is not None and early.alive:
+            return early
+        return await Child.spawn(self._folder / LOG, self._config.threads)
 
     async def work(self, request: WorkRequest) -> Work:
         """Cancelled, it leaves the trainer held at its next step boundary, so that `save` finds it at rest."""
@@ -107,6 +121,7 @@ class TrainerProcess:
                 hold=request.hold,
                 lr_scale=request.lr_scale,
                 pause_after=request.pause_after,
+                round_s=request.round_s,
             )
         except asyncio.CancelledError:
             self.hold()
@@ -145,6 +160,7 @@ class TrainerProcess:
         return read_counters(self._folder, len(self._layout.fragments))
 
     async def stop(self) -> None:
+        """Within two seconds. One started early and not yet put to work stays."""
         if self._child is not None:
             await self._child.end()
         if self._handovers:
@@ -203,5 +219,4 @@ class TrainerProcess:
         if "note" in message:
             self.on_note(message["note"])
             return
-        round_, step, loss, tokens_per_s = message["progress"]
-        self.progress = Progress(round_, step, loss, tokens_per_s)
+        self.progress = Progress(*message["progress"])

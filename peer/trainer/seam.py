@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,12 +18,17 @@ class TrainerInfo:
     device_reason: str
     """Why this device and precision, for a person to read."""
     tokens_per_step: int
+    micro_batch: int = 0
+    """Windows that go through the model at once; 0: it does not say."""
+    micro_batch_reason: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What each phase of its start took: `torch import`, `waiting for the state`, `data`, `model`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRequest:
     """Train, then snapshot a fragment at a step boundary: after `steps` steps counted from the last snapshot of any
-    fragment (clock in steps), or at the boundary nearest to `until` (seconds since the epoch, raw local clock)."""
+    fragment (clock in steps), or at the boundary nearest to `until` (on the clock of `peer.steady.steady`)."""
 
     key: RoundKey
     steps: int | None
@@ -34,6 +40,9 @@ class WorkRequest:
     pause_after: int | None = None
     """Not held: train on for at most so many inner steps, then wait until the result of this snapshot is applied, or
     `release` says that there will be none. None: never wait."""
+    round_s: float | None = None
+    """With `until`: seconds between two rounds, by which is judged whether one more step is begun
+    (`peer.protocol.fitness.margin`). None: the boundary nearest to `until` is the one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Work:
 class Merge:
     """How the result of an outer step enters the trainer's params: `params <- alpha * params + (1 - alpha) *
     outer_params`, at the first step boundary that is `after_steps` inner steps behind the snapshot, or not before
-    `after` (seconds since the epoch, raw local clock); with neither, or when the trainer is held: at once."""
+    `after` (on the clock of `peer.steady.steady`); with neither, or when the trainer is held: at once."""
 
     alpha: float = 0.0
     after_steps: int | None = None

@@ -16,29 +16,34 @@ import torch
 from safetensors import SafetensorError
 
 from peer.errors import ManifestError, PeerError
+from peer.laps import Laps
+from peer.protocol.fitness import margin
+from peer.steady import steady
 from peer.trainer import saved
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.config import TrainerConfig
 from peer.trainer.corpora import load_corpus
 from peer.trainer.device import choose_device
+from peer.trainer.fitting import fit
 from peer.trainer.link import Link, Message
 from peer.trainer.loop import InnerLoop
 from peer.trainer.model import layout_of
 from peer.trainer.seam import Merge
-from peer.trainer.tally import Account, Tally
+from peer.trainer.tally import Account, Pace, Tally
+from peer.trainer.trail import Trail
 
 PROGRESS_EVERY_S = 0.25
 BYTE_VALUES = 256
 
 
-def serve(link: Link, opening: Message) -> None:
-    """Work until the line ends. What goes wrong is told before the process ends: `refused` for what a person can mend,
-    `dying` for the rest."""
+def serve(link: Link, opening: Message, laps: Laps | None = None) -> None:
+    """Work until the line ends. `laps`: what came before, told with the phases of the start. What goes wrong is told
+    before the process ends: `refused` for what a person can mend, `dying` for the rest."""
     try:
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
         fragments = tuple((first, end) for first, end in opening["fragments"])
-        Session(link, config, fragments, Path(opening["folder"]), opening["tensors"]).run()
+        Session(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps).run()
     except PeerError as error:
         link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
         sys.exit(1)
@@ -58,6 +63,7 @@ class Goal:
     until: float | None
     hold: bool
     pause_after: int | None = None
+    round_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -84,9 +90,11 @@ class Session:
         fragments: tuple[tuple[int, int], ...],
         folder: Path,
         order: Sequence[str] = (),
+        laps: Laps | None = None,
     ) -> None:
         """order: names of the tensors as they lie in the flat vector; none: as the model has them."""
         self._link = link
+        self._laps = laps or Laps()
         self._config = config
         self._folder = folder
         own = layout_of(config.model)
@@ -101,7 +109,7 @@ class Session:
         self._arrivals: list[Arrival] = []
         self._awaited: dict[int, tuple[int, int]] = {}
         """By fragment: the base of a snapshot whose result is waited for, and the steps to go on for meanwhile."""
-        self._step_s = 0.0
+        self._pace = Pace()
         self._tokens_per_s = 0.0
         self._told_at = 0.0
         self._commands: dict[str, Callable[[Message], Message | None]] = {
@@ -141,12 +149,20 @@ class Session:
         if config.model.vocab_size < BYTE_VALUES:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
+        laps = self._laps
+        laps.end("waiting for the state")
         device = choose_device(config.device)
         self._link.send({"note": "reading the data"})
         corpus = load_corpus(config.data, config.data_dir, config.train.context)
+        laps.end("data")
         self._link.send({"note": "building the model"})
         self._loop = InnerLoop(config, self._layout, device, corpus, self._arena.inn)
+        fitted = fit(self._loop, config)
+        laps.end("model")
         self._loop.move_to(message["round"], 0)
+        if config.trail:
+            trail = Trail(self._folder)
+            self._loop.on_batch = lambda *batch: trail.step(self._counters.tokens, *batch)
         resume = message["resume"]
         place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
         if place is not None:
@@ -155,6 +171,7 @@ class Session:
             for fragment in range(len(self._layout.fragments)):
                 self._counters.rebase(fragment, self._counters.tokens)
         info = {"device": str(device.device), "device_reason": device.reason, "tokens_per_step": config.tokens_per_step}
+        info |= {"micro_batch": fitted.micro_batch, "micro_batch_reason": fitted.reason, "seconds": laps.took}
         return {"ok": info}
 
     def _work(self, message: Message) -> None:
@@ -162,7 +179,7 @@ class Session:
         self._end_waiting()
         where = message["round"], message["fragment"]
         rest = message["steps"], message["until"], message["hold"], message["pause_after"]
-        self._goal = Goal(message["id"], *where, *rest)
+        self._goal = Goal(message["id"], *where, *rest, message.get("round_s"))
         self._running = True
         self._loop.lr_scale = message["lr_scale"]
         if message["round"] > self._loop.round:
@@ -217,14 +234,16 @@ class Session:
             self._end_waiting()
 
     def _reached(self, goal: Goal) -> bool:
-        """Whether this boundary is the one: by count, or nearer to the moment than the next one would be."""
+        """Whether this boundary is the one: by count, or because one more step would end too late."""
         if goal.steps is not None:
             return self._account.since_snapshot >= goal.steps
         return self._time_left(goal) <= 0
 
     def _time_left(self, goal: Goal) -> float:
+        """Until no further step is begun."""
         assert goal.until is not None
-        return goal.until - self._step_s / 2 - time.time()
+        worked = self._account.tallies[goal.fragment].steps > 0
+        return goal.until - margin(self._pace.step_s, goal.round_s, worked) - steady()
 
     def _step(self) -> float:
         """One inner step; its seconds."""
@@ -235,7 +254,7 @@ class Session:
         self._counters.stepped(tokens, took)
         self._account.worked(Tally(1, loss is None, loss or 0.0, took))
         seconds = took / 1e9
-        self._step_s = _smooth(self._step_s, seconds)
+        self._pace.took(seconds)
         self._tokens_per_s = _smooth(self._tokens_per_s, tokens * self._config.speed / seconds)
         self._tell(loss)
         return seconds
@@ -245,7 +264,8 @@ class Session:
         if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
             self._told_at = now
             place = [self._loop.round, self._loop.step_in_round]
-            self._link.send({"progress": [*place, loss, self._tokens_per_s]})
+            step_s = self._pace.step_s / self._config.speed
+            self._link.send({"progress": [*place, loss, self._tokens_per_s, step_s, self._pace.steps]})
 
     def _rest(self, worked_s: float) -> None:
         """Leave the machine to its owner for their share of the time. Commands are taken meanwhile, and what falls due
@@ -258,7 +278,7 @@ class Session:
 
     def _until_due(self) -> float:
         """Seconds until a snapshot or merge falls due by the clock."""
-        moments = [arrival.merge.after - time.time() for arrival in self._arrivals if arrival.merge.after is not None]
+        moments = [arrival.merge.after - steady() for arrival in self._arrivals if arrival.merge.after is not None]
         if self._goal is not None and self._goal.until is not None:
             moments.append(self._time_left(self._goal))
         return min(moments, default=math.inf)
@@ -302,7 +322,7 @@ class Session:
 
     def _ripe(self, arrival: Arrival) -> bool:
         merge = arrival.merge
-        if merge.after is not None and time.time() < merge.after:
+        if merge.after is not None and steady() < merge.after:
             return False
         return self._account.steps_since(arrival.fragment, arrival.base) >= (merge.after_steps or 0)
 

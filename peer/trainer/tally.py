@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,27 @@ class Tally:
             self.loss_sum - part.loss_sum,
             self.nanoseconds - part.nanoseconds,
         )
+
+
+RECENT = 9
+"""Steps that the expectation of the next one is made from."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long an inner step takes here: the median of the last few, so that one that something else on this machine
+    held up changes little."""
+
+    steps: int = 0
+    """Of this process."""
+    step_s: float = 0.0
+    """Seconds; 0 before the first one."""
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def took(self, seconds: float) -> None:
+        self.steps += 1
+        self._recent.append(seconds)
+        self.step_s = statistics.median(self._recent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,19 +278,23 @@ class Refusal(_message.Message):
 
     CODE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     """stable: wrong_run, wire_version, layout, clock, bad_proof, no_token, busy, ..."""
     reason: _builtins.str
     """for a person"""
+    eta_s: _builtins.float
+    """with busy: seconds until asking again makes sense; 0: not known"""
     def __init__(
         self,
         *,
         code: _builtins.str = ...,
         reason: _builtins.str = ...,
+        eta_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "eta_s", b"eta_s", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -410,6 +414,54 @@ class ProbeReply(_message.Message):
 Global___ProbeReply: _TypeAlias = ProbeReply  # noqa: Y015
 
 @_typing.final
+class VouchRequest(_message.Message):
+    """This peer does not answer me: do you reach it?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ABOUT_FIELD_NUMBER: _builtins.int
+    about: _builtins.str
+    """peer id"""
+    def __init__(
+        self,
+        *,
+        about: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VouchRequest: _TypeAlias = VouchRequest  # noqa: Y015
+
+@_typing.final
+class VouchReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    REACHES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    known: _builtins.bool
+    """false: I cannot say, or was asked too often; reason says why"""
+    reaches: _builtins.bool
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        known: _builtins.bool = ...,
+        reaches: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known", "reaches", b"reaches", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VouchReply: _TypeAlias = VouchReply  # noqa: Y015
+
+@_typing.final
 class AmendmentsRequest(_message.Message):
     """What I lack of the operator's amendments, behind the `held` I have; the last of them has this digest."""
 
@@ -519,14 +571,25 @@ Global___ManifestReply: _TypeAlias = ManifestReply  # noqa: Y015
 
 @_typing.final
 class StateRequest(_message.Message):
+    """Which snapshot would you give me?"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    FRESH_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    fresh: _builtins.bool
+    """donors of a group differ: if your state has moved on since your last snapshot, make a new one"""
+    wanted: _builtins.str
+    """the snapshot that I have pieces of, if you still keep it; may be empty"""
     def __init__(
         self,
+        *,
+        fresh: _builtins.bool = ...,
+        wanted: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -544,7 +607,9 @@ class StateReply(_message.Message):
     round: _builtins.int
     layout_digest: _builtins.bytes
     @_builtins.property
-    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatePiece]: ...
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatePiece]:
+        """outer_params, and in groups outer_momentum after it, cut alike"""
+
     def __init__(
         self,
         *,
@@ -601,6 +666,10 @@ class SwapOpen(_message.Message):
     NBYTES_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    WORKED_FIELD_NUMBER: _builtins.int
+    RATE_OUT_FIELD_NUMBER: _builtins.int
+    RATE_IN_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     codec: _builtins.str
@@ -609,6 +678,16 @@ class SwapOpen(_message.Message):
     """bytes/s the sender of this message is willing to receive; 0: no cap"""
     part: _builtins.int
     """of an exchange that takes several swaps"""
+    ready: _builtins.float
+    """What the sender tells of itself, so that both can see who is slow (peer/protocol/diagnosis.py). 0: not known.
+    when its work was done, run time
+    """
+    worked: _builtins.float
+    """how long it was not ready by its own doing, seconds"""
+    rate_out: _builtins.float
+    """median rate at which it sends, bytes/s"""
+    rate_in: _builtins.float
+    """and receives"""
     def __init__(
         self,
         *,
@@ -618,10 +697,14 @@ class SwapOpen(_message.Message):
         nbytes: _builtins.int = ...,
         max_rate: _builtins.float = ...,
         part: _builtins.int = ...,
+        ready: _builtins.float = ...,
+        worked: _builtins.float = ...,
+        rate_out: _builtins.float = ...,
+        rate_in: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "worked", b"worked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -664,14 +747,22 @@ class JoinRoundRequest(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     UNDIALABLE_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
+    GIVEN_ROSTER_FIELD_NUMBER: _builtins.int
+    GIVEN_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     undialable: _builtins.bool
     """the sender only dials out: it owns no shard"""
     wait_s: _builtins.float
     """how long this call may be held"""
+    given_roster: _builtins.bytes
+    """name of the fragment's last round in which the sender was given results; empty: none"""
     @_builtins.property
     def base(self) -> Global___GroupBase: ...
+    @_builtins.property
+    def given(self) -> _containers.RepeatedCompositeFieldContainer[Global___Voucher]:
+        """what it was given there, by shard, ascending"""
+
     def __init__(
         self,
         *,
@@ -680,14 +771,45 @@ class JoinRoundRequest(_message.Message):
         base: Global___GroupBase | None = ...,
         undialable: _builtins.bool = ...,
         wait_s: _builtins.float = ...,
+        given_roster: _builtins.bytes = ...,
+        given: _abc.Iterable[Global___Voucher] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "fragment", b"fragment", "round", b"round", "undialable", b"undialable", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "fragment", b"fragment", "given", b"given", "given_roster", b"given_roster", "round", b"round", "undialable", b"undialable", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinRoundRequest: _TypeAlias = JoinRoundRequest  # noqa: Y015
+
+@_typing.final
+class Voucher(_message.Message):
+    """The owner of a shard signed what it gave."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    digest: _builtins.bytes
+    """BLAKE3 of the contributors (their number and indices, 2 bytes each, big endian) + result"""
+    signature: _builtins.bytes
+    """Ed25519 over "peer roster v1\\0" + "shard result v1\\0" + roster + shard (2 bytes) + digest"""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "shard", b"shard", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Voucher: _TypeAlias = Voucher  # noqa: Y015
 
 @_typing.final
 class GroupBase(_message.Message):
@@ -806,12 +928,15 @@ class ContributeReply(_message.Message):
 
     STEP_FIELD_NUMBER: _builtins.int
     NBYTES_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     NAMED_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
     step: _builtins.str
     """send, wait, result"""
     nbytes: _builtins.int
     """of the result"""
+    signature: _builtins.bytes
+    """with `result`: that of a Voucher"""
     max_rate: _builtins.float
     @_builtins.property
     def named(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -822,12 +947,13 @@ class ContributeReply(_message.Message):
         *,
         step: _builtins.str = ...,
         nbytes: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
         named: _abc.Iterable[_builtins.int] | None = ...,
         max_rate: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_rate", b"max_rate", "named", b"named", "nbytes", b"nbytes", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_rate", b"max_rate", "named", b"named", "nbytes", b"nbytes", "signature", b"signature", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

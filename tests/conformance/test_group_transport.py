@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from peer.daemon.clock import WallClock
 from peer.daemon.conduct import Conduct
 from peer.daemon.group import Group
 from peer.daemon.grouping import GroupAround
+from peer.daemon.watch import Watch
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.net import groups
@@ -357,8 +358,9 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
 @dataclass
 class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
-    banned: Callable[[PeerId], bool] = lambda peer: False
+    banned: Callable[[], Container[PeerId]] = frozenset
     reachable: bool = True
+    watch: Watch = field(default_factory=lambda: Watch(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:

@@ -17,7 +17,9 @@ from peer.state.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 RUN, LAYOUT = b"r" * 32, b"l" * 32
 FACTS = {"round": 3, "tokens": 10**21, "peer_id": "p", "seconds": 0.1, "nested": {"a": [1, None]}}
 
-STORES: dict[str, Callable[[Path], CheckpointStore]] = {"local": lambda folder: CheckpointStore(folder / "checkpoints")}
+STORES: dict[str, Callable[[Path], CheckpointStore]] = {
+    "local": lambda folder: CheckpointStore(folder / "checkpoints", keep=2)
+}
 
 
 @pytest.fixture(params=STORES)

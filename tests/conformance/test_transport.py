@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from peer.protocol.messages import (
     RunId,
     StateIndex,
     Status,
+    SwapReport,
+    Told,
     Verdict,
 )
 from peer.protocol.payload import BufferSink, BytesSource
@@ -47,6 +49,8 @@ class Owner:
     pieces: list[bytes] = field(default_factory=list)
     offers: list[tuple[PeerId, Offer]] = field(default_factory=list)
     met: list[PeerRecord] = field(default_factory=list)
+    known: dict[PeerId, tuple[PeerRecord | None, float | None]] = field(default_factory=dict)
+    """Whom it can be asked about."""
 
     def on_hello(self, record: PeerRecord) -> None:
         self.met.append(record)
@@ -58,13 +62,16 @@ class Owner:
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return self.swap_answer
 
+    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        return self.known.get(about, (None, None))
+
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [(b"%d" % number, head) for number in range(held, 3)]
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         return self.held
 
-    def on_state(self) -> StateIndex | None:
+    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
         return self.index
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
@@ -151,6 +158,23 @@ async def swap_both(
         return_exceptions=True,
     )
     return results[0], results[1], low_sink, high_sink
+
+
+@scenario
+async def test_each_side_hears_what_the_other_tells_of_itself(low: End, high: End) -> None:
+    ours, theirs = Told(1000.0, 20.5, 3e6, 0.0), Told(1012.0, 32.5, 0.0, 7e5)
+
+    async def swap(me: End, other: End, told: Told | None, round_: int, dial: bool) -> SwapReport:
+        key = RoundKey(round_, 0)
+        return await me.transport.swap(other.record, key, BytesSource(b"1234"), BufferSink(4), TIMEOUT, dial, told)
+
+    one, other = await asyncio.gather(swap(low, high, ours, 0, True), swap(high, low, theirs, 0, False))
+    assert (one.told, other.told) == (theirs, ours)
+    absurd = replace(theirs, rate_in=1e300)
+    one, other = await asyncio.gather(swap(low, high, ours, 1, True), swap(high, low, absurd, 1, False))
+    assert (one.told, other.told) == (None, ours)
+    one, other = await asyncio.gather(swap(low, high, ours, 2, True), swap(high, low, None, 2, False))
+    assert (one.told, other.told) == (None, None)
 
 
 @scenario
@@ -301,3 +325,27 @@ async def test_state_comes_in_verified_pieces(low: End, high: End) -> None:
     with pytest.raises(PartnerRefused) as gone:
         await low.transport.fetch_piece(high.record, index, 2, TIMEOUT)
     assert gone.value.code == "gone"
+
+
+def test_a_peer_says_whether_it_reaches_another_that_does_not_answer_us(make: Any) -> None:
+    async def main() -> None:
+        network = Network(link=Link("near", 100e6, 100e6, 0.0005))
+        witness, third, dead, *askers = [await make(network) for _ in range(6)]
+        await dead.close()
+        about = [end.record.peer_id for end in (third, dead)]
+        witness.owner.known = {end.record.peer_id: (end.record, 100.0) for end in (third, dead)}
+        try:
+            reached = await askers[0].transport.vouch(witness.record, about[0], TIMEOUT)
+            assert reached.reaches is True, reached
+            gone = await askers[1].transport.vouch(witness.record, about[1], TIMEOUT)
+            assert gone.reaches is False, gone
+            assert gone.reason
+            unknown = await askers[2].transport.vouch(witness.record, PeerId("12D3KooWnobody"), TIMEOUT)
+            assert unknown.reaches is None, unknown
+            with pytest.raises(PartnerLost):
+                await askers[0].transport.vouch(dead.record, about[0], TIMEOUT)
+        finally:
+            for end in (witness, third, *askers):
+                await end.close()
+
+    asyncio.run(main())

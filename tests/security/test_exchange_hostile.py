@@ -45,7 +45,7 @@ class Owner:
     def on_manifest(self) -> None:
         self.calls += 1
 
-    def on_state(self) -> None:
+    def on_state(self, fresh: bool = False, wanted: str = "") -> None:
         self.calls += 1
 
     def on_piece(self, snapshot: str, piece: int) -> None:

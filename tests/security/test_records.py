@@ -14,6 +14,7 @@ from peer.net.directory import validator
 from peer.net.directory.keys import bucket_key, slot
 from peer.net.directory.record import DOMAIN, BadRecord, open_record, seal, unseal
 from peer.net.directory.validator import RecordGate, dht_expiry
+from peer.protocol.buckets import MAX_DEPTH, places_of
 from peer.protocol.messages import MAX_RECORD_BYTES, PeerId, PeerRecord, RunId, Status
 from peer.v1 import exchange_pb2 as pb
 
@@ -150,6 +151,11 @@ def entry(rec: PeerRecord, owner: Identity = OWNER) -> tuple[bytes, bytes, bytes
     return slot(bucket_key(rec.run_id)), packed(owner.public_key), packed(seal(rec, owner)), dht_expiry(rec)
 
 
+def _beside(bits: str) -> str:
+    """The bucket of the others."""
+    return bits[:-1] + "10"[int(bits[-1])]
+
+
 def gate(now: float = NOW) -> RecordGate:
     return RecordGate(lambda: now)
 
@@ -160,13 +166,21 @@ def test_the_gate_admits_an_honest_entry_again_and_again() -> None:
     assert not door.refused
 
 
+def test_the_gate_admits_a_peer_in_its_own_buckets() -> None:
+    _, subkey, value, expiry = entry(record())
+    door = gate()
+    own = [slot(bucket_key(RUN, bits)) for bits in places_of(PeerId(OWNER.peer_id))]
+    assert [door.admit(key, subkey, value, expiry) for key in own] == [True] * (MAX_DEPTH + 1)
+
+
 def test_the_gate_refuses_an_entry_in_the_wrong_place() -> None:
     key, subkey, value, expiry = entry(record())
     other = Identity.generate()
     wrong: list[tuple[bytes, bytes, bytes, Any]] = [
         (slot(b"anything else"), subkey, value, expiry),
         (slot(bucket_key(RunId(b"x" * 32))), subkey, value, expiry),
-        (slot(bucket_key(RUN, "0")), subkey, value, expiry),
+        (slot(bucket_key(RUN, _beside(places_of(PeerId(OWNER.peer_id))[1]))), subkey, value, expiry),
+        (slot(bucket_key(RUN, _beside(places_of(PeerId(OWNER.peer_id))[-1]))), subkey, value, expiry),
         (key, packed(other.public_key), value, expiry),
         (key, OWNER.public_key, value, expiry),
         (key, b"\xc0", value, expiry),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from peer.codec.every import EVERY
 from peer.daemon.conduct import Conduct
 from peer.daemon.group import Averaged, Group
 from peer.daemon.grouping import GroupAround
+from peer.daemon.watch import Watch
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.identity import Identity
 from peer.net.seal import KeySeal
@@ -48,8 +49,9 @@ class Eyes:
     """Whom a member sees."""
 
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
-    banned: Callable[[PeerId], bool] = lambda peer: False
+    banned: Callable[[], Container[PeerId]] = frozenset
     reachable: bool = True
+    watch: Watch = field(default_factory=lambda: Watch(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:

@@ -1,5 +1,5 @@
-"""The real directory: signed records in a hivemind DHT. See `keys.py` for where they lie, `validator.py` for what a
-node admits, `helper.py` for how it stays joined."""
+"""The real directory: signed records in a hivemind DHT. See `keys.py` and `peer.protocol.buckets` for where they lie,
+`validator.py` for what a node admits, `helper.py` for how it stays joined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from peer.net.directory.keys import bucket_key
 from peer.net.directory.p2pd import LOST, Limits, Node, NodeOptions
 from peer.net.directory.record import BadRecord, seal
 from peer.net.directory.validator import RecordGate, dht_expiry
-from peer.net.directory.view import View
+from peer.net.directory.view import View, live_record
+from peer.protocol.buckets import Buckets
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
 LOOK_S = 5.0
@@ -50,7 +51,8 @@ class DhtDirectory:
         pace: Pace,
     ) -> None:
         self._identity, self._run_id, self._now = identity, run_id, now
-        self._key = bucket_key(run_id)
+        self._buckets = Buckets(PeerId(identity.peer_id))
+        self._looking = asyncio.Lock()
         self._own: PeerRecord | None = None
         self._view = View(run_id, PeerId(identity.peer_id))
         self._gate = RecordGate(now)
@@ -101,20 +103,45 @@ class DhtDirectory:
         if self._helper.node is not None:
             await self._store(self._helper.node, farewell, WITHDRAW_S)
 
+    def read_everybody(self) -> None:
+        """From here on see all peers of the run, as groups need it: their records are never spread over buckets."""
+        self._buckets.everybody = True
+
     async def peers(self) -> list[PeerRecord]:
-        """The live records of this run but our own, ordered by peer id. Within `LOOK_S`; when the look fails, what is
-        known from earlier ones and has not expired; while we cannot look at all, what had not when that began."""
+        """The live records of this run but our own, ordered by peer id; in a large run of those whose buckets we looked
+        into lately. Within `LOOK_S`; when the look fails, what is known from earlier ones and has not expired; while we
+        cannot look at all, what had not when that began."""
         node = self._helper.node
         if node is not None:
+            moved = False
             try:
-                async with asyncio.timeout(LOOK_S):
-                    found = await node.find(self._key)
+                async with asyncio.timeout(LOOK_S), self._looking:
+                    moved = await self._look(node)
             except LOST as error:
                 log.info("a look into the directory failed: %r", error)
-            else:
-                for raw in found:
-                    self._view.take(raw, self._now())
+            if moved:
+                await self._publish(node)
         return self._known(self._now())
+
+    async def _look(self, node: Node) -> bool:
+        """Read the buckets of this round; whether our own is another one now."""
+        buckets, round_ = self._buckets, self._own.round if self._own is not None else 0
+        found = await self._read(node, buckets.reads(round_))
+        if more := buckets.more(round_, found):
+            found |= await self._read(node, more)
+        return buckets.saw(found, self._now())
+
+    async def _read(self, node: Node, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
+        """Who is live in each of these buckets; the view takes what it finds."""
+        there: dict[str, set[PeerId]] = {}
+        keys = [bucket_key(self._run_id, bits) for bits in wanted]
+        for bits, found in zip(wanted, await node.find_in(keys), strict=True):
+            now = self._now()
+            for raw in found:
+                self._view.take(raw, now)
+            live = (live_record(raw, self._run_id, now) for raw in found)
+            there[bits] = {record.peer_id for record in live if record is not None}
+        return there
 
     def _known(self, now: float) -> list[PeerRecord]:
         lost_at = self._helper.lost_at
@@ -180,6 +207,7 @@ class DhtDirectory:
         raw = seal(record, self._identity)
         try:
             async with asyncio.timeout(timeout_s):
-                await node.store(self._key, self._identity.public_key, raw, dht_expiry(record))
+                keys = [bucket_key(self._run_id, bits) for bits in self._buckets.places(self._now())]
+                await node.store_in(keys, self._identity.public_key, raw, dht_expiry(record))
         except LOST as error:
             log.info("could not publish our record: %r", error)

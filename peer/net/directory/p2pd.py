@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 import warnings
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -16,17 +15,22 @@ from peer.net.directory.contact import knock, why_not
 from peer.net.directory.ending import open_files, resident_bytes
 from peer.net.directory.process import LOST, Limits, NodeOptions, Process, failed, start_process, stop
 from peer.net.directory.validator import RecordGate
+from peer.steady import steady_time
 
 with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.script, which torch deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
-    from hivemind.dht import DHTNode
+    from hivemind.dht import DHTNode, node, protocol, routing
     from hivemind.dht.routing import DHTID
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import P2PHandlerError, PeerID
     from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
     from hivemind.proto import dht_pb2, p2pd_pb2
+    from hivemind.utils import timed_storage
     from hivemind.utils.multiaddr import Multiaddr
+
+for _module in (node, protocol, routing, timed_storage):
+    _module.get_dht_time = steady_time  # theirs is the wall clock: when it jumps, every record would expire at once
 
 __all__ = ["LOST", "DictionaryDHTValue", "Limits", "Node", "NodeOptions"]
 
@@ -154,10 +158,10 @@ class Node:
 
     async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
         """Best effort. hivemind's own ping compares too, but keeps the numbers to itself."""
-        before = time.time()
+        before = steady_time()
         with contextlib.suppress(P2PHandlerError, *LOST):
             answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
-            _note(self.clock_offsets, peer_id, answer.dht_time - (before + time.time()) / 2)
+            _note(self.clock_offsets, peer_id, answer.dht_time - (before + steady_time()) / 2)
 
     def open_files(self) -> int:
         """Files and sockets that the process holds open."""
@@ -184,14 +188,21 @@ class Node:
         ok: bool = await self._search(self._dht.store(key, value, expiry, subkey=subkey, exclude_self=others_only))
         return ok
 
+    async def store_in(self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
+        """`store` under each of some keys."""
+        count = len(keys)
+        await self._search(self._dht.store_many(list(keys), [value] * count, expiry, subkeys=[subkey] * count))
+
     async def find(self, key: bytes) -> list[bytes]:
         """The values of all entries under `key` that can be found, this node's own included."""
+        return (await self.find_in([key]))[0]
+
+    async def find_in(self, keys: Sequence[bytes]) -> list[list[bytes]]:
+        """`find` under each of some keys, in their order."""
         # NaN: nothing is recent enough to end the search early. hivemind's `latest` asks for an expiry of infinity, and
         # a hostile node that claims to have just that would be the only one asked.
-        found = (await self._search(self._dht.get_many([key], sufficient_expiration_time=math.nan)))[key]
-        if found is None or not isinstance(found.value, dict):
-            return []
-        return [entry.value for entry in found.value.values() if isinstance(entry.value, bytes)]
+        found = await self._search(self._dht.get_many(list(keys), sufficient_expiration_time=math.nan))
+        return [_values(found[key]) for key in keys]
 
     async def close(self, at_once: bool = False) -> None:
         """End process and node and wait for all they left behind; within a few seconds. Never raises. `at_once`: do not
@@ -231,6 +242,12 @@ class Node:
         if answer.type == p2pd_pb2.Response.ERROR:
             raise ConnectionError(answer.error.msg)
         return answer
+
+
+def _values(found: Any) -> list[bytes]:
+    if found is None or not isinstance(found.value, dict):
+        return []
+    return [entry.value for entry in found.value.values() if isinstance(entry.value, bytes)]
 
 
 def _full_addresses(peer_id: bytes, maddrs: Sequence[bytes]) -> list[str]:

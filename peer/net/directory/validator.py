@@ -1,10 +1,11 @@
 """The gate of a DHT node: what it is willing to store for others, and to believe of their answers.
 
-The network is strict. There is one kind of entry: under the key of a run (`keys.py`), subkey the raw 32-byte public key
-of a peer, value the record which that key signed. The DHT itself stores nothing else. An entry lives in the DHT until
-`dht_expiry` of its record, to the bit: the DHT keeps the entry that expires last, so among the records of a peer the
-one issued last wins, and nobody can replay an old record under a longer life, because the time is part of what is
-signed. The run may be any: runs may share a DHT, and a node that refused another run's records would lose them.
+The network is strict. There is one kind of entry: under a key of the run and its peer (`keys.py`), subkey the raw
+32-byte public key of the peer, value the record which that key signed. The DHT itself stores nothing else. An entry
+lives in the DHT until `dht_expiry` of its record, to the bit: the DHT keeps the entry that expires last, so among the
+records of a peer the one issued last wins, and nobody can replay an old record under a longer life, because the time is
+part of what is signed. The run may be any: runs may share a DHT, and a node that refused another run's records would
+lose them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 
 from peer.identity import public_key_of
-from peer.net.directory.keys import bucket_key, slot
+from peer.net.directory.keys import slots_of
 from peer.net.directory.record import BadRecord, check_issued, unseal
 from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerRecord
 
 MAX_ENTRIES = 4096
-"""Peers whose entries a node holds at once: 8 MiB at the very most."""
+"""A node holds at once, at most two of one honest peer: 8 MiB at the very most."""
+_key_of = lru_cache(maxsize=4096)(public_key_of)  # it comes back with every look, from every node that stores it
 _BIN8, _BIN16 = b"\xc4", b"\xc5"  # how MessagePack marks bytes of up to 255 and up to 65535
 
 
@@ -51,10 +54,10 @@ class RecordGate:
 
     def _check(self, key_slot: bytes, subkey: bytes, value: bytes, expiry: float) -> None:
         record = unseal(_unpack(value))
-        public_key = public_key_of(record.peer_id)
+        public_key = _key_of(record.peer_id)
         if _unpack(subkey) != public_key:
             raise BadRecord("layout", "the subkey is not the key that signed the record")
-        if key_slot != slot(bucket_key(record.run_id)):
+        if key_slot not in slots_of(record.run_id, record.peer_id):
             raise BadRecord("layout", "does not belong under this key")
         if not isinstance(expiry, float) or not math.isfinite(expiry) or expiry != dht_expiry(record):
             raise BadRecord("layout", "the DHT's expiry is not that of the record")
@@ -66,7 +69,7 @@ class RecordGate:
             horizon = self._now() - MAX_RECORD_TTL_S
             self._issued = {known: at for known, at in self._issued.items() if at > horizon}
             if len(self._issued) >= MAX_ENTRIES:
-                raise BadRecord("full", f"this node holds the records of {MAX_ENTRIES} peers already")
+                raise BadRecord("full", f"this node holds {MAX_ENTRIES} records already")
         if self._issued.get(owner, -math.inf) > issued_at:
             raise BadRecord("stale", "a later record of this peer is known")
         self._issued[owner] = issued_at

@@ -58,3 +58,13 @@ class View:
         self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
         self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
         self._order = None
+
+
+def live_record(found: bytes | PeerRecord, run_id: RunId, now: float) -> PeerRecord | None:
+    """A record that counts right now: good, of this run, not expired, not leaving. None: it does not."""
+    try:
+        record = unseal(found) if isinstance(found, bytes) else found
+        check_current(record, run_id, now)
+    except BadRecord:
+        return None
+    return record if record.expires_at > now and record.status is not Status.LEAVING else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,21 +22,21 @@ TICKET = Ticket(b"r" * 32, (PEERS[0],)).encode()
 
 def options_of(monkeypatch: pytest.MonkeyPatch, *arguments: str, env: dict[str, str] | None = None) -> Any:
     """What `peer join TICKET …` would run a daemon with."""
-    from peer.daemon import peer as daemon
-
     seen: list[Any] = []
 
-    async def run_peer(options: Any, say: Any) -> int:
+    @contextlib.asynccontextmanager
+    async def early_trainer(folder: Path, threads: int) -> AsyncIterator[None]:
+        yield None
+
+    async def run_peer(options: Any, *more: Any) -> int:
+        seen.append(options)
         return 0
 
     def run_daemon(main: Coroutine[Any, Any, int]) -> None:
-        main.close()
+        assert asyncio.run(main) == 0
 
-    def capture(options: Any, say: Any) -> Coroutine[Any, Any, int]:
-        seen.append(options)
-        return run_peer(options, say)
-
-    monkeypatch.setattr(daemon, "run_peer", capture)
+    monkeypatch.setattr("peer.daemon.peer.run_peer", run_peer)
+    monkeypatch.setattr("peer.trainer.early.early_trainer", early_trainer)
     monkeypatch.setattr("peer.cli.run.run_daemon", run_daemon)
     result = CliRunner(env=env).invoke(peer, ["join", TICKET, *arguments])
     assert result.exit_code == 0, result.output

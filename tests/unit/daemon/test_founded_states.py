@@ -28,14 +28,17 @@ class Counting(Donor):
         self.pieces = 0
         self.give(OuterState.fresh(LAYOUT, params.clone()), lambda: 0, VirtualClock().now)
 
+    def give(self, outer: OuterState, *rest: Any, **more: Any) -> None:
+        self.outer = outer
+        super().give(outer, *rest, **more)
+
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         self.pieces += 1
         return super().on_piece(snapshot, piece)
 
-    def on_state(self) -> StateIndex | None:
-        assert self._outer is not None
-        self.give(self._outer, lambda: 0, VirtualClock().now)  # a new snapshot each time
-        return super().on_state()
+    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
+        self.give(self.outer, lambda: 0, VirtualClock().now)  # a new snapshot each time
+        return super().on_state(fresh, wanted)
 
 
 class Nodes:

@@ -20,6 +20,9 @@ TIMEOUT = 10.0
 
 
 class Other(Donor):
+    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        return None, None
+
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [(b"why", b"signed")]
 

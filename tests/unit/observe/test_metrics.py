@@ -36,12 +36,15 @@ STATUS: dict[str, Any] = {
     "round": 9,
     "next_due_in_s": 4.5,
     "rounds": {"due": 8, "exchanged": 6, "solo": 2},
+    "diagnosis": [{"what": "slow_uplink", "who": "you", "number": 0.8, "unit": "Mbit/s", "why": "your uplink"}],
+    "exchanging": {"sent": 1e5, "received": 6e5, "late_s": 1.5},
     "bytes_sent": 10,
     "bytes_received": 20,
     "caps": {"sent": 125000.0, "received": None},
     "peers": [{"status": "training", "reachable": True}, {"status": "joining", "reachable": False}],
     "reachable": {"value": False, "why": ""},
     "neighbours": 3,
+    "membership": {"suspected_count": 2, "out_count": 1},
     "directory": {"state": "alone", "losses": 2},
     "refusal_counts": {"clock": 4},
     "clock_correction_s": -0.25,
@@ -161,6 +164,8 @@ def test_values_are_those_of_the_facts() -> None:
         ("peer_refusals_total", {"code": "clock"}, 4),
         ("peer_refusals_total", {"code": "other"}, 0),
         ("peer_clock_correction_seconds", {}, -0.25),
+        ("peer_membership_suspected", {}, 2),
+        ("peer_membership_out", {}, 1),
         ("peer_checkpoint_age_seconds", {}, 3),
         ("peer_process_resident_memory_bytes", {"process": "p2pd"}, 4096),
         ("peer_event_loop_lag_seconds", {}, 0.02),
@@ -253,3 +258,11 @@ def test_the_age_of_a_checkpoint_counts_from_its_event_and_is_absent_before() ->
     report = tally.report(14.0)
     assert report["checkpoint"] == {"seconds": 2.0, "bytes": 5, "age_s": 4.0}
     assert (report["checkpoints"], report["checkpoint_failures"]) == (1, 1)
+
+
+def test_findings_are_counted_by_what_and_nothing_is_none() -> None:
+    metric = next(metric for metric in METRICS if metric.name == "peer_diagnosis_findings")
+    counts = seen(STATUS)["found"]
+    assert {what: counts[what] for what in metric.values if counts[what]} == {"slow_uplink": 1}
+    nothing = {"what": "nothing", "who": "", "number": 12, "unit": "exchanges", "why": "nothing unusual"}
+    assert not any(seen(STATUS | {"diagnosis": [nothing]})["found"][what] for what in metric.values)

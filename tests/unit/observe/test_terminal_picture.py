@@ -198,3 +198,9 @@ def test_history_takes_each_step_once_and_is_bounded() -> None:
     for step in range(MAX_LOSSES + 100):
         history.add(TRAINING | {"steps": step}, float(step))
     assert len(history.losses) == MAX_LOSSES
+
+
+def test_who_is_slow_is_shown_with_the_number() -> None:
+    why = "your uplink: 0.8 Mbit/s; the same partners get 5.2 in the median"
+    finding = {"what": "slow_uplink", "who": "you", "number": 0.8, "unit": "Mbit/s", "why": why}
+    assert any(why in line for line in drawn(TRAINING | {"diagnosis": [finding]}, 100))

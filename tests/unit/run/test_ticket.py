@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.errors import TicketError
-from peer.identity import Identity
 from peer.run.ticket import MAX_ADDRESSES, Ticket
 
-PEER = Identity.generate().peer_id
+PEER = "12D3KooWRvWgizyF4VPDNkpcjwBiCWfXMfZQzZWK5zSikVSJT3EW"
 ALPHABET = string.ascii_lowercase + "234567"
 HOSTS = st.one_of(
     st.ip_addresses(v=4).map(lambda ip: f"/ip4/{ip}"),

@@ -1,23 +1,35 @@
 import asyncio
 import dataclasses
 import math
+from concurrent.futures import Future
 
 import pytest
 import torch
 from blake3 import blake3
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.outer.state import OuterState
 from peer.protocol import layout as layouts
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
-from peer.state.snapshot import HOLD_S, SnapshotShelf, StateSnapshot, TransferDeadline, fetch_state
+from peer.state.snapshot import (
+    HOLD_S,
+    SnapshotShelf,
+    StateSnapshot,
+    TransferDeadline,
+    check_index,
+    copy_of,
+    fetch_state,
+    mark_of,
+)
 
+CUT = [(0, 2, 600), (2, 1, 1000), (2, 1, 1000), (2, 1, 400), (3, 1, 28)]
 DONOR = PeerRecord(PeerId("d"), RunId(b"r" * 32), (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
 
 
 @pytest.fixture
 def layout(monkeypatch) -> Layout:
-    """Three pieces: two small tensors together, one larger than a piece, one small."""
+    """Five pieces: two small tensors together, one larger than a piece in three parts, one small."""
     monkeypatch.setattr(layouts, "PIECE_BYTES", 1000)
     return Layout.whole(
         [TensorSpec("a", (10, 10)), TensorSpec("b", (50,)), TensorSpec("c", (3, 200)), TensorSpec("d", (7,))]
@@ -51,18 +63,18 @@ class Donor:
 
 
 def shelf_of(layout: Layout, params: torch.Tensor, round_: int = 5) -> SnapshotShelf:
-    return SnapshotShelf(lambda: (params, round_), layout, lambda: 0.0)
+    return SnapshotShelf(lambda: StateSnapshot(params, layout, round_), lambda: 0.0)
 
 
 def test_pieces_are_the_bytes_of_the_layout(layout):
     params = params_of(layout)
     snapshot = StateSnapshot(params, layout, 3)
-    assert [(p.first, p.count, p.nbytes) for p in snapshot.index.pieces] == [(0, 2, 600), (2, 1, 2400), (3, 1, 28)]
-    whole = b"".join(bytes(snapshot.piece(i)) for i in range(3))
+    assert [(p.first, p.count, p.nbytes) for p in snapshot.index.pieces] == CUT
+    whole = b"".join(bytes(snapshot.piece(i)) for i in range(5))
     assert whole == params.numpy().tobytes()
     assert all(blake3(snapshot.piece(i)).digest() == p.digest for i, p in enumerate(snapshot.index.pieces))
     assert (snapshot.index.round, snapshot.index.layout_digest) == (3, layout.digest())
-    assert snapshot.piece(3) is None
+    assert snapshot.piece(5) is None
     assert snapshot.piece(-1) is None
 
 
@@ -84,7 +96,7 @@ def test_fetch_gives_the_state_bit_for_bit(layout):
     assert got.dtype == torch.float32
     assert got.is_contiguous()
     assert round_ == 5
-    assert seen == [(600, 3028), (3000, 3028), (3028, 3028)]
+    assert seen == [(done, 3028) for done in (600, 1600, 2600, 3000, 3028)]
     got += 1  # ours, writable
 
 
@@ -104,7 +116,7 @@ def first_piece(**changes):
         (replaced(layout_digest=b"x" * 32), "layout"),
         (replaced(pieces=()), "index"),
         (lambda index: dataclasses.replace(index, pieces=index.pieces[:-1]), "index"),
-        (lambda index: dataclasses.replace(index, pieces=index.pieces * 2), "index"),
+        (lambda index: dataclasses.replace(index, pieces=index.pieces * 3), "index"),
         (first_piece(nbytes=2**60), "index"),
         (first_piece(nbytes=596), "index"),
         (first_piece(first=1), "index"),
@@ -176,7 +188,7 @@ def test_deadlines_come_from_the_slowest_measured_rate():
 def test_every_fetch_has_a_deadline(layout):
     donor = Donor(shelf_of(layout, params_of(layout)))
     asyncio.run(fetch_state(donor, DONOR, layout, TransferDeadline(slack_s=3, floor=600, ceiling=600)))
-    assert donor.timeouts == [3 + 4 * 1, 3 + 4 * 4, 3 + 4 * 28 / 600]
+    assert donor.timeouts == pytest.approx([3 + 4 * nbytes / 600 for _, _, nbytes in CUT])
 
 
 class Shelved:
@@ -184,11 +196,11 @@ class Shelved:
 
     def __init__(self, layout: Layout, keep: int = 2) -> None:
         self.t, self.made = 0.0, 0
-        self.shelf = SnapshotShelf(lambda: self.make(layout), layout, lambda: self.t, max_age_s=30, keep=keep)
+        self.shelf = SnapshotShelf(lambda: self.make(layout), lambda: self.t, max_age_s=30, keep=keep)
 
-    def make(self, layout: Layout) -> tuple[torch.Tensor, int]:
+    def make(self, layout: Layout) -> StateSnapshot:
         self.made += 1
-        return params_of(layout, self.made), self.made
+        return StateSnapshot(params_of(layout, self.made), layout, self.made)
 
     def at(self, t: float) -> StateIndex:
         self.t = t
@@ -231,3 +243,122 @@ def test_a_slow_joiner_is_not_starved_by_later_ones_but_not_for_ever(layout):
 def test_a_shelf_of_one(layout):
     shelved = Shelved(layout, keep=1)
     assert [shelved.at(t).round for t in (0, 10, 31, 62)] == [1, 1, 2, 3]
+
+
+# -- groups: one state on all donors ---------------------------------------------------------------------------------
+
+
+def group_state(layout: Layout, seed: int = 0) -> OuterState:
+    return OuterState(layout, params_of(layout, seed), params_of(layout, seed + 100))
+
+
+def test_members_of_one_state_offer_one_snapshot(layout):
+    one, other = (copy_of(group_state(layout), round_, momentum=True).index for round_ in (7, 8))
+    assert one.snapshot == other.snapshot == mark_of(one.pieces)
+    assert one.pieces == other.pieces
+    moved = group_state(layout)
+    moved.momentum[0] += 1
+    assert copy_of(moved, 7, momentum=True).index.snapshot != one.snapshot
+
+
+def test_momentum_follows_the_params_and_is_cut_alike(layout):
+    outer = group_state(layout)
+    snapshot = copy_of(outer, 7, momentum=True)
+    assert [(p.first, p.count, p.nbytes) for p in snapshot.index.pieces] == CUT + CUT
+    whole = b"".join(bytes(snapshot.piece(i)) for i in range(10))
+    assert whole == outer.params.numpy().tobytes() + outer.momentum.numpy().tobytes()
+    check_index(snapshot.index, layout, momentum=True)
+    with pytest.raises(BadPayload):
+        check_index(snapshot.index, layout, momentum=False)
+    with pytest.raises(BadPayload):
+        check_index(copy_of(outer, 7, momentum=False).index, layout, momentum=True)
+
+
+def test_no_copy_is_made_across_an_outer_step(layout, monkeypatch):
+    outer = group_state(layout)
+    with outer.stepping():
+        assert copy_of(outer, 0, momentum=True) is None
+    real = StateSnapshot.__init__
+
+    def step_meanwhile(self, *args):
+        with outer.stepping():
+            outer.params += 1
+        real(self, *args)
+
+    monkeypatch.setattr(StateSnapshot, "__init__", step_meanwhile)
+    assert copy_of(outer, 0, momentum=True) is None
+
+
+class Slow:
+    """A shelf over a group's state whose copies are made when the test says."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.outer, self.t, self.begun = group_state(layout), 0.0, []
+        self.shelf = SnapshotShelf(lambda: copy_of(self.outer, 1, momentum=True), lambda: self.t, self.start)
+
+    def start(self, work):
+        self.begun.append((work, Future()))
+        return self.begun[-1][1]
+
+    def finish(self) -> None:
+        work, future = self.begun[-1]
+        future.set_result(work())
+
+
+def test_a_copy_is_made_beside_the_loop_and_asked_for_again(layout):
+    slow = Slow(layout)
+    assert slow.shelf.on_state() is None
+    assert slow.shelf.on_state() is None
+    assert len(slow.begun) == 1, "one copy at a time"
+    slow.finish()
+    first = slow.shelf.on_state()
+    assert bytes(slow.shelf.on_piece(first.snapshot, 0)) == slow.outer.params.numpy().tobytes()[:600]
+
+
+def test_fresh_is_what_the_state_is_now_and_wanted_what_it_was(layout):
+    slow = Slow(layout)
+    slow.shelf.on_state()
+    slow.finish()
+    old = slow.shelf.on_state()
+    slow.outer.params += 1
+    assert slow.shelf.on_state(fresh=True) is old, "not oftener than once a second"
+    slow.t = 5.0
+    assert slow.shelf.on_state(fresh=True) is None
+    slow.finish()
+    new = slow.shelf.on_state(fresh=True)
+    assert new.snapshot != old.snapshot
+    assert slow.shelf.on_state() is new
+    assert slow.shelf.on_state(wanted=old.snapshot) is old
+    assert slow.shelf.on_state(wanted="gone") is new
+
+
+def test_a_fresh_copy_of_the_same_state_is_the_same_snapshot(layout):
+    slow = Slow(layout)
+    slow.shelf.on_state()
+    slow.finish()
+    old = slow.shelf.on_state()
+    slow.t = 5.0
+    slow.shelf.on_state(fresh=True)
+    slow.finish()
+    assert slow.shelf.on_state().snapshot == old.snapshot
+    assert slow.shelf.on_piece(old.snapshot, 9) is not None
+
+
+def test_a_copy_that_a_step_spoilt_is_made_again(layout):
+    slow = Slow(layout)
+    slow.shelf.on_state()
+    with slow.outer.stepping():
+        slow.finish()
+    assert slow.shelf.on_state() is None
+    assert len(slow.begun) == 2
+
+
+def test_pieces_grow_with_the_state():
+    small = Layout.whole([TensorSpec(f"t{n}", (1000,)) for n in range(200)])
+    assert [nbytes for _, _, nbytes in small.pieces()] == [65 * 4000, 65 * 4000, 65 * 4000, 5 * 4000]
+    large = Layout.whole([TensorSpec("embedding", (2**25,)), TensorSpec("rest", (2**20,))])
+    sizes = [nbytes for _, _, nbytes in large.pieces()]
+    assert sum(sizes) == 4 * large.elements
+    assert max(sizes) <= 4 * large.elements / 128
+    huge = Layout.whole([TensorSpec("t", (2**32,))])
+    assert {nbytes for _, _, nbytes in huge.pieces()} == {2**24}

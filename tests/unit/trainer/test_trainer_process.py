@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from peer.errors import DataError, TrainerDied
 from peer.protocol.messages import RoundKey
 from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.steady import steady
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.corpora import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
@@ -143,7 +143,7 @@ async def _lives_again(trainer: TrainerProcess, first: torch.Tensor) -> None:
     await trainer.start(first, 3, None)
     assert trainer.counters().tokens == tokens
     assert trainer.counters().base == (tokens,), "what was outstanding is dropped"
-    until = time.time() + 0.3
+    until = steady() + 0.3
     work = await trainer.work(WorkRequest(RoundKey(3, 0), None, until, hold=True))
     assert work.steps > 0
     assert work.processed == tokens + work.tokens

@@ -17,6 +17,7 @@ import torch
 from peer.errors import StateError
 from peer.protocol.layout import Layout
 from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.steady import steady
 from peer.trainer import saved
 from peer.trainer.arena import Arena, read_counters
 from peer.trainer.config import TrainerConfig
@@ -186,7 +187,7 @@ def test_a_round_that_was_skipped_moves_the_place_but_not_the_count(home: Path, 
 def test_a_moment_that_has_passed_gives_a_snapshot_at_once(home: Path, data: Path) -> None:
     played = Played(home, data)
     played.start()
-    work = played.work(until=time.time() - 1.0)
+    work = played.work(until=steady() - 1.0)
     assert (work["steps"], work["tokens"]) == (0, 0)
     assert math.isnan(work["loss"])
     assert torch.equal(played.arena.out, first_params(MODEL, 1))
@@ -204,7 +205,7 @@ class Watch:
             return real()
 
         monkeypatch.setattr(played.session._loop, "step", slow)
-        monkeypatch.setattr(time, "time", lambda: self.now)
+        monkeypatch.setattr("peer.trainer.session.steady", lambda: self.now)
         monkeypatch.setattr(time, "perf_counter_ns", lambda: int(self.now * 1e9))
 
 
@@ -399,7 +400,7 @@ class Lull:
         self.commands = deque(commands)
         played.line.get = self.get  # type: ignore[method-assign]
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "time", lambda: 1000.0 + self.now)
+        monkeypatch.setattr("peer.trainer.session.steady", lambda: 1000.0 + self.now)
 
     def get(self, timeout: float | None = None) -> dict[str, Any]:
         assert timeout is not None

@@ -5,7 +5,6 @@ import socket
 import pytest
 
 from peer.errors import AddressError
-from peer.identity import Identity
 from peer.net.directory.address import (
     advertised,
     check_announced,
@@ -18,7 +17,7 @@ from peer.net.directory.address import (
     split,
 )
 
-PEER = Identity.generate().peer_id
+PEER = "12D3KooWRvWgizyF4VPDNkpcjwBiCWfXMfZQzZWK5zSikVSJT3EW"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""What do faults cost? The same swarm of real processes twice at the same time, with a seeded plan of faults and
+without; both behind relays. Prints the faults with their recoveries, and each measure against its bound:
+
+* participation of the living, and their rounds that ended in time, both counted from outside;
+* nobody hung, nobody ended with an error; the ledger's balance; in groups one digest at the end;
+* the final loss against the control's at the same number of applied tokens, by interpolation.
+
+    python benchmarks/chaos.py --minutes 10 --peers 8 --every 20 --preset noloco --json chaos.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from peer.cli.run import say
+from peer.observe.events import Evaluated, RoundEnded
+from peer.observe.lines import read_lines
+from peer.run.manifest import default_text, parse_manifest
+from peer.run.presets import resolve
+from peer.swarm.plan import SwarmPlan, derive_manifest
+from peer.swarm.report import table, was_killed
+from peer.swarm.run import Swarm
+from peer.testing.faults import Fault
+from peer.testing.profiles import chaos_plan, parse_profile
+
+LEAST_PARTICIPATION = 0.9
+LEAST_IN_TIME = 0.95
+MOST_LOSS = 1.02
+Curve = list[tuple[float, float]]
+"""(tokens applied, mean validation loss), by tokens."""
+
+
+def manifest_of(given: argparse.Namespace) -> str:
+    settings = ("sync.clock=seconds", f"sync.sync_every={given.sync_every}", "train.eval_every=3", *given.set)
+    return derive_manifest(
+        default_text(),
+        preset=given.preset,
+        settings=settings,
+        rounds=None,
+        steps=None,
+        minutes=given.minutes,
+        seed=given.seed,
+        own_default=False,
+    )
+
+
+async def play(text: str, faults: tuple[Fault, ...], given: argparse.Namespace, home: Path) -> dict[str, Any]:
+    plan = SwarmPlan(
+        peers=given.peers,
+        manifest=text,
+        minutes=None,
+        kills=(),
+        joins=(),
+        speeds=dict.fromkeys(range(1, given.peers + 1), given.speed),
+        home=home,
+        seed=given.seed,
+        faults=faults,
+    )
+    report = await Swarm(plan, say).run()
+    return report | {"curve": curve(home)}
+
+
+async def both(
+    text: str, faults: tuple[Fault, ...], given: argparse.Namespace, home: Path
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    if given.no_control:
+        return await play(text, faults, given, home / "chaos"), None
+    async with asyncio.TaskGroup() as group:
+        chaos = group.create_task(play(text, faults, given, home / "chaos"))
+        control = group.create_task(play(text, (), given, home / "control"))
+    return chaos.result(), control.result()
+
+
+def curve(home: Path) -> Curve:
+    """Each evaluation of a peer at the tokens x elements it had applied until then; the swarm's is the mean over peers
+    of equal weight, at every peer's evaluation in the order of tokens."""
+    points: list[tuple[float, float]] = []
+    for folder in home.glob("peer-*/runs/*"):
+        applied = 0
+        for line in read_lines(folder / "journal.jsonl"):
+            if line is None:
+                continue
+            event, _ = line
+            if isinstance(event, RoundEnded):
+                applied += event.applied
+            if isinstance(event, Evaluated) and event.loss == event.loss:
+                points.append((float(applied), event.loss))
+    return sorted(points)
+
+
+def loss_at(points: Curve, tokens: float) -> float | None:
+    """Of the control, between its points; None beyond them. Points of several peers are averaged in windows first."""
+    means = smooth(points)
+    for (x0, y0), (x1, y1) in itertools.pairwise(means):
+        if x0 <= tokens <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * (tokens - x0) / (x1 - x0)
+    return None
+
+
+def smooth(points: Curve, width: int = 8) -> Curve:
+    groups = [points[at : at + width] for at in range(0, len(points), width)]
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups if g]
+
+
+def verdicts(chaos: dict[str, Any], control: dict[str, Any] | None, group: bool) -> list[tuple[str, str, bool]]:
+    """(measure, value, whether it keeps its bound)."""
+    swarm, book = chaos["swarm"], chaos["swarm"]["ledger"]
+    balance = book["processed"] - book["applied"] - book["dropped"] - book["outstanding"]
+    bad = [n for n, p in enumerate(chaos["peers"]) if p["exit_code"] != 0 and not was_killed(p)]
+    found = [
+        ("participation", f"{swarm['participation']:.3f}", swarm["participation"] >= LEAST_PARTICIPATION),
+        ("ended in time", f"{swarm['rounds_ended_in_time']:.3f}", swarm["rounds_ended_in_time"] >= LEAST_IN_TIME),
+        ("hung", str(chaos["hung"]), not chaos["hung"]),
+        ("ended badly", str(bad), not bad),
+        ("ledger", str(balance), balance == 0),
+    ]
+    if group:
+        digests = {peer["outer_digest"] for peer in chaos["peers"]}
+        found.append(("digests", str(len(digests)), len(digests) == 1 and None not in digests))
+    if control is not None and (last := smooth(chaos["curve"])):
+        tokens, loss = last[-1]
+        theirs = loss_at(control["curve"], tokens)
+        said = f"{loss:.4f} at {tokens:.3g}, control {theirs}"
+        found.append(("loss", said, theirs is not None and loss <= MOST_LOSS * theirs))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--every", type=float, default=20.0, help="mean seconds between two faults")
+    parser.add_argument("--profile", default="all")
+    parser.add_argument("--preset", default="noloco")
+    parser.add_argument("--sync-every", type=float, default=10.0)
+    parser.add_argument("--speed", type=float, default=0.1, help="of each trainer")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--no-control", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    text = manifest_of(given)
+    method = resolve(parse_manifest(text.encode()).sync)
+    profile = parse_profile(f"{given.profile}@{given.every}")
+    faults = chaos_plan(profile, given.seed, given.peers, given.minutes * 60, given.sync_every)
+    home = Path(tempfile.mkdtemp(prefix="peer-chaos-"))
+    try:
+        chaos, control = asyncio.run(both(text, faults, given, home))
+    finally:
+        shutil.rmtree(home)
+    print(table(chaos))
+    if control is not None:
+        print(f"\ncontrol:\n{table(control)}")
+    print()
+    for measure, value, kept in verdicts(chaos, control, method.topology == "group"):
+        print(f"{measure:<14} {value:<48} {'kept' if kept else 'BROKEN'}")
+    if given.json is not None:
+        given.json.write_text(json.dumps({"chaos": chaos, "control": control}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""Kill -9 at random moments, over and over: does a restart ever use a torn checkpoint, repeat or leave out a batch, or
+lose count? A bootstrap node and one peer with a tiny model, real processes; the clock is in inner steps, so that which
+batch follows which is known.
+
+Of the kills (SIGKILL of the daemon alone), a fifth comes while the peer starts, a fifth while a checkpoint is being
+written, the rest at a random moment of training. After every tenth kill the peer is also left cleanly (SIGTERM) and
+started again; before every tenth start the newest checkpoint is cut in half. Checked over all lives: each begins with
+the newest whole checkpoint, at the batch that follows what is in it (`peer.testing.lineage`), every batch trained on is
+the one its place names, and the ledger balances.
+
+    python benchmarks/restarts.py --kills 50 --json restarts.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from peer import __version__
+from peer.identity import load_or_create
+from peer.observe.totals import ledger, read_totals
+from peer.run.home import Home, RunFolder
+from peer.run.layouts import layout_for
+from peer.run.manifest import SignedManifest, default_text, sign_text
+from peer.run.overrides import apply_overrides
+from peer.run.presets import resolve
+from peer.state.checkpoint import OUTER, CheckpointStore
+from peer.swarm.processes import LOOPBACK, Daemon, start_bootstrap
+from peer.testing.lineage import Life, Resumed, line_of
+from peer.trainer.arena import read_counters
+from peer.trainer.batches import draw
+from peer.trainer.corpora import load_corpus
+from peer.trainer.saved import PLACE
+from peer.trainer.trail import TRAIL, digest_of, read_trail
+
+STEPS = 20
+SETTINGS = [
+    "sync.clock=steps",
+    f"sync.sync_every={STEPS}",
+    "train.total_rounds=1000000",
+    "train.eval_every=1000",
+    "train.eval_windows=16",
+    "train.batch=2",
+]
+POLL_S = 0.01
+START_S = 300.0
+DRAFT_S = 6.0
+"""So long the kill waits for a checkpoint to be under way."""
+RESUMED = re.compile(r"state: resumed from own (checkpoint-\d+)")
+
+
+@dataclass
+class Victim:
+    """The peer that is killed, what lies on its disk, and its lives so far."""
+
+    daemon: Daemon
+    folder: RunFolder
+    signed: SignedManifest
+    lives: list[Life] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    starts_s: list[float] = field(default_factory=list)
+    """From the start of the process to its first inner step."""
+    torn: set[str] = field(default_factory=set)
+    _lines: int = 0
+    _log_at: int = 0
+
+    def steps(self) -> int:
+        return read_counters(self.folder.path, 1).steps
+
+    def newest(self) -> Resumed | None:
+        """The newest checkpoint that this benchmark did not cut in half."""
+        layout = layout_for(self.signed.manifest.model, resolve(self.signed.manifest.sync))
+        found, skipped = CheckpointStore(self.folder.checkpoints).latest(self.signed.run_id, layout.digest())
+        unexplained = [reason for reason in skipped if reason.split(":")[0] not in self.torn]
+        self.wrong += [f"life {len(self.lives)}: a kill left {reason}" for reason in unexplained]
+        if found is None:
+            return None
+        assert found.folder.name not in self.torn, "cut in half, and taken for whole"
+        place = json.loads((found.folder / PLACE).read_text())
+        where = place["round"], place["step_in_round"]
+        return Resumed(found.folder.name, int(found.facts["tokens"]), int(found.facts["round"]), where)
+
+    def tear(self) -> None:
+        """Cut the newest checkpoint in half, as a power failure may."""
+        names = [path for path in self.folder.checkpoints.glob("checkpoint-*") if path.name not in self.torn]
+        if len(names) > 1:
+            last = max(names, key=lambda path: int(path.name.split("-")[1])) / OUTER
+            os.truncate(last, last.stat().st_size // 2)
+            self.torn.add(last.parent.name)
+
+    async def start(self, ticket: str) -> None:
+        tokens = read_counters(self.folder.path, 1).tokens
+        self.lives.append(Life(tokens, self.newest()))
+        self._log_at = self.daemon.log.stat().st_size if self.daemon.log.exists() else 0
+        options = ("--checkpoint-every", "1", "--trail", "--plain")
+        threads = {"OMP_NUM_THREADS": "1"}
+        await self.daemon.start("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "1", *options, env=threads)
+
+    async def until_step(self) -> None:
+        """Its first inner step. Raises AssertionError when there is none in time."""
+        before, began = self.steps(), time.monotonic()
+        while self.steps() == before:
+            assert self.daemon.running, self.daemon.last_words()
+            assert time.monotonic() < began + START_S, self.daemon.last_words()
+            await asyncio.sleep(POLL_S)
+        self.starts_s.append(time.time() - self.daemon.started_at)
+
+    async def until_draft(self) -> bool:
+        """A checkpoint is being written. False: none in time."""
+        deadline = time.monotonic() + DRAFT_S
+        while time.monotonic() < deadline:
+            if any(self.folder.checkpoints.glob(".draft-*")):
+                return True
+            await asyncio.sleep(POLL_S / 10)
+        return False
+
+    async def end(self, *, kill: bool) -> None:
+        if kill:
+            self.daemon.kill()
+            await self.daemon.wait()
+            await self._children_gone()
+        else:
+            await self.daemon.stop(20.0)
+        self._read()
+
+    async def _children_gone(self) -> None:
+        """The trainer ends by itself; until then it may still step."""
+        deadline, steps = time.monotonic() + 3.0, -1
+        while time.monotonic() < deadline and steps != (steps := self.steps()):
+            await asyncio.sleep(0.3)
+
+    def _read(self) -> None:
+        life, trail = self.lives[-1], self.folder.path / TRAIL
+        steps = list(read_trail(trail)) if trail.exists() else []
+        counted = read_counters(self.folder.path, 1).tokens
+        # A step that was killed before it was counted is as if it had never been: its batch is due again.
+        life.trained = [step for step in steps[self._lines :] if step.tokens < counted]
+        self._lines = len(steps)
+        with self.daemon.log.open(errors="replace") as log:
+            log.seek(self._log_at)
+            said = log.read()
+        found = RESUMED.search(said)
+        expected = None if life.resumed is None else life.resumed.name
+        if "trainer: " in said and (found[1] if found else None) != expected:
+            self.wrong.append(f"life {len(self.lives) - 1}: began with {found and found[1]}, {expected} was the newest")
+
+    def balance(self) -> tuple[int, int]:
+        """(imbalance, outstanding) of the ledger over all lives."""
+        counters, totals = read_counters(self.folder.path, 1), read_totals(self.folder.journal)
+        book = ledger(totals, counters.tokens, counters.base, [self.elements])
+        assert book.processed > 0
+        return book.imbalance, book.outstanding
+
+    @property
+    def elements(self) -> int:
+        return layout_for(self.signed.manifest.model, resolve(self.signed.manifest.sync)).elements
+
+
+async def play(victim: Victim, ticket: str, kills: int, minutes: float, rng: random.Random) -> dict[str, int]:
+    """Kill it so often, or until the time is over. How many kills of each kind there were."""
+    until = time.monotonic() + 60 * minutes
+    kinds = {"starting": 0, "saving": 0, "training": 0, "left": 0, "torn": 0}
+    for number in range(kills):
+        if time.monotonic() > until:
+            break
+        if number % 10 == 9:
+            victim.tear()
+        await victim.start(ticket)
+        kind = await _moment(victim, rng)
+        kinds[kind] += 1
+        await victim.end(kill=True)
+        print(f"kill {number + 1:>3} while {kind:<9} {_place(victim)}", flush=True)
+        if number % 10 == 4:
+            await victim.start(ticket)
+            await victim.until_step()
+            await asyncio.sleep(rng.uniform(0.1, 2.0))
+            await victim.end(kill=False)
+            kinds["left"] += 1
+    kinds["torn"] = len(victim.torn)
+    await victim.start(ticket)
+    await victim.until_step()
+    await victim.end(kill=False)
+    return kinds
+
+
+async def _moment(victim: Victim, rng: random.Random) -> str:
+    drawn = rng.random()
+    if drawn < 0.2:
+        await asyncio.sleep(rng.uniform(0.3, 8.0))
+        return "starting"
+    await victim.until_step()
+    if drawn < 0.4 and await victim.until_draft():
+        await asyncio.sleep(rng.uniform(0.0, 0.03))
+        return "saving"
+    await asyncio.sleep(rng.uniform(0.0, 3.0))
+    return "training"
+
+
+def _place(victim: Victim) -> str:
+    life = victim.lives[-1]
+    began = life.begins_at()
+    if not life.trained:
+        return f"resumed at {began}, no step"
+    last = life.trained[-1]
+    return f"resumed at {began}{' in its middle' if life.exact else ''}, came to {(last.round, last.step)}"
+
+
+def strange_batches(victim: Victim, peer_id: str) -> list[str]:
+    """Steps whose batch is not the one that run, peer, round and step name."""
+    manifest = victim.signed.manifest
+    train = load_corpus(manifest.data, None, manifest.train.context).train
+    wrong = []
+    for number, life in enumerate(victim.lives):
+        for step in life.trained:
+            windows = draw(
+                train,
+                context=manifest.train.context,
+                batch=manifest.train.batch,
+                seed=manifest.seed,
+                peer_id=peer_id,
+                round_=step.round,
+                step=step.step,
+            )
+            if digest_of(windows) != step.batch:
+                wrong.append(f"life {number}: another batch than that of {(step.round, step.step)}")
+    return wrong
+
+
+async def measure(home: Path, kills: int, seed: int, minutes: float = 60.0) -> dict[str, Any]:
+    """All of it. Nothing is left running."""
+    node, daemon = Daemon("bootstrap", home / "b"), Daemon("peer", home / "p")
+    operator = load_or_create(Home(node.home).identity)
+    signed = sign_text(apply_overrides(default_text(), SETTINGS), operator, home / "run.toml")
+    peer_id = load_or_create(Home(daemon.home).identity).peer_id
+    victim = Victim(daemon, Home(daemon.home).run(signed.run_id), signed)
+    began = time.monotonic()
+    try:
+        ticket = await start_bootstrap(node, home / "run.toml", 1)
+        kinds = await play(victim, ticket, kills, minutes, random.Random(seed))
+    finally:
+        await daemon.stop(10.0)
+        await node.stop(10.0)
+    return _report(victim, peer_id, kinds, seed, time.monotonic() - began)
+
+
+def _report(victim: Victim, peer_id: str, kinds: dict[str, int], seed: int, seconds: float) -> dict[str, Any]:
+    line, wrong = line_of(victim.lives, STEPS)
+    wrong += victim.wrong + strange_batches(victim, peer_id)
+    imbalance, outstanding = victim.balance()
+    last = victim.newest()
+    if imbalance:
+        wrong.append(f"the ledger is off by {imbalance}")
+    if last is None or last.tokens != read_counters(victim.folder.path, 1).tokens:
+        wrong.append("after a clean leave the last checkpoint does not hold all the work")
+    return {
+        "version": __version__,
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "load": os.getloadavg()[1],
+        "lives": len(victim.lives),
+        "ends": kinds,
+        "exact_resumes": sum(life.exact for life in victim.lives),
+        "steps_trained": sum(len(life.trained) for life in victim.lives),
+        "steps_in_the_line": len(line),
+        "line_digest": blake3("".join(step.batch for step in line).encode()).hexdigest(8),
+        "first_step_s": {
+            "measured": len(victim.starts_s),
+            "median": round(statistics.median(victim.starts_s), 2),
+            "max": round(max(victim.starts_s), 2),
+        },
+        "ledger_imbalance": imbalance,
+        "outstanding_in_the_checkpoint": outstanding,
+        "wrong": wrong,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0, help="No new kill after this.")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="restarts-") as folder:
+        report = asyncio.run(measure(Path(folder), arguments.kills, arguments.seed, arguments.minutes))
+    for name, value in report.items():
+        print(f"{name:>30}  {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 1 if report["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

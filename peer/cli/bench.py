@@ -1,0 +1,52 @@
+"""`peer bench`: what this machine does with the parts that matter."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from peer.cli.options import as_json
+
+
+@click.group("bench", epilog="Example: peer bench codec --codec e3m0 --mb 64")
+def command() -> None:
+    """Measure codecs, the exchange and the trainer on this machine. Nothing leaves it."""
+
+
+@command.command(epilog="Example: peer bench codec --codec int8 --mb 64 --json")
+@click.option("--codec", default="int8", show_default=True, help="fp32, fp16, bf16, int8, int4, e3m0 or topk.")
+@click.option("--mb", type=float, default=64, show_default=True, help="Million bytes of fp32.")
+@as_json
+def codec(codec: str, mb: float, as_json: bool) -> None:
+    """One codec on one thread, beside memcpy: GB of fp32 a second."""
+    from peer.bench.codecs import measure
+
+    rates = measure(codec, mb)
+    if as_json:
+        click.echo(json.dumps(rates))
+        return
+    for what in ("encode", "decode", "axpy", "memcpy"):
+        rate = rates[f"{what}_gbs"]
+        click.echo(f"{what:8} {rate:6.2f} GB/s  {rate / rates['memcpy_gbs']:5.2f} x memcpy")
+    click.echo(f"implementation: {rates['implementation']} ({rates['reason']})")
+
+
+@command.command(epilog="Example: peer bench exchange --codec e3m0 --mb 256 --against gloo --json")
+@click.option("--codec", default="e3m0", show_default=True, help="fp32, fp16, bf16, int8, int4, e3m0 or topk.")
+@click.option("--mb", type=float, default=256, show_default=True, help="Million bytes of fp32.")
+@click.option("--against", default="", help="gloo: beside its all-reduce of the same fp32.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
+@as_json
+def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -> None:
+    """A swap between two processes, both ways at once, TLS, decoding and accumulating included."""
+    from peer.bench.exchange import measure
+
+    found = measure(codec, mb, against, repeats)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"{codec}, {mb:g} MB each way: {found['seconds']:.3f} s, {found['cpu_seconds']:.3f} CPU s")
+    if against:
+        click.echo(f"gloo, fp32 in the clear: {found['gloo_seconds']:.3f} s, {found['gloo_cpu_seconds']:.3f} CPU s")
+        click.echo(f"ratio: {found['seconds'] / found['gloo_seconds']:.2f}")

@@ -1,0 +1,39 @@
+"""`peer pause`: the volunteer's machine is left alone for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peer.cli.durations import Duration
+from peer.cli.options import as_json, home
+
+
+@click.command("pause", epilog="Example: peer pause --for 2h")
+@home
+@click.option(
+    "--for", "for_s", type=Duration(), help="Go on by itself after this, e.g. 90s, 30m, 2h.  [default: never]"
+)
+@as_json
+def command(home: Path, for_s: float | None, as_json: bool) -> None:
+    """Stop training within a step, and exchange nothing more; an exchange under way is finished.
+
+    The work is kept and the others see that this peer is paused. It stays so through restarts, until `peer resume`."""
+    from peer.daemon.control import ask
+    from peer.run.home import Home
+
+    told = asyncio.run(ask(Home(home).control_socket, "pause", 5.0, {"for_s": for_s}))
+    click.echo(json.dumps(told, indent=2) if as_json else what_holds(told))
+
+
+def what_holds(told: dict[str, Any]) -> str:
+    """The daemon's answer to a pause or resume, for a person."""
+    ours, operators = told["paused"]["now"], told["paused_by_the_operator"]
+    lines = ["going on with the next round" if ours == "no" else f"{ours}; go on with `peer resume`"]
+    if operators is not None:
+        lines.append("the operator has paused the run: nobody trains until the operator goes on")
+    return "\n".join(lines)

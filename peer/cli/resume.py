@@ -1,0 +1,24 @@
+"""`peer resume`: the end of a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import click
+
+from peer.cli.options import as_json, home
+from peer.cli.pause import what_holds
+
+
+@click.command("resume", epilog="Example: peer resume --home ~/second-peer")
+@home
+@as_json
+def command(home: Path, as_json: bool) -> None:
+    """End `peer pause`, or today's quiet hours: training goes on with the next round."""
+    from peer.daemon.control import ask
+    from peer.run.home import Home
+
+    told = asyncio.run(ask(Home(home).control_socket, "resume", 5.0))
+    click.echo(json.dumps(told, indent=2) if as_json else what_holds(told))

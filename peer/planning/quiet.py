@@ -1,0 +1,41 @@
+"""Quiet hours: a part of every day in which the volunteer's machine does not train. Local time, as the clock on the
+wall shows it; pure arithmetic on what the caller read there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from peer.errors import UsageError
+
+DAY = 24 * 60
+_HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """From `begin` until before `end`, minutes after midnight; over midnight when `end` is the smaller."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def parse(cls, text: str) -> QuietHours:
+        """`22:00-07:00`. Raises UsageError."""
+        found = _HOURS.fullmatch(text.strip())
+        if found is None:
+            raise UsageError(f"quiet hours {text!r} cannot be read", "Write them like 22:00-07:00, in local time.")
+        first, second, third, fourth = map(int, found.groups())
+        hours = cls(first * 60 + second, third * 60 + fourth)
+        if hours.begin == hours.end:
+            raise UsageError(f"quiet hours {text!r} begin when they end", "Leave them out, or `peer pause`.")
+        return hours
+
+    def __str__(self) -> str:
+        return f"{self.begin // 60:02d}:{self.begin % 60:02d}-{self.end // 60:02d}:{self.end % 60:02d}"
+
+    def hold(self, minute: int) -> bool:
+        """Whether this minute of the day is a quiet one."""
+        if self.begin < self.end:
+            return self.begin <= minute < self.end
+        return minute >= self.begin or minute < self.end

@@ -1,0 +1,227 @@
+"""Who is believed to be there, beyond what the directory says: suspicion first, death only on the word of others, after
+SWIM (Das, Gupta, Motivala 2002). Pure: fed with what was heard and what failed; says whom to ask, and who is out.
+
+A peer that does not answer is **suspected**, and stays a candidate. Others are asked whether they reach it:
+
+* one of them does, or heard from it within `HEARD_S`: it lives, and the trouble is between us and it;
+* a later record of it appears: it lives;
+* `WITNESSES` of them do not (or all that there are), for `confirm_s` no record of it came while records of others did:
+  it is **out**: no candidate, until it is heard of again.
+
+So nobody is left out for a bad link of our own (whoever denies it has answered us), for a directory that stands still,
+or for a link so full that calls over it time out while its records and its other exchanges go on. Those who announce
+themselves every third of a record's life are never out while any live peer exchanges with them: see `confirm_after`."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Protocol
+
+from peer.protocol.messages import PeerId
+
+WITNESSES = 3
+CHECK_EVERY_S = 2.0
+"""One suspect is asked about no more often."""
+RECHECK_S = 30.0
+"""Nor one that is out."""
+HEARD_S = 20.0
+"""Who heard from a peer so lately vouches for it without calling it."""
+FRESH_S = 3.0
+"""A call that fails so soon after the peer was heard is no sign of anything: the call was lost, not the peer."""
+VOUCHED_S = 30.0
+"""A peer that others reach is not suspected anew for so long."""
+MAX_CASES = 256
+MAX_HEARD = 4096
+
+
+class Dated(Protocol):
+    """Of a record, what counts here."""
+
+    @property
+    def issued_at(self) -> float: ...
+
+
+_issued_at: Callable[[Dated], float] = attrgetter("issued_at")
+
+
+class Change(enum.StrEnum):
+    SUSPECTED = "suspected"
+    OUT = "out"
+    BACK = "back"
+    """Suspected or out before, and heard of again."""
+    VOUCHED = "vouched"
+    """Suspected before; others reach it: our own link to it is the trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of a peer, for the journal."""
+
+    peer: PeerId
+    change: Change
+    reason: str
+    """For a person."""
+    seconds: float
+    """Since it was first suspected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Ask `by` whether it reaches `about`."""
+
+    by: PeerId
+    about: PeerId
+
+
+@dataclass(slots=True)
+class Case:
+    """A peer that does not answer us."""
+
+    since: float
+    why: str
+    out: bool = False
+    asked: dict[PeerId, float] = field(default_factory=dict)
+    """Whom, and when."""
+    denied: dict[PeerId, str] = field(default_factory=dict)
+    """Who does not reach it either, and why."""
+
+    def asked_at(self) -> float:
+        return max(self.asked.values(), default=float("-inf"))
+
+
+def confirm_after(lifetime_s: float, look_every_s: float) -> float:
+    """Seconds without a record after which a live peer would have been seen: it announces itself at a third of a
+    record's life, we look at 1.2 times `look_every_s` at most, and the directory takes its time."""
+    return lifetime_s / 3 + 1.5 * look_every_s + 5.0
+
+
+class Membership:
+    """One peer's opinion of the others. All times are `now` of one clock, seconds; `issued_at` of records is on the
+    swarm's common clock, which is the same one."""
+
+    def __init__(self, confirm_s: float) -> None:
+        self.confirm_s = confirm_s
+        self._cases: OrderedDict[PeerId, Case] = OrderedDict()
+        self._heard: OrderedDict[PeerId, float] = OrderedDict()
+        self._vouched: dict[PeerId, float] = {}
+        self._latest_record = float("-inf")
+
+    # -- what happened -----------------------------------------------------------------------------------------------
+
+    def heard(self, peer: PeerId, now: float, what: str = "it answered") -> list[Changed]:
+        """It called, answered, or exchanged with us."""
+        self._heard[peer] = now
+        self._heard.move_to_end(peer)
+        while len(self._heard) > MAX_HEARD:
+            self._heard.popitem(last=False)
+        return self._close(peer, Change.BACK, what, now)
+
+    def failed(self, peer: PeerId, now: float, why: str) -> list[Changed]:
+        """It did not answer a call."""
+        if peer in self._cases or now - self._vouched.get(peer, float("-inf")) < VOUCHED_S:
+            return []
+        if now - self._heard.get(peer, float("-inf")) < FRESH_S:
+            return []
+        self._cases[peer] = Case(now, why)
+        while len(self._cases) > MAX_CASES:
+            self._cases.popitem(last=False)
+        return [Changed(peer, Change.SUSPECTED, why, 0.0)]
+
+    def seen(self, records: Mapping[PeerId, Dated], now: float) -> list[Changed]:
+        """The directory was read: the records at hand. Suspects without one are forgotten: the directory has let them
+        go."""
+        latest = max(map(_issued_at, records.values()), default=float("-inf"))
+        self._latest_record = max(self._latest_record, min(latest, now))
+        changed = []
+        for peer, case in list(self._cases.items()):
+            if peer not in records:
+                del self._cases[peer]
+            elif records[peer].issued_at > case.since:
+                changed += self._close(peer, Change.BACK, "it announced itself again", now)
+        self._vouched = {peer: at for peer, at in self._vouched.items() if now - at < VOUCHED_S}
+        return changed
+
+    def word(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:
+        """A peer that was asked has answered."""
+        case = self._cases.get(about)
+        if case is None:
+            return []
+        if reaches:
+            self._vouched[about] = now
+            change = Change.BACK if case.out else Change.VOUCHED
+            return self._close(about, change, f"{by} reaches it: {reason}", now)
+        case.denied[by] = reason
+        return []
+
+    # -- what to do --------------------------------------------------------------------------------------------------
+
+    def checks(self, able: Collection[PeerId], now: float, rng: random.Random) -> tuple[list[Check], list[Changed]]:
+        """Whom to ask about whom now, and who is out from now on. `able`: live peers that can be called."""
+        checks, changed = [], []
+        for peer, case in self._cases.items():
+            witnesses = [p for p in able if p != peer and p not in self._cases]
+            if not case.out and self._is_out(case, witnesses, now):
+                case.out = True
+                changed.append(Changed(peer, Change.OUT, _verdict(case), now - case.since))
+            if now - case.asked_at() >= (RECHECK_S if case.out else CHECK_EVERY_S) and witnesses:
+                by = min(witnesses, key=lambda p: (case.asked.get(p, float("-inf")), rng.random()))
+                if case.out or now - case.asked.get(by, float("-inf")) >= RECHECK_S:
+                    case.asked[by] = now
+                    checks.append(Check(by, peer))
+        return checks, changed
+
+    def _is_out(self, case: Case, witnesses: Collection[PeerId], now: float) -> bool:
+        silent = now - case.since >= self.confirm_s and self._latest_record > case.since
+        return silent and len(case.denied) >= max(1, min(WITNESSES, len(witnesses)))
+
+    # -- what is believed --------------------------------------------------------------------------------------------
+
+    def out(self, peer: PeerId) -> bool:
+        """Whether it is no candidate."""
+        case = self._cases.get(peer)
+        return case is not None and case.out
+
+    def outs(self) -> frozenset[PeerId]:
+        """All that are out."""
+        return frozenset(peer for peer, case in self._cases.items() if case.out)
+
+    def heard_ago(self, peer: PeerId, now: float) -> float | None:
+        """Seconds since it called, answered or exchanged; None: never, or long ago."""
+        at = self._heard.get(peer)
+        return None if at is None else max(0.0, now - at)
+
+    def cut_off(self, now: float) -> float | None:
+        """Seconds for which several peers do not answer and nobody else was heard: our own connection is down, most
+        likely. None: it is not."""
+        if len(self._cases) < 2:
+            return None
+        first = min(case.since for case in self._cases.values())
+        last = max(self._heard.values(), default=float("-inf"))
+        return now - first if last < first else None
+
+    def suspects(self) -> bool:
+        """Whether there are any."""
+        return bool(self._cases)
+
+    def cases(self) -> dict[PeerId, Case]:
+        """The suspected and the out, the longest first. Not to be changed."""
+        return dict(sorted(self._cases.items(), key=lambda item: item[1].since))
+
+    def forget(self) -> None:
+        """We were asleep: what failed before says nothing."""
+        self._cases.clear()
+        self._vouched.clear()
+
+    def _close(self, peer: PeerId, change: Change, reason: str, now: float) -> list[Changed]:
+        case = self._cases.pop(peer, None)
+        return [] if case is None else [Changed(peer, change, reason, max(0.0, now - case.since))]
+
+
+def _verdict(case: Case) -> str:
+    by = ", ".join(peer[-6:] for peer in list(case.denied)[:WITNESSES])
+    return f"{case.why}; {len(case.denied)} others do not reach it either ({by}), and no later record of it came"

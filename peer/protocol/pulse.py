@@ -1,0 +1,64 @@
+"""Notices that this machine slept, that this process stood still, or that somebody set the clock: from three clocks
+read at a steady beat. Pure.
+
+`steady` counts while the machine sleeps, `awake` does not, `wall` is what a person sees and may set. Rounds go by the
+steady one, so a step of the wall clock moves none; a sleep does, and what went by meanwhile is to be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ASLEEP_S = 5.0
+"""A beat that comes so much too late was slept through. A busy machine is late by less."""
+STEP_S = 0.5
+"""The wall clock has moved against the steady one by so much since the last beat: it was set. Time servers slew
+smaller errors away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Three clocks at one moment, seconds."""
+
+    steady: float
+    awake: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slept:
+    """Nothing ran here for a while."""
+
+    seconds: float
+    suspended_s: float
+    """Of these, the whole machine slept; the rest this process was stopped or held up."""
+
+    def __str__(self) -> str:
+        what = "asleep" if self.suspended_s >= self.seconds / 2 else "stopped"
+        return f"{what} for {self.seconds:.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The wall clock was set."""
+
+    seconds: float
+    """Forward; negative: back."""
+
+
+class Pulse:
+    """`beat_s`: how long between two readings, when all goes well."""
+
+    def __init__(self, beat_s: float, first: Reading) -> None:
+        self._beat_s = beat_s
+        self._last = first
+
+    def beat(self, reading: Reading) -> list[Slept | Stepped]:
+        """What happened since the last reading."""
+        last, self._last = self._last, reading
+        passed, noticed = reading.steady - last.steady, list[Slept | Stepped]()
+        if (late := passed - self._beat_s) >= ASLEEP_S:
+            suspended = max(0.0, passed - (reading.awake - last.awake))
+            noticed.append(Slept(late, min(suspended, late)))
+        if abs(step := (reading.wall - last.wall) - passed) >= STEP_S:
+            noticed.append(Stepped(step))
+        return noticed

@@ -1,0 +1,68 @@
+"""What the owner of a shard puts its name to: the one result it gives to everybody in a round.
+
+Each member keeps the owner's signature over what it was given, and shows it to the leader of the fragment's next round.
+Two signatures of one owner over different results of one shard are a proof, whoever shows them. Pure: who signs and
+verifies is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from peer.protocol.messages import PeerId
+
+_PURPOSE = b"shard result v1\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """Of one shard."""
+
+    shard: int
+    digest: bytes
+    """`digest_of` what was given, 32 bytes."""
+    signature: bytes
+    """The owner's over `statement`, 64 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouchers:
+    """Of one round, as far as its results came."""
+
+    roster: bytes = b""
+    """Its name, 32 bytes; empty: there was none yet."""
+    shards: tuple[Voucher, ...] = ()
+    """Ascending."""
+
+
+NO_VOUCHERS = Vouchers()
+
+
+def digest_of(payload: bytes | bytearray, named: Sequence[int]) -> bytes:
+    """BLAKE3 of a result: the encoded mean, and who is in it."""
+    return blake3(b"".join(number.to_bytes(2, "big") for number in (len(named), *named)) + payload).digest()
+
+
+def statement(roster: bytes, shard: int, digest: bytes) -> bytes:
+    """What the owner signs. It cannot be taken for a roster, which is JSON."""
+    assert len(roster) == len(digest) == 32, (roster, digest)
+    return _PURPOSE + roster + shard.to_bytes(2, "big") + digest
+
+
+def contradictions(
+    ours: Vouchers, theirs: Vouchers, owners: Sequence[PeerId], verify: Callable[[PeerId, bytes, bytes], bool]
+) -> Iterator[tuple[PeerId, int]]:
+    """Owners that put their name to two results of one shard, and that shard. `owners`: of each shard of the round of
+    `ours`; a voucher whose signature does not hold proves nothing. verify(peer, raw, signature)."""
+    if not ours.roster or ours.roster != theirs.roster:
+        return
+    known = {voucher.shard: voucher for voucher in ours.shards}
+    for voucher in theirs.shards:
+        own = known.get(voucher.shard)
+        if own is None or own.digest == voucher.digest or voucher.shard >= len(owners):
+            continue
+        owner = owners[voucher.shard]
+        if all(verify(owner, statement(ours.roster, v.shard, v.digest), v.signature) for v in (own, voucher)):
+            yield owner, voucher.shard

@@ -1,0 +1,57 @@
+"""Which batches were trained on, a line each, for whoever wants to check that none is repeated or left out: an opt-in,
+for it grows by some 50 bytes a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from peer.trainer.batches import Windows
+
+TRAIL = "trail.log"
+MAX_LINE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One inner step."""
+
+    process: int
+    """The trainer's process id."""
+    tokens: int
+    """The token counter before the step."""
+    round: int
+    step: int
+    """In the round."""
+    batch: str
+    """Digest of the windows, hex."""
+
+
+def digest_of(windows: Windows) -> str:
+    """BLAKE3 of the windows' bytes, 16 hex digits."""
+    return blake3(windows.tobytes()).hexdigest(8)
+
+
+class Trail:
+    """Appends to `trail.log` in the folder; a line is one write, so a SIGKILL loses none that was written."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(folder / TRAIL, flags, 0o600)
+
+    def step(self, tokens: int, round_: int, step: int, windows: Windows) -> None:
+        """Written when the step is about to be made. Raises OSError."""
+        os.write(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(windows)}\n".encode())
+
+
+def read_trail(path: Path) -> Iterator[Trained]:
+    """The steps in the order in which they were made. Raises OSError, and ValueError for a line that is not ours."""
+    with path.open() as file:
+        while line := file.readline(MAX_LINE):
+            process, tokens, round_, step, batch = line.split()
+            yield Trained(int(process), int(tokens), int(round_), int(step), batch)

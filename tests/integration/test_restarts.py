@@ -1,0 +1,17 @@
+"""Killed at seeded moments, a real peer begins with the newest whole checkpoint, repeats and leaves out no batch, and
+its ledger balances. `benchmarks/restarts.py` does the same fifty times."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from benchmarks.restarts import measure
+
+
+def test_three_kills(tmp_path: Path) -> None:
+    report = asyncio.run(measure(tmp_path, kills=3, seed=3))
+    assert report["wrong"] == []
+    assert report["lives"] == 4
+    assert report["steps_in_the_line"] > 0
+    assert report["ledger_imbalance"] == 0

@@ -1,0 +1,203 @@
+"""The checks of values and of one truth have teeth: a run with one thing wrong is caught, each by the sentence that is
+about it, and the same run without it is clean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from peer.daemon import desk, topology
+from peer.daemon.group import Averaged, Group
+from peer.daemon.groups import GroupRound, Groups
+from peer.observe import events
+from peer.protocol.messages import PeerId, Source
+from peer.protocol.payload import BytesSource
+from peer.protocol.roster import Roster
+from peer.protocol.roundclock import RoundClock
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.promises import Witness
+from peer.testing.swarm import SimulatedSwarm, layout_of
+
+PEERS, ROUNDS, ROUND_S = 4, 3, 20.0
+ELEMENTS = {"pair": 16, "group": 4 * 128}
+Prepare = Callable[[SimulatedSwarm], None]
+
+
+def broken(preset: str, prepare: Prepare = lambda swarm: None) -> list[str]:
+    """What the checks say of a run of these. `prepare` comes before the witness."""
+    method = replace(resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S)), codec="fp32")
+
+    async def main() -> Witness:
+        swarm = SimulatedSwarm(
+            PEERS,
+            method=method,
+            rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
+            total_rounds=ROUNDS,
+            seed=3,
+            step_seconds=2.0,
+            layout=layout_of(method, ELEMENTS[method.topology]),
+            min_peers=PEERS,
+            eval_every=1,
+        )
+        prepare(swarm)
+        witness = Witness(swarm)
+        await swarm.run([])
+        outcomes = [e.outcome for p in swarm.peers for e in p.events if isinstance(e, events.RoundEnded)]
+        assert outcomes.count("exchanged") >= PEERS, outcomes
+        return witness
+
+    return run_virtual(main()).broken()
+
+
+def caught(found: list[str], words: str) -> None:
+    assert any(words in sentence for sentence in found), found
+
+
+@pytest.mark.parametrize("preset", ["noloco", "diloco"])
+def test_without_a_mutation_all_is_well(preset: str) -> None:
+    assert broken(preset) == []
+
+
+def test_one_bit_of_a_partners_payload() -> None:
+    def prepare(swarm: SimulatedSwarm) -> None:
+        def tamper(sender: PeerId, source: Source) -> Source:
+            if sender != swarm.peers[1].peer_id:
+                return source
+            raw = bytearray(source.read(0, source.nbytes))
+            raw[-4] ^= 1  # the last bit of the last value
+            return BytesSource(bytes(raw))
+
+        swarm.network.tamper = tamper
+
+    caught(broken("noloco", prepare), "is not what that one sent")
+
+
+def test_an_outer_step_that_is_applied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = topology.pair_step
+
+    def twice(*terms: Any) -> None:
+        own, theirs = terms[3].clone(), terms[4].clone() if terms[4] is not None else None
+        once(*terms)
+        once(*terms[:3], own, theirs)
+
+    monkeypatch.setattr(topology, "pair_step", twice)
+    caught(broken("noloco"), "gave a third value")
+
+
+def test_a_lost_shard_that_is_applied_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, stepped = Group._averaged, GroupRound._stepped
+
+    async def without_the_first(self: Group, roster: Roster, *terms: Any) -> Averaged:
+        got = await honest(self, roster, *terms)
+        if roster.key.round == 0:  # without momentum a step by zero changes nothing
+            return got
+        got.mean[:128] = 0
+        return replace(got, spans=[(128, got.mean.numel())], named=[(128, got.mean.numel())], reason="lost")
+
+    def as_zero(self: GroupRound, got: Averaged, *terms: Any) -> Any:
+        return stepped(self, replace(got, spans=[(0, got.mean.numel())]), *terms)
+
+    monkeypatch.setattr(Group, "_averaged", without_the_first)
+    assert broken("diloco") == [], "a shard that is lost and left alone is no fault"
+    monkeypatch.setattr(GroupRound, "_stepped", as_zero)
+    caught(broken("diloco"), "gave a third value")
+
+
+def test_a_digest_of_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupRound, "_held", lambda self: b"\1" * 32)
+    caught(broken("diloco"), "is not what its digest says")
+
+
+def test_members_that_end_with_several_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupRound, "_held", lambda self: str(id(self._groups)).encode().ljust(32))
+    caught(broken("diloco"), f"left {PEERS} states")
+
+
+def test_an_average_with_wrong_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = desk.weighted_mean
+    monkeypatch.setattr(desk, "weighted_mean", lambda parts, tokens: honest(parts, [2 * tokens[0], *tokens[1:]]))
+    caught(broken("diloco"), "not the mean of")
+
+
+def test_a_member_left_out_of_a_mean_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = desk.weighted_mean
+    monkeypatch.setattr(desk, "weighted_mean", lambda parts, tokens: honest(parts[1:], tokens[1:]))
+    caught(broken("diloco"), "not the mean of")
+
+
+def test_one_bit_of_a_result_on_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, first = Group._averaged, list[Group]()
+
+    async def averaged(self: Group, *terms: Any) -> Averaged:
+        first.append(self)
+        got = await honest(self, *terms)
+        if self is first[0]:
+            got.mean.view(torch.int32)[5] ^= 1
+        return got
+
+    monkeypatch.setattr(Group, "_averaged", averaged)
+    caught(broken("diloco"), "came out differently")
+
+
+def test_a_state_that_is_not_the_one_said_to_be_built_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def digest(self: Groups, fragment: int) -> bytes:
+        return b"\2" * 32
+
+    monkeypatch.setattr(Groups, "digest", digest)
+    caught(broken("diloco"), "took a step from another state than it said")
+
+
+def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One member gets less of the last round than the others, so that it has to follow at the end."""
+    honest, first, told = Group._averaged, list[Group](), list[events.CaughtUp]()
+
+    async def averaged(self: Group, roster: Roster, *terms: Any) -> Averaged:
+        got = await honest(self, roster, *terms)
+        if roster.key.round < ROUNDS - 1 or first not in ([], [self]):
+            return got
+        first[:] = [self]
+        return replace(got, spans=[(128, got.mean.numel())], named=[(128, got.mean.numel())], reason="lost")
+
+    def listen(swarm: SimulatedSwarm) -> None:
+        for peer in swarm.peers:
+            peer.listeners.append(lambda _, event: told.append(event) if isinstance(event, events.CaughtUp) else None)
+
+    monkeypatch.setattr(Group, "_averaged", averaged)
+    assert broken("diloco", listen) == []
+    assert [(e.round, e.fragment, e.bytes) for e in told] == [(ROUNDS, 0, 8 * ELEMENTS["group"])]
+    assert told[0].peer.startswith("sim-")
+    assert "last round" in told[0].reason
+
+    first.clear()
+    monkeypatch.setattr(Groups, "_caught_up", lambda self, round_, *terms: events.WentOn(round=round_))
+    caught(broken("diloco"), "without a journaled step")
+
+
+@pytest.mark.parametrize("preset", ["noloco", "diloco"])
+def test_a_state_that_moves_without_a_step(preset: str) -> None:
+    caught(broken(preset, at(events.Evaluated)), "without a journaled step")
+
+
+def test_a_peer_that_begins_with_a_state_nobody_had() -> None:
+    caught(broken("noloco", at(events.TrainingBegan)), "in a state that nobody had")
+
+
+def at(kind: type[events.Event]) -> Prepare:
+    """One value of one peer's state changes by a bit when this happens."""
+
+    def prepare(swarm: SimulatedSwarm) -> None:
+        def change(peer: Any, event: events.Event) -> None:
+            if isinstance(event, kind):
+                peer.outer.params.view(torch.int32)[3] ^= 1
+
+        swarm.peers[2].listeners.append(change)
+
+    return prepare

@@ -1,0 +1,20 @@
+"""Swarms with one culprit: it is named rightly, and nobody else is. The table over many seeds is in docs/develop.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.culprits import watch
+
+
+@pytest.mark.parametrize("fault", ["slow_uplink", "late_trainer"])
+def test_the_culprit_is_named_and_nobody_else(fault: str) -> None:
+    said = watch(fault, seed=1, peers=8, rounds=30)
+    assert said.confesses(), said.said
+    assert said.witnesses() >= 3, said.said
+    assert not said.wrong(), said.wrong()
+
+
+def test_where_nobody_is_slow_nobody_is_named() -> None:
+    said = watch("none", seed=1, peers=8, rounds=30)
+    assert not any(said.changes.values()), said.changes

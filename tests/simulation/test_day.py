@@ -1,0 +1,20 @@
+"""A few hours of heavy churn: nothing is lost, nobody is misled, and who lives takes part. The whole day, 256 peers:
+python -m tests.simulation --day --seeds 0:100"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.day import play_day
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_few_hours_of_heavy_churn_break_no_promise(seed: int) -> None:
+    day = play_day(seed, peers=16, hours=3.0)
+    report = day.report
+    assert not day.broken, str(day)
+    assert report.ledger_imbalance == 0, str(day)
+    assert report.faults["kill"] > 30, "a day without churn shows nothing"
+    assert report.live_missed == 0, str(day)
+    assert report.participation is not None
+    assert report.participation > 0.8, str(day)

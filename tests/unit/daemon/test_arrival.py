@@ -1,0 +1,127 @@
+"""What a newcomer is told of its first minute and of its own speed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from peer.daemon.arrival import MEASURED_STEPS, PHASES, Arrival, load_of
+from peer.daemon.options import JoinOptions
+from peer.daemon.resuming import FirstState
+from peer.errors import MachineTooSlow
+from peer.laps import Laps
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.messages import RunId
+from peer.run.manifest import Manifest, default_text, parse_manifest
+from peer.run.overrides import apply_overrides
+from peer.run.presets import resolve
+from peer.trainer.process import Progress
+from peer.trainer.seam import TrainerInfo
+
+
+def manifest(*changes: str) -> Manifest:
+    return parse_manifest(apply_overrides(default_text(), ["sync.clock=seconds", *changes]).encode())
+
+
+class Told:
+    """An arrival, what it said, and what it wrote into the journal."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.events: list[events.Event] = []
+        self.arrival = Arrival(Laps(), self.events.append, self.said.append)
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    async def watched(self, progress: Callable[[], Progress], round_s: float | None, rounds_left: int = 5) -> None:
+        """Until there is nothing left to watch."""
+        watching = asyncio.create_task(self.arrival.watch(progress, round_s, lambda: rounds_left))
+        await asyncio.wait({watching}, timeout=0.3)
+        if watching.done():
+            watching.result()
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+def options(**caps: float) -> JoinOptions:
+    return JoinOptions(home=Path("unused"), run_id=RunId(bytes(32)), **caps)
+
+
+def test_each_phase_is_told_and_journaled() -> None:
+    told = Told()
+    told.arrival.end("program")
+    told.arrival.end("manifest")
+    layout = Layout.whole([TensorSpec("a", (3,))])
+    outer = OuterState.fresh(layout, torch.zeros(3))
+    told.arrival.state(FirstState(outer, 4, "", donor="d", nbytes=12_000_000, seconds=1.0))
+    seconds = {"torch import": 4.125, "data": 0.5, "model": 0.25}
+    told.arrival.trainer(TrainerInfo("cpu", "", 64, 4, "4 of 8 windows at once: asked for", seconds))
+    told.arrival.hear(events.TrainingBegan(round=5), 0.0)
+    asyncio.run(told.watched(lambda: Progress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
+    line = told.said[-1]
+    assert line.startswith("joined in ")
+    assert "12.0 MB from a donor)" in line
+    assert "(torch import 4.1 s, data 0.5 s, model 0.2 s)" in line
+    assert told.kinds() == ["micro_batch", "joined"]
+    joined = told.events[-1]
+    assert isinstance(joined, events.Joined)
+    assert (joined.torch_import, joined.data, joined.model) == (4.125, 0.5, 0.25)
+    assert min(joined.program, joined.state, joined.trainer, joined.others, joined.first_step) > 0
+    assert joined.seconds == pytest.approx(sum(getattr(joined, phase) for phase in PHASES))
+    report = told.arrival.report()
+    assert report["micro_batch"] == "4 of 8 windows at once: asked for"
+    assert report["unfit"] == []
+
+
+def test_nothing_is_told_before_the_first_step() -> None:
+    told = Told()
+    asyncio.run(told.watched(Progress, 60.0))
+    assert told.said == []
+    assert told.arrival.report()["joined_in_s"] is None
+
+
+def test_a_slow_machine_is_told_and_stays() -> None:
+    told = Told()
+    asyncio.run(told.watched(lambda: Progress(steps=1, step_s=74.0), 60.0))
+    assert "sit out 1 of 2 rounds" in told.said[-1]
+    assert told.kinds() == ["joined", "unfit"]
+    assert len(told.arrival.report()["unfit"]) == 1
+
+
+def test_a_machine_that_cannot_do_one_step_before_the_end_is_sent_home() -> None:
+    with pytest.raises(MachineTooSlow, match="the run ends in 5 rounds"):
+        asyncio.run(Told().watched(lambda: Progress(steps=1, step_s=6000.0), 60.0))
+
+
+def test_rounds_in_steps_wait_for_the_slow() -> None:
+    told = Told()
+    asyncio.run(told.watched(lambda: Progress(steps=1, step_s=6000.0), None))
+    assert told.kinds() == ["joined"]
+    steps = parse_manifest(apply_overrides(default_text(), ["sync.clock=steps", "sync.sync_every=10"]).encode())
+    assert load_of(steps, resolve(steps.sync)) is None
+
+
+def test_a_cap_too_low_for_the_rounds_is_told_or_refused() -> None:
+    told, run = Told(), manifest("sync.sync_every=10", "sync.preset=streaming-noloco")
+    method = resolve(run.sync)
+    load = load_of(run, method)
+    assert load is not None
+    assert not load.waits
+    told.arrival.check_caps(run, method, options(max_upload=load.nbytes / 9.0))
+    assert told.events == []
+    with pytest.raises(MachineTooSlow, match="upload, its cap"):
+        told.arrival.check_caps(run, method, options(max_upload=load.nbytes / 11.0))
+    full = manifest("sync.sync_every=10")
+    method = resolve(full.sync)
+    load = load_of(full, method)
+    assert load is not None
+    told.arrival.check_caps(full, method, options(max_download=load.nbytes / 6.0))
+    assert "stand still 60 % of the time" in told.said[-1]
+    assert told.kinds() == ["unfit"]

@@ -1,0 +1,29 @@
+"""An order that is over before it could be obeyed changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from torch import Tensor
+
+from peer.daemon.leaving import Leaving
+from peer.daemon.orders import Orders
+from peer.observe.events import Event
+from peer.protocol.messages import Status
+from peer.protocol.ruling import Ruling
+
+
+def test_a_pause_that_ends_before_it_began_is_no_order_to_fetch_a_state() -> None:
+    told, emitted, asked = list[tuple[Status, str]](), list[Event](), list[bytes]()
+
+    async def fetch(digest: bytes) -> Tensor | None:
+        asked.append(digest)
+        return None
+
+    orders = Orders(lambda round_: Ruling(), b"", fetch)
+
+    async def main() -> tuple[int, Tensor | None]:
+        return await orders.obey(7, Leaving(), lambda r: r, lambda *words: told.append(words), emitted.append)
+
+    assert asyncio.run(main()) == (7, None)
+    assert (told, emitted, asked) == ([], [], [])

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from peer.daemon.rest import LONGEST_S, Rest
+from peer.errors import HomeUnusable, UsageError
+from peer.planning.quiet import DAY, QuietHours
+
+NIGHT = QuietHours.parse("22:00-07:00")
+
+
+class Wall:
+    """A clock on the wall, in minutes of the day."""
+
+    def __init__(self, hours: float = 12.0) -> None:
+        self.now = hours * 3600.0
+
+    def rest(self, kept: Path | None = None, quiet: QuietHours | None = None) -> Rest:
+        return Rest(kept, quiet, lambda: self.now, lambda now: int(now // 60) % DAY)
+
+    def passes(self, hours: float, rest: Rest) -> None:
+        self.now += hours * 3600
+        rest.look()
+
+
+def test_it_holds_from_pause_to_resume() -> None:
+    rest = Wall().rest()
+    assert not rest.holding.is_set()
+    rest.pause()
+    assert rest.holding.is_set()
+    assert rest.why().startswith("paused by you since ")
+    rest.resume()
+    assert not rest.holding.is_set()
+    assert rest.why() == ""
+
+
+def test_a_pause_for_a_while_ends_by_itself() -> None:
+    wall = Wall()
+    rest = wall.rest()
+    rest.pause(2 * 3600)
+    assert " until " in rest.why()
+    wall.passes(1.9, rest)
+    assert rest.holding.is_set()
+    wall.passes(0.2, rest)
+    assert not rest.holding.is_set()
+
+
+def test_a_second_pause_replaces_the_end_and_keeps_the_beginning() -> None:
+    wall = Wall()
+    rest = wall.rest()
+    rest.pause(3600)
+    began = rest.report()["since"]
+    wall.passes(0.5, rest)
+    rest.pause()
+    wall.passes(5, rest)
+    assert rest.holding.is_set()
+    assert rest.report()["since"] == began
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), LONGEST_S + 1])
+def test_times_that_cannot_be_are_refused_and_change_nothing(seconds: float) -> None:
+    rest = Wall().rest()
+    with pytest.raises(UsageError):
+        rest.pause(seconds)
+    assert not rest.holding.is_set()
+
+
+def test_it_outlives_the_process_and_its_end_does_too(tmp_path: Path) -> None:
+    wall, kept = Wall(), tmp_path / "paused.json"
+    wall.rest(kept).pause(3600)
+    again = wall.rest(kept)
+    assert again.holding.is_set()
+    assert again.report()["until"] == wall.now + 3600
+    again.resume()
+    assert not wall.rest(kept).holding.is_set()
+    wall.rest(kept).pause(3600)
+    wall.now += 4000
+    assert not wall.rest(kept).holding.is_set(), "it ended while nobody ran"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b'{"since": "x", "until": null}', b'{"since": 1e999, "until": null}', b"\xff" * 9000]
+)
+def test_a_damaged_file_leaves_the_machine_alone(tmp_path: Path, content: bytes) -> None:
+    kept = tmp_path / "paused.json"
+    kept.write_bytes(content)
+    rest = Wall().rest(kept)
+    assert rest.holding.is_set()
+    rest.resume()
+    assert not kept.exists()
+
+
+def test_a_pause_that_cannot_be_written_down_is_told_and_holds(tmp_path: Path) -> None:
+    rest = Wall().rest(tmp_path / "absent" / "paused.json")
+    with pytest.raises(HomeUnusable):
+        rest.pause()
+    assert rest.holding.is_set()
+
+
+def test_quiet_hours_hold_every_night() -> None:
+    wall = Wall(21.9)
+    rest = wall.rest(quiet=NIGHT)
+    assert not rest.holding.is_set()
+    for _ in range(2):
+        wall.passes(0.2, rest)
+        assert rest.why() == "quiet hours 22:00-07:00"
+        assert rest.holding.is_set()
+        wall.passes(9, rest)
+        assert not rest.holding.is_set()
+        wall.passes(14.8, rest)
+
+
+def test_told_to_go_on_in_quiet_hours_it_works_until_the_next_ones() -> None:
+    wall = Wall(23)
+    rest = wall.rest(quiet=NIGHT)
+    rest.resume()
+    assert not rest.holding.is_set()
+    wall.passes(7.9, rest)
+    assert not rest.holding.is_set()
+    wall.passes(1, rest)
+    wall.passes(15, rest)
+    assert rest.holding.is_set()
+
+
+def test_the_watch_moves_what_holds() -> None:
+    wall = Wall(21.9)
+    rest = wall.rest(quiet=NIGHT)
+
+    async def sleep(seconds: float) -> None:
+        wall.now += 3600
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        watching = asyncio.create_task(rest.watch(sleep))
+        async with asyncio.timeout(5):
+            await rest.holding.wait()
+        watching.cancel()
+        await asyncio.wait({watching})
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_it_may_not_read_leaves_the_machine_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "paused.json"
+    kept.write_text("{}")
+    kept.chmod(0)
+    assert Wall().rest(kept).holding.is_set()

@@ -1,0 +1,366 @@
+import asyncio
+import functools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
+from peer.state.snapshot import StateSnapshot, copy_of
+from peer.state.transfer import Board, Rates
+from peer.state.transfer_run import Outcome, Transfer
+from peer.state.transfer_shelf import Pieces
+from peer.testing.clock import run_virtual
+
+
+def virtually(test):
+    @functools.wraps(test)
+    def run() -> None:
+        run_virtual(test())
+
+    return run
+
+
+A, B, C = (PeerId(name) for name in "abc")
+PIECE = 2**18
+LAYOUT = Layout.whole([TensorSpec(f"t{n}", (PIECE // 4,)) for n in range(20)])
+STATE = OuterState(LAYOUT, torch.randn(LAYOUT.elements), torch.randn(LAYOUT.elements))
+
+
+# -- the board -------------------------------------------------------------------------------------------------------
+
+
+def rates_of(**given: float) -> Rates:
+    rates = Rates()
+    for peer, rate in given.items():
+        rates.observe(PeerId(peer), int(rate * 10), 10.0)
+    return rates
+
+
+def test_every_piece_is_given_out_once():
+    board = Board([10] * 5, {1}, Rates())
+    assert [board.take(peer, 0.0) for peer in (A, B, A, B, A)] == [0, 2, 3, 4, None]
+    for piece in (0, 2, 3):
+        board.landed(piece)
+    assert not board.complete
+    board.landed(4)
+    assert board.complete
+    assert board.raced == 0
+
+
+def test_what_a_lost_donor_had_is_first_in_line():
+    board = Board([10] * 4, (), Rates())
+    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
+    board.failed(A, 0)
+    assert board.take(B, 1.0) == 0
+
+
+def test_at_the_end_an_idle_fast_donor_races_the_piece_that_would_be_last():
+    board = Board([1000] * 3, (), rates_of(a=1000, b=10, c=200))
+    assert [board.take(peer, 0.0) for peer in (A, C, B)] == [0, 1, 2]
+    board.landed(0)
+    assert board.take(A, 1.0) == 2, "100 s at the slow one's rate, 5 s at the other's"
+    assert board.raced == 1000
+    assert board.take(C, 1.0) is None, "raced already, and its own"
+    assert set(board.landed(2)) == {A, B}
+    board.failed(B, 2)
+    board.landed(1)
+    assert board.complete
+
+
+def test_a_slower_donor_does_not_race_and_neither_does_an_unmeasured_one():
+    board = Board([1000] * 2, (), rates_of(a=1000, b=900))
+    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
+    board.landed(1)
+    assert board.take(B, 0.5) is None
+    assert board.take(C, 0.5) is None
+
+
+def test_a_donor_long_past_its_time_is_raced():
+    board = Board([1000] * 2, (), rates_of(a=1000, b=1000))
+    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
+    board.landed(0)
+    assert board.take(A, 2.0) is None
+    assert board.take(A, 5.0) == 1
+
+
+def test_deadlines_come_from_each_donors_own_rate():
+    rates = rates_of(a=1_000_000, b=1000)
+    assert rates.deadline_s(A, 1_000_000) == pytest.approx(4 + 4 * 1)
+    assert rates.deadline_s(B, 1_000_000) == pytest.approx(4 + 4 * 1000)
+    rates.failed(A)
+    assert rates.of(A) == pytest.approx(500_000)
+    rates.observe(A, 1_500_000, 1.0)
+    assert rates.of(A) == pytest.approx(1_000_000)
+
+
+# -- fetching from several -------------------------------------------------------------------------------------------
+
+
+def record(peer: PeerId) -> PeerRecord:
+    return PeerRecord(peer, RunId(b"r" * 32), (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+
+
+class Donors:
+    """A transport to donors with rates in bytes per second; a `fault` may raise or wait before a piece is given."""
+
+    def __init__(self, **rates: float) -> None:
+        self.rates = rates
+        self.snapshot = copy_of(STATE, 3, momentum=True)
+        self.asked: Counter[int] = Counter()
+        self.faults = {}
+        self.under_way: Counter[PeerId] = Counter()
+        self.most: Counter[PeerId] = Counter()
+
+    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
+        raise AssertionError("the index is known")
+
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+        peer = donor.peer_id
+        self.asked[piece] += 1
+        self.under_way[peer] += 1
+        self.most[peer] = max(self.most[peer], self.under_way[peer])
+        data = bytes(self.snapshot.piece(piece))
+        try:
+            async with asyncio.timeout(timeout_s):
+                if peer in self.faults:
+                    data = await self.faults[peer](piece, data)
+                await asyncio.sleep(len(data) / self.rates[peer])
+        except TimeoutError:
+            raise PartnerLost(f"{peer} did not answer within {timeout_s:.1f} s") from None
+        finally:
+            self.under_way[peer] -= 1
+        return data
+
+    def transfer(self, pieces: Pieces, outcome: Outcome, *peers: str) -> Transfer:
+        transfer = Transfer(self, pieces, Rates(), outcome)
+        for peer in peers or self.rates:
+            transfer.add(record(PeerId(peer)), self.snapshot.index)
+        return transfer
+
+
+def whole(pieces: Pieces) -> None:
+    params, momentum = pieces.state()
+    assert torch.equal(params, STATE.params)
+    assert torch.equal(momentum, STATE.momentum)
+
+
+@virtually
+async def test_three_donors_bring_it_bit_for_bit_in_the_time_of_all_their_rates() -> None:
+    donors, pieces, outcome = Donors(a=4e6, b=2e6, c=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await donors.transfer(pieces, outcome).run()
+    took = loop.time() - began
+    whole(pieces)
+    assert took < 1.25 * pieces.nbytes / 7e6
+    assert set(donors.asked) == set(range(40))
+    assert sum(donors.asked.values()) * PIECE == 40 * PIECE + outcome.raced
+    assert set(donors.most.values()) == {1}, "one piece in flight a donor"
+    assert outcome.given[A] > outcome.given[B] > outcome.given[C]
+    assert sum(outcome.given.values()) == pieces.nbytes
+
+
+@virtually
+async def test_a_donor_that_dies_costs_only_what_it_had_in_flight() -> None:
+    donors, pieces, outcome = Donors(a=1e6, b=1e6, c=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    loop = asyncio.get_running_loop()
+    dies = loop.time() + 0.5 * pieces.nbytes / 3e6
+
+    async def killed(piece: int, data: bytes) -> bytes:
+        if loop.time() < dies < loop.time() + PIECE / 1e6:
+            await asyncio.sleep(dies - loop.time())
+        if loop.time() >= dies:
+            raise PartnerLost("connection refused")
+        return data
+
+    donors.faults[C] = killed
+    began = loop.time()
+    await donors.transfer(pieces, outcome).run()
+    whole(pieces)
+    allowed = 0.5 * pieces.nbytes / 3e6 + 0.5 * pieces.nbytes / 2e6
+    assert loop.time() - began < 1.1 * allowed
+    assert sum(donors.asked.values()) <= 41
+    assert "refused" in outcome.left[C]
+
+
+@virtually
+async def test_a_donor_that_falls_asleep_holds_nobody_up() -> None:
+    donors, pieces, outcome = Donors(a=1e6, b=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def asleep(piece: int, data: bytes) -> bytes:
+        if loop.time() - began > 2.0:
+            await asyncio.Event().wait()
+        return data
+
+    donors.faults[B] = asleep
+    await donors.transfer(pieces, outcome).run()
+    whole(pieces)
+    assert loop.time() - began < 1.1 * (2.0 + (pieces.nbytes - 4e6) / 1e6)
+    assert "did not answer" in outcome.left[B]
+
+
+@virtually
+async def test_wrong_bytes_are_never_part_of_the_state_and_their_donor_is_not_asked_again() -> None:
+    donors, pieces, outcome = Donors(a=1e6, b=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+
+    async def liar(piece: int, data: bytes) -> bytes:
+        return bytes([data[0] ^ 1]) + data[1:]
+
+    donors.faults[B] = liar
+    transfer = donors.transfer(pieces, outcome)
+    await transfer.run()
+    whole(pieces)
+    assert outcome.wrong == {B}
+    assert B not in outcome.given
+    transfer.add(record(B), donors.snapshot.index)
+    assert B not in transfer.donors
+
+
+@virtually
+async def test_a_busy_donor_is_asked_again_while_others_go_on() -> None:
+    donors, pieces, outcome = Donors(a=1e6, b=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    loop = asyncio.get_running_loop()
+    free_at = loop.time() + 3.0
+
+    async def busy(piece: int, data: bytes) -> bytes:
+        if loop.time() < free_at:
+            raise PartnerRefused("busy", "four joiners", 2.0)
+        return data
+
+    donors.faults[B] = busy
+    await donors.transfer(pieces, outcome).run()
+    whole(pieces)
+    assert outcome.given[B] > 2e6
+    assert outcome.left == {}
+
+
+@virtually
+async def test_with_nobody_left_it_ends_and_what_is_here_stays() -> None:
+    donors, pieces, outcome = Donors(a=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+
+    async def gone(piece: int, data: bytes) -> bytes:
+        if len(pieces.held) == 10:
+            raise PartnerRefused("gone", "another snapshot by now")
+        return data
+
+    donors.faults[A] = gone
+    await donors.transfer(pieces, outcome).run()
+    assert len(pieces.held) == 10
+    del donors.faults[A]
+    asked = donors.asked.total()
+    await donors.transfer(pieces, outcome, "a").run()
+    whole(pieces)
+    assert donors.asked.total() - asked == 30
+
+
+@virtually
+async def test_cancelled_it_leaves_nothing_running() -> None:
+    donors, pieces = Donors(a=1e5, b=1e5), Pieces(LAYOUT, None, momentum=True)
+    running = asyncio.create_task(donors.transfer(pieces, Outcome()).run())
+    await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert donors.under_way.total() == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# -- the pieces on disk ----------------------------------------------------------------------------------------------
+
+
+def fill(pieces: Pieces, numbers, round_: int = 3) -> None:
+    snapshot = StateSnapshot(STATE.params, LAYOUT, round_, STATE.momentum)
+    pieces.of_state(snapshot.index.snapshot)
+    for number in numbers:
+        data = bytes(snapshot.piece(number))
+        pieces.store(number, snapshot.index.pieces[number], round_, data)
+        pieces.place(number, snapshot.index.pieces[number], round_, data)
+
+
+def again(folder) -> Pieces:
+    pieces = Pieces(LAYOUT, folder, momentum=True)
+    pieces.load()
+    return pieces
+
+
+def test_what_was_stored_is_there_after_a_restart(tmp_path):
+    first = Pieces(LAYOUT, tmp_path / "transfer", momentum=True)
+    fill(first, range(24))
+    back = again(tmp_path / "transfer")
+    assert back.held == first.held
+    assert back.mark == first.mark != ""
+    fill(back, range(24, 40))
+    whole(back)
+    back.clear()
+    assert not (tmp_path / "transfer").exists()
+
+
+def test_damaged_torn_and_foreign_files_are_deleted_and_never_used(tmp_path):
+    folder = tmp_path / "transfer"
+    fill(Pieces(LAYOUT, folder, momentum=True), range(6))
+    inside = next(folder.iterdir())
+    files = {int(f.name.partition("-")[0]): f for f in inside.iterdir() if f.name != "state"}
+    files[0].write_bytes(files[0].read_bytes()[:-1])
+    files[1].write_bytes(bytes([files[1].read_bytes()[0] ^ 1]) + files[1].read_bytes()[1:])
+    files[2].rename(inside / files[2].name.replace("2-", "99-", 1))
+    (inside / ".half").write_bytes(b"x" * 100)
+    (folder / "of another layout").mkdir()
+    secret = tmp_path / "secret"
+    secret.write_bytes(files[3].read_bytes())
+    files[3].unlink()
+    files[3].symlink_to(secret)
+    back = again(folder)
+    assert set(back.held) == {4, 5}
+    assert {f.name for f in inside.iterdir()} == {files[4].name, files[5].name, "state"}
+    assert list(folder.iterdir()) == [inside]
+    assert secret.exists(), "a link is not followed"
+
+
+def test_pieces_that_do_not_go_with_the_rest_are_forgotten_on_disk_too(tmp_path):
+    pieces = Pieces(LAYOUT, tmp_path, momentum=True)
+    fill(pieces, range(5), round_=3)
+    fill(pieces, range(5, 10), round_=9)
+    assert pieces.keep(lambda number, held: held.round >= 5) == 5 * PIECE
+    assert set(again(tmp_path).held) == set(range(5, 10))
+
+
+def test_a_pairs_pieces_are_not_a_groups(tmp_path):
+    fill(Pieces(LAYOUT, tmp_path, momentum=True), range(5))
+    pair = Pieces(LAYOUT, tmp_path, momentum=False)
+    pair.load()
+    assert pair.held == {}
+    assert again(tmp_path).held == {}, "foreign ones were deleted"
+
+
+def test_zeros_need_no_fetching(tmp_path):
+    outer = OuterState(LAYOUT, torch.ones(LAYOUT.elements), torch.zeros(LAYOUT.elements))
+    index, pieces = copy_of(outer, 0, momentum=True).index, Pieces(LAYOUT, None, momentum=True)
+    taken = [number for number in range(40) if pieces.put_zeros(number, index.pieces[number], 0)]
+    assert taken == list(range(20, 40))
+
+
+def test_bytes_that_are_not_finite_or_not_the_digests_are_refused(tmp_path):
+    pieces = Pieces(LAYOUT, tmp_path, momentum=False)
+    bad = STATE.params.clone()
+    bad[5] = float("nan")
+    snapshot = StateSnapshot(bad, LAYOUT, 0)
+    for number, data in ((0, bytes(snapshot.piece(0))), (1, bytes(PIECE))):
+        with pytest.raises(BadPayload):
+            pieces.store(number, snapshot.index.pieces[number], 0, data)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_cannot_be_written_costs_only_the_resumption(tmp_path):
+    (tmp_path / "transfer").write_bytes(b"a file where the folder should be")
+    pieces = Pieces(LAYOUT, tmp_path / "transfer", momentum=True)
+    pieces.load()
+    fill(pieces, range(40))
+    whole(pieces)
+    assert np.isfinite(pieces.state()[0].numpy()).all()

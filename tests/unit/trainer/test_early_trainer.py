@@ -1,0 +1,75 @@
+"""A trainer process started before its run is known."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.trainer.child import LOG
+from peer.trainer.config import TrainerConfig
+from peer.trainer.corpora import BLOCK_BYTES
+from peer.trainer.early import early_trainer
+from peer.trainer.model import first_params, layout_of
+from peer.trainer.process import TrainerProcess
+
+MODEL = ModelSection(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+)
+
+
+def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    home.mkdir()
+    data.mkdir()
+    (data / "a.txt").write_bytes((b"the quick brown fox. " * BLOCK_BYTES)[: 3 * BLOCK_BYTES])
+    config = TrainerConfig(
+        model=MODEL,
+        data=DataSection(kind="text"),
+        train=TrainSection(context=16, batch=4, total_rounds=4, eval_windows=4),
+        sync_every=30,
+        seed=1,
+        peer_id="a",
+        data_dir=str(data),
+        device="cpu",
+    )
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), early_trainer(home, 1) as early:
+            assert early is not None
+            assert not (home / LOG).exists(), "another daemon may hold this home"
+            trainer = TrainerProcess(home, layout_of(MODEL), config, early)
+            info = await trainer.start(first_params(MODEL, 1), 0, None)
+            assert trainer.pid == early.pid
+            assert (home / LOG).exists()
+            assert list(info.seconds) == ["torch import", "waiting for the state", "data", "model"]
+            assert info.micro_batch == 4
+            await trainer.stop()
+            assert not early.alive
+        assert [path.name for path in home.glob("*.log")] == [LOG]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_is_not_needed_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario() -> int:
+        async with asyncio.timeout(30), early_trainer(tmp_path, 1) as early:
+            assert early is not None
+            assert early.alive
+        return early.pid
+
+    pid = asyncio.run(scenario())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_none_can_be_started_there_is_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with early_trainer(tmp_path / "missing", 1) as early:
+            assert early is None
+
+    asyncio.run(scenario())

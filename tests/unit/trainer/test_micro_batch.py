@@ -1,0 +1,122 @@
+"""However a batch is split, the step is the same; and it is split as memory allows."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from peer.run.activations import largest_micro_batch, window_bytes
+from peer.run.sections import ModelSection, TrainSection
+from peer.trainer import fitting
+from peer.trainer.batches import Windows
+from peer.trainer.config import TrainerConfig
+from peer.trainer.corpora import Corpus
+from peer.trainer.device import choose_device
+from peer.trainer.fitting import fit, peak_growth
+from peer.trainer.loop import InnerLoop
+from peer.trainer.model import first_params, layout_of
+
+MODEL = ModelSection(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+)
+WINDOW = window_bytes(MODEL, 16)
+
+
+def config(batch: int = 8, **changes: object) -> TrainerConfig:
+    train = TrainSection(context=16, batch=batch, total_rounds=10, eval_windows=8)
+    given = {"model": MODEL, "train": train, "sync_every": 10, "seed": 1, "peer_id": "a", "device": "cpu"}
+    return TrainerConfig.model_validate(given | changes)
+
+
+def inner_loop(given: TrainerConfig) -> InnerLoop:
+    data = np.frombuffer(b"the quick brown fox jumps over the lazy dog. " * 200, np.uint8)
+    corpus = Corpus(data[:8000], data[8000:], "")
+    return InnerLoop(given, layout_of(MODEL), choose_device("cpu"), corpus, first_params(MODEL, 1))
+
+
+def trained(batch: int, micro_batch: int, steps: int = 4) -> tuple[list[float], torch.Tensor]:
+    loop = inner_loop(config(batch, micro_batch=micro_batch))
+    loop.move_to(3, 0)
+    losses = [loop.step() or 0.0 for _ in range(steps)]
+    return losses, loop.params
+
+
+@pytest.mark.parametrize(("batch", "micro"), [(8, 1), (8, 2), (8, 4), (6, 4), (5, 2)])
+def test_a_split_batch_gives_the_same_step(batch: int, micro: int) -> None:
+    losses, params = trained(batch, batch)
+    split_losses, split_params = trained(batch, micro)
+    assert split_losses == pytest.approx(losses, abs=1e-6)
+    assert float((split_params - params).abs().max()) < 2e-6
+    assert float((params - first_params(MODEL, 1)).abs().max()) > 1e-3, "there was a step to speak of"
+
+
+def test_the_largest_power_of_two_that_fits_or_all() -> None:
+    assert largest_micro_batch(12, 100, 1200) == 12
+    assert largest_micro_batch(12, 100, 1199) == 8
+    assert largest_micro_batch(12, 100, 799) == 4
+    assert largest_micro_batch(12, 100, 0) == 1
+
+
+def test_a_batch_is_fitted_to_the_memory_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "peak_growth", lambda work: work() or 0)
+    given = config(activation_bytes=5 * WINDOW)
+    loop = inner_loop(given)
+    before = loop.params.clone()
+    chosen = fit(loop, given)
+    assert (chosen.micro_batch, loop.micro_batch) == (4, 4)
+    assert "4 of 8 windows at once" in chosen.reason
+    assert torch.equal(loop.params, before)
+    assert not bool(loop._grad.any()), "what was tried leaves no gradient"
+
+
+def test_what_was_measured_counts_when_it_is_more_than_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "peak_growth", lambda work: work() or 4 * WINDOW)
+    given = config(activation_bytes=8 * WINDOW)
+    assert fit(inner_loop(given), given).micro_batch == 2
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    given = config(activation_bytes=0, micro_batch=64)
+    chosen = fit(inner_loop(given), given)
+    assert (chosen.micro_batch, chosen.reason) == (8, "8 of 8 windows at once: asked for")
+    unknown = config()
+    assert fit(inner_loop(unknown), unknown).micro_batch == 8
+
+
+def test_a_device_that_is_full_gets_less_at_once_and_the_step_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = config()
+    loop, twin = inner_loop(given), inner_loop(given)
+    real = loop._accumulate
+
+    def small(windows: Windows, batch: int) -> float:
+        if len(windows) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(windows, batch)
+
+    monkeypatch.setattr(loop, "_accumulate", small)
+    assert loop.step() == pytest.approx(twin.step(), abs=1e-6)
+    assert loop.micro_batch == 2
+    assert float((loop.params - twin.params).abs().max()) < 2e-6
+
+
+def test_a_device_too_small_for_one_window_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = inner_loop(config(micro_batch=1))
+
+    def never(windows: Windows, batch: int) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(loop, "_accumulate", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        loop.step()
+
+
+def test_growth_is_what_is_held_at_most() -> None:
+    def held() -> None:
+        with mmap.mmap(-1, 32 * 2**20) as fresh:  # not what the allocator kept of former tests
+            fresh.write(b"x" * len(fresh))
+
+    grew = peak_growth(held)
+    assert 30 * 2**20 < grew < 64 * 2**20

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from peer.trainer.trail import TRAIL, Trail, digest_of, read_trail
+
+WINDOWS = np.arange(12, dtype=np.uint8).reshape(2, 6)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    trail = Trail(tmp_path)
+    trail.step(0, 3, 0, WINDOWS)
+    Trail(tmp_path).step(128, 3, 1, WINDOWS[::-1])
+    first, second = read_trail(tmp_path / TRAIL)
+    assert (first.process, first.tokens, first.round, first.step) == (os.getpid(), 0, 3, 0)
+    assert (second.tokens, second.step) == (128, 1)
+    assert first.batch == digest_of(WINDOWS)
+    assert first.batch != second.batch
+
+
+def test_a_strange_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / TRAIL).write_text("1 2 3\n")
+    with pytest.raises(ValueError, match="not enough"):
+        list(read_trail(tmp_path / TRAIL))
