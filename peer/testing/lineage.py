@@ -71,6 +71,8 @@ def _inherited(line: list[Trained], life: Life) -> list[Trained]:
 
 def _seam(line: list[Trained], life: Life, steps_per_round: int) -> Iterator[str]:
     begins = life.begins_at()
+    if begins[1] == steps_per_round:  # written after a round's last step, before its exchange
+        begins = (begins[0] + 1, 0)
     name = "a donor" if life.resumed is None else life.resumed.name
     expected = _after((line[-1].round, line[-1].step), steps_per_round) if line else (0, 0)
     if begins != expected:

@@ -35,6 +35,15 @@ def test_after_a_clean_leave_it_goes_on_in_the_middle_of_the_round() -> None:
     assert len(line) == 12
 
 
+def test_a_checkpoint_after_the_last_step_of_a_round_goes_on_with_the_next() -> None:
+    first = Life(0, None, trained(0, *((0, step) for step in range(STEPS))))
+    left = Resumed("checkpoint-2", STEPS * TOKENS, 0, (0, STEPS))
+    second = Life(STEPS * TOKENS, left, trained(STEPS * TOKENS, (1, 0), (1, 1)))
+    assert line_of([first, second], STEPS)[1] == []
+    second.trained = trained(STEPS * TOKENS, (1, 1))
+    assert "leaves out batches: begins at (1, 1) and not at (1, 0)" in line_of([first, second], STEPS)[1][0]
+
+
 def told(second: Life) -> str:
     return "\n".join(line_of([first_life(), second], STEPS)[1])
 
