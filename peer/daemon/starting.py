@@ -73,7 +73,7 @@ async def round_clock(node: Node, manifest: Manifest) -> RoundClock:
     for record in await node.directory.peers():
         with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
             welcome = await node.transport.hello(record, HELLO_S)
-            node.clock.observe(node.clock.correction + welcome.clock_offset_s)  # it was measured by the corrected
+            node.clock.observe(welcome.clock_offset_s)
         start = start or record.run_start
     return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
 

@@ -1,0 +1,65 @@
+"""The own clock is corrected once by what the others say, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from peer.daemon.clock import WallClock
+from peer.daemon.node import Node
+from peer.daemon.starting import round_clock
+from peer.identity import Identity
+from peer.net.handler import Handler
+from peer.net.transport import GrpcTransport
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.run.home import RunFolder
+from peer.run.manifest import default_text, parse_manifest
+
+RUN, AHEAD_S = RunId(b"R" * 32), 20.0
+
+
+class Greets:
+    """A handler that is only said Hello to."""
+
+    group = None
+
+    def on_hello(self, record: PeerRecord) -> None: ...
+
+
+def transport(now: Any) -> GrpcTransport:
+    made = GrpcTransport(Identity.generate(), RUN, cast(Handler, Greets()), now)
+    made.set_layout(b"L" * 32, 2**20)
+    return made
+
+
+@pytest.mark.parametrize("others", [1, 3, 6])
+def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any) -> None:
+    """Real Hellos over gRPC to peers whose clocks are all ahead of ours by as much."""
+
+    async def main() -> float:
+        clock, theirs = WallClock(), WallClock()
+        ours, all_others = transport(clock.now), [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]
+        ours.correction = lambda: clock.correction
+        try:
+            records = []
+            for other in all_others:
+                port = await other.start("127.0.0.1", 0)
+                at, me = clock.now(), PeerId(other._facts.identity.peer_id)
+                where = (f"127.0.0.1:{port}",)
+                records.append(PeerRecord(me, RUN, where, True, 1, 1, 0, 5.0, Status.TRAINING, at, at + 60))
+
+            async def peers() -> list[PeerRecord]:
+                return records
+
+            directory = SimpleNamespace(peers=peers)
+            node = SimpleNamespace(clock=clock, transport=ours, directory=directory, folder=RunFolder(tmp_path))
+            await round_clock(cast(Node, node), parse_manifest(default_text().encode()))
+            return clock.correction
+        finally:
+            for end in (ours, *all_others):
+                await end.close()
+
+    assert asyncio.run(main()) == pytest.approx(AHEAD_S, abs=0.5)
