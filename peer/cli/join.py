@@ -11,7 +11,7 @@ from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, 
 from peer.laps import Laps
 
 if TYPE_CHECKING:
-    from peer.planning.quiet import QuietHours
+    from peer.daemon.quiet import QuietHours
     from peer.trainer.child import Child
 
 MICRO_BATCH = "Windows that go through the model at once; as many as fit into memory by default."
@@ -26,7 +26,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
     """Raises UsageError."""
-    from peer.planning.quiet import QuietHours
+    from peer.daemon.quiet import QuietHours
 
     return None if value is None else QuietHours.parse(value)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.daemon.node import NodeOptions
-from peer.planning.quiet import QuietHours
+from peer.daemon.quiet import QuietHours
 from peer.protocol.messages import RunId
 from peer.run.manifest import SignedManifest
 

@@ -26,6 +26,7 @@ from peer.daemon.metrics import MetricsEndpoint, serving
 from peer.daemon.node import Node, open_node, serve_control
 from peer.daemon.options import JoinOptions
 from peer.daemon.plan import Plan
+from peer.daemon.playing import DRAIN_S, play
 from peer.daemon.refound import FoundedStates, founded_on
 from peer.daemon.rest import Rest
 from peer.daemon.resuming import FirstState, Staleness
@@ -57,6 +58,7 @@ from peer.protocol.ruling import Ruling
 from peer.run.home import Home
 from peer.run.layouts import layout_for
 from peer.run.manifest import Manifest, SignedManifest
+from peer.run.method import Method
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.child import Child
@@ -64,8 +66,6 @@ from peer.trainer.process import TrainerProcess
 
 LAST_SAVE_S = 8.0
 """The trainer's part of the last checkpoint: it may be in the middle of a step or an evaluation."""
-DRAIN_S = 8.0
-"""After the signal to leave, an exchange under way and the last checkpoint get this long."""
 
 
 async def run_peer(options: JoinOptions, display: Display, early: Child | None = None, laps: Laps | None = None) -> int:
@@ -238,39 +238,13 @@ class PeerDaemon:
         trainer = self._trainer = TrainerProcess(
             node.folder.path, layout, trainer_config(self._options, node.me, manifest), self._early
         )
-        method = resolve(manifest.sync)
-        self._pace_s = pace(method.round_length if method.clock == "seconds" else None)
-        view = self._view = View(
-            node.directory,
-            node.clock,
-            random.Random(),
-            self._record,
-            self._directory_changed,
-            self._pace_s,
-        )
-        node.donor.learn, node.donor.vouch_for = view.learn, view.vouch_for
+        plan = self._plan(manifest)
+        view = self._view_of(plan.method)
         rounds = await round_clock(node, manifest)
         founded_states = FoundedStates(layout, node.transport, self._bulk)
-        saving = self._saving = Saving(
-            checkpoints,
-            node.run_id,
-            state.outer,
-            trainer,
-            asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
-            self._journal.append,
-            self._options.checkpoint_every_s,
-            lambda: {"peer_id": node.me, "founded": self._coordinator.founded.hex() if self._coordinator else ""},
-        )
+        saving = self._saving = self._saving_of(checkpoints, state, trainer)
         coordinator = Coordinator(
-            Plan(
-                run_id=self._options.run_id,
-                me=node.me,
-                method=method,
-                total_rounds=manifest.train.total_rounds,
-                eval_every=manifest.train.eval_every,
-                max_upload=self._options.max_upload,
-                min_peers=self._options.min_peers,
-            ),
+            plan,
             node.clock,
             node.transport,
             trainer,
@@ -303,6 +277,38 @@ class PeerDaemon:
         self._arrival.trainer(info)
         return coordinator
 
+    def _plan(self, manifest: Manifest) -> Plan:
+        return Plan(
+            run_id=self._options.run_id,
+            me=self._node.me,
+            method=resolve(manifest.sync),
+            total_rounds=manifest.train.total_rounds,
+            eval_every=manifest.train.eval_every,
+            max_upload=self._options.max_upload,
+            min_peers=self._options.min_peers,
+        )
+
+    def _view_of(self, method: Method) -> View:
+        node = self._node
+        self._pace_s = pace(method.round_length if method.clock == "seconds" else None)
+        changed = self._directory_changed
+        view = self._view = View(node.directory, node.clock, self._rng, self._record, changed, self._pace_s)
+        node.donor.learn, node.donor.vouch_for = view.learn, view.vouch_for
+        return view
+
+    def _saving_of(self, checkpoints: CheckpointStore, state: FirstState, trainer: TrainerProcess) -> Saving:
+        node = self._node
+        return Saving(
+            checkpoints,
+            node.run_id,
+            state.outer,
+            trainer,
+            asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
+            self._journal.append,
+            self._options.checkpoint_every_s,
+            lambda: {"peer_id": node.me, "founded": self._coordinator.founded.hex() if self._coordinator else ""},
+        )
+
     async def _train(self, coordinator: Coordinator, state: FirstState) -> int:
         node = self._node
         view = self._view
@@ -323,33 +329,17 @@ class PeerDaemon:
             why_not=lambda: staleness.why,
         )
         settle()
-        background = [asyncio.create_task(view.run()), asyncio.create_task(self._obey(amendments, coordinator))]
-        background.append(asyncio.create_task(self._rest.watch()))
-        waking = self._waking(coordinator, view)
-        background.append(asyncio.create_task(waking.run()))
-        background.append(
-            asyncio.create_task(view.watch.run(node.transport, lambda: view.peers, self._rng, node.clock.sleep))
-        )
         every_s = max(ASK_EVERY_S, self._pace_s)
-        asking = amendments.run(node.transport, node.clock, self._rng, self._known, every_s)
-        background.append(asyncio.create_task(asking))
-        background.append(asyncio.create_task(self._measured(coordinator)))
-        playing = asyncio.create_task(coordinator.run(state.round))
-        try:
-            await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
-            for task in background:
-                if task.done():
-                    task.result()
-            async with asyncio.timeout(None) as limit:
-                watcher = asyncio.create_task(self._limit_drain(coordinator, limit))
-                background.append(watcher)
-                await playing
-        except TimeoutError:
-            node.say("the exchange under way did not end in time; leaving without it")
-        finally:
-            for task in (playing, *background):
-                task.cancel()
-            await asyncio.wait({playing, *background})
+        beside = [
+            view.run(),
+            view.watch.run(node.transport, lambda: view.peers, self._rng, node.clock.sleep),
+            self._obey(amendments, coordinator),
+            amendments.run(node.transport, node.clock, self._rng, self._known, every_s),
+            self._rest.watch(),
+            self._waking(coordinator, view).run(),
+            self._measured(coordinator),
+        ]
+        await play(coordinator, state.round, beside, node.say)
         keep_start(node.folder, coordinator.run_start)
         assert self._saving is not None
         await self._saving.write(coordinator.live.round, LAST_SAVE_S)
@@ -373,11 +363,6 @@ class PeerDaemon:
         method, total = resolve(manifest.sync), manifest.train.total_rounds
         round_s = method.round_length if method.clock == "seconds" else None
         return self._arrival.watch(lambda: trainer.progress, round_s, lambda: total - coordinator.live.round)
-
-    async def _limit_drain(self, coordinator: Coordinator, limit: asyncio.Timeout) -> None:
-        while not coordinator.leaving:
-            await asyncio.sleep(0.2)
-        limit.reschedule(asyncio.get_running_loop().time() + DRAIN_S / 2)
 
     # -- the operator's word -----------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from peer.daemon.quiet import QuietHours
 from peer.errors import HomeUnusable, UsageError
-from peer.planning.quiet import QuietHours
 from peer.run.home import write_whole
 
 LOOK_EVERY_S = 1.0

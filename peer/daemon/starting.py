@@ -92,15 +92,9 @@ def keep_start(folder: RunFolder, start: float) -> None:
 
 def trainer_config(options: JoinOptions, me: PeerId, manifest: Manifest) -> TrainerConfig:
     """What the trainer is told: the manifest's sections and this volunteer's choices."""
-    return TrainerConfig(
-        model=manifest.model,
-        data=manifest.data,
-        train=manifest.train,
-        optimizer=manifest.optimizer,
-        clock=manifest.sync.clock,
-        sync_every=manifest.sync.sync_every,
-        seed=manifest.seed,
-        peer_id=me,
+    return TrainerConfig.of(
+        manifest,
+        me,
         data_dir=str(options.data_dir) if options.data_dir else None,
         threads=options.threads,
         device=options.device,

@@ -20,17 +20,7 @@ from peer.trainer.loop import InnerLoop
 
 def config_of(manifest: Manifest, peer_id: str) -> TrainerConfig:
     """Of a peer without wishes of its own, on the processor. Its windows follow from `peer_id`."""
-    return TrainerConfig(
-        model=manifest.model,
-        data=manifest.data,
-        train=manifest.train,
-        optimizer=manifest.optimizer,
-        clock=manifest.sync.clock,
-        sync_every=manifest.sync.sync_every,
-        seed=manifest.seed,
-        peer_id=peer_id,
-        device="cpu",
-    )
+    return TrainerConfig.of(manifest, peer_id, device="cpu")
 
 
 class ModelTrainer(VirtualTrainer):

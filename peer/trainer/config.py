@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from peer.run.sections import DataSection, ModelSection, OptimizerSection, TrainSection
+
+if TYPE_CHECKING:  # a trainer process needs no keys, and loads in less time without them
+    from peer.run.manifest import Manifest
 
 
 class TrainerConfig(BaseModel):
@@ -34,9 +37,23 @@ class TrainerConfig(BaseModel):
     """Windows that go through the model at once; None: as many as fit."""
     activation_bytes: Annotated[int, Field(ge=0)] | None = None
     """Main memory that is free for what a step holds beside the model; None: not known."""
-
     trail: bool = False
     """Log which batches are trained on: see `peer.trainer.trail`."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, peer_id: str, **choices: Any) -> TrainerConfig:
+        """What the manifest says, and these choices of the volunteer's, by the names of the fields."""
+        return cls(
+            model=manifest.model,
+            data=manifest.data,
+            train=manifest.train,
+            optimizer=manifest.optimizer,
+            clock=manifest.sync.clock,
+            sync_every=manifest.sync.sync_every,
+            seed=manifest.seed,
+            peer_id=peer_id,
+            **choices,
+        )
 
     @property
     def tokens_per_step(self) -> int:

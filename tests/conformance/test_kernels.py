@@ -3,6 +3,7 @@ can run."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from peer.errors import BadPayload
 
 NATIVE = kernels.kernels()
 SIZES = [0, 1, 2, 7, 127, 128, 129, 255, 4095, 4096, 4097, 10_001, TILE - 1, TILE + 129]
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="no compiler was there when this was installed")
+WITHOUT = NATIVE is None and not any(map(shutil.which, ("cc", "gcc", "clang")))
+pytestmark = pytest.mark.skipif(WITHOUT, reason="no compiler, no kernels; with one, none is a failure")
 
 
 def sets() -> list[str]:

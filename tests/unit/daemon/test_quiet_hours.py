@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from peer.daemon.quiet import QuietHours
 from peer.errors import UsageError
-from peer.planning.quiet import QuietHours
 
 
 @pytest.mark.parametrize(

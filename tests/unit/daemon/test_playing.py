@@ -1,0 +1,77 @@
+"""The rounds and what goes on beside them: what goes wrong in either is raised, and all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from peer.daemon.coordinator import Coordinator
+from peer.daemon.playing import DRAIN_S, play
+from peer.testing.clock import run_virtual
+
+
+class Rounds:
+    """Plays for so many seconds, then raises."""
+
+    def __init__(self, seconds: float, error: Exception | None = None, leave_after: float | None = None) -> None:
+        self._seconds, self._error, self._leave_after = seconds, error, leave_after
+
+    @property
+    def leaving(self) -> bool:
+        return self._leave_after is not None and asyncio.get_running_loop().time() >= self._leave_after
+
+    async def run(self, first_round: int) -> None:
+        await asyncio.sleep(self._seconds)
+        if self._error is not None:
+            raise self._error
+
+
+ended: list[str] = []
+
+
+async def beside(error: Exception | None = None) -> None:
+    try:
+        await asyncio.sleep(1.0 if error else 1e9)
+    finally:
+        ended.append("beside")
+    assert error is not None
+    raise error
+
+
+def played(rounds: Rounds, *others: Coroutine[Any, Any, None]) -> tuple[list[str], float]:
+    """What was said, and when it ended."""
+
+    async def main() -> tuple[list[str], float]:
+        said: list[str] = []
+        ended.clear()
+        await play(cast(Coordinator, rounds), 0, others, said.append)
+        return said, asyncio.get_running_loop().time()
+
+    return run_virtual(main())
+
+
+def test_the_rounds_end_and_all_that_was_beside_them() -> None:
+    assert played(Rounds(30.0), beside(), beside()) == ([], 30.0)
+    assert ended == ["beside", "beside"]
+
+
+def test_what_goes_wrong_beside_ends_the_rounds() -> None:
+    with pytest.raises(OSError, match="a full disk"):
+        played(Rounds(30.0), beside(), beside(OSError("a full disk")))
+    assert ended == ["beside", "beside"]
+
+
+@pytest.mark.parametrize("error", [OSError("a full disk"), TimeoutError("of something in a round")])
+def test_what_goes_wrong_in_the_rounds_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        played(Rounds(5.0, error), beside())
+
+
+def test_told_to_leave_it_waits_for_what_is_under_way_but_not_for_long() -> None:
+    said, at = played(Rounds(1e6, leave_after=10.0), beside())
+    assert said == ["the exchange under way did not end in time; leaving without it"]
+    assert 10.0 + DRAIN_S / 2 <= at < 11.0 + DRAIN_S / 2
+    assert played(Rounds(11.0, leave_after=10.0), beside())[0] == []
