@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: swarm test lint fuzz sanitize protos clean
+.PHONY: swarm test lint fuzz sanitize bench protos clean
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
@@ -28,6 +28,15 @@ fuzz: $(STAMP)
 # The codecs in C under the address and undefined-behaviour sanitizers, a minute.
 sanitize: $(STAMP)
 	$(BIN)/python -m tests.sanitized
+
+# Every number of docs/performance.md again, half an hour on a machine that does nothing else; JSON in build/bench.
+BENCHMARKS := codecs exchange loop_stalls swap_memory interference growth
+bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	mkdir -p build/bench
+	$(BIN)/peer bench trainer --json > build/bench/trainer.json
+	set -e; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one --json build/bench/$$one.json; done
+	$(BIN)/python -m benchmarks.exchange --link home --json build/bench/exchange-home.json
 
 protos: $(STAMP)
 	$(BIN)/python -m tests.generated --write

@@ -3,7 +3,7 @@ caller does everything it should not to the first peer (B): wrong checksums, sha
 infinity, absurd norms, empty streams, garbage, half a payload, silence, forged and replayed records, replayed proofs
 and tokens, a foreign run, idle connections and streams, floods of calls and large messages.
 
-    python benchmarks/hostile.py [--seconds 30] [--turns 2] [--speed 0.5]
+    python benchmarks/hostile.py [--seconds 30] [--turns 2] [--speed 0.5] [--pin] [--one]
 
 Prints for the victim: growth of its resident memory, its trainer's tokens per second in B over A, when its rounds ended
 against their deadlines, and which refusals it journaled. Attacker and victim share the machine: a slower trainer may
@@ -64,8 +64,11 @@ class Target:
     """Of a whole payload."""
     daemon: Daemon
 
+    only: Identity | None = None
+    """The one key of the attacker; None: a fresh one for each call."""
+
     def caller(self, identity: Identity | None = None) -> HostileCaller:
-        return HostileCaller(self.endpoint, self.peer, self.run, identity)
+        return HostileCaller(self.endpoint, self.peer, self.run, identity or self.only)
 
 
 # -- what is sent ------------------------------------------------------------------------------------------------------
@@ -219,6 +222,19 @@ async def garbage(target: Target) -> None:
         await caller.swap(await caller.hello(), [secrets.token_bytes(100)])
 
 
+async def lie_in_turn(target: Target, liars: dict[str, Identity], locked: Counter[str]) -> None:
+    for what, identity in liars.items():
+        with contextlib.suppress(Refused, OSError, *BROKEN):
+            await lie(target, identity, what, locked)
+
+
+def each_for_itself(target: Target, liars: dict[str, Identity]) -> list[dict[str, Identity]]:
+    """The lies as they are told side by side: all of one key's come one after the other."""
+    if target.only is not None:
+        return [dict.fromkeys(liars, target.only)]
+    return [{what: identity} for what, identity in liars.items()]
+
+
 async def attack(target: Target, seconds: float, liars: dict[str, Identity], locked: Counter[str]) -> None:
     """First lies, which need Hellos; in the last third also the floods that use up our address's Hellos."""
 
@@ -231,8 +247,8 @@ async def attack(target: Target, seconds: float, liars: dict[str, Identity], loc
 
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-            for what, identity in liars.items():
-                group.create_task(again(functools.partial(lie, target, identity, what, locked), 0.0, 0.5))
+            for some in each_for_itself(target, liars):
+                group.create_task(again(functools.partial(lie_in_turn, target, some, locked), 0.0, 0.5))
             group.create_task(again(lambda: garbage(target), 0.5, 5.0))
             group.create_task(again(lambda: hellos(target), 1.0, 10.0))
             group.create_task(again(lambda: calls(target), 2.0, 5.0))
@@ -252,6 +268,8 @@ class Turn:
     tokens_per_training_s: float = 0.0
     attacker_cpu_s: float = 0.0
     daemon_cpu_s: float = 0.0
+    who: Counter[str] = field(default_factory=Counter)
+    """CPU seconds of each of the victim's processes, and of all there is on its core."""
     rss_mb: list[float] = field(default_factory=list)
     ended: float = 0.0
 
@@ -263,6 +281,45 @@ def rss_mb(pid: int) -> float:
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def family(pid: int) -> list[int]:
+    """A process and what it started."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def pin(pid: int, core: int) -> None:
+    """A process, what it started and what they will start."""
+    for one in family(pid):
+        for task in Path(f"/proc/{one}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {core})
+
+
+def who_worked(pid: int) -> Counter[str]:
+    """CPU seconds so far of the victim's processes, by what they are, and of its core when it is pinned to one."""
+    spent: Counter[str] = Counter()
+    for one in family(pid):
+        words = Path(f"/proc/{one}/cmdline").read_text().split("\0")
+        name = (
+            "daemon"
+            if one == pid
+            else "p2pd"
+            if "p2pd" in words[0]
+            else "trainer"
+            if "trainer" in str(words)
+            else words[0]
+        )
+        spent[name] += cpu_s(one)
+    if len(cores := os.sched_getaffinity(pid)) == 1:
+        line = Path("/proc/stat").read_text().splitlines()[1 + min(cores)].split()[1:]
+        names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+        for name, ticks in zip(names, line, strict=False):
+            spent[f"core {name}"] += int(ticks) / os.sysconf("SC_CLK_TCK")
+    return spent
 
 
 async def sample(pid: int, into: list[float]) -> None:
@@ -284,13 +341,15 @@ async def play(turn: Turn, target: Target, seconds: float, liars: dict[str, Iden
     assert process is not None
     sampling = asyncio.create_task(sample(process.pid, turn.rss_mb))
     before, began, cpu = await counters(target.daemon), time.time(), time.process_time()
-    turn.daemon_cpu_s = -cpu_s(process.pid)
+    turn.daemon_cpu_s, who = -cpu_s(process.pid), who_worked(process.pid)
     if turn.hostile:
         await attack(target, seconds, liars, locked)
     else:
         await asyncio.sleep(seconds)
     after, turn.ended = await counters(target.daemon), time.time()
     turn.daemon_cpu_s += cpu_s(process.pid)
+    turn.who = who_worked(process.pid)
+    turn.who.subtract(who)
     turn.attacker_cpu_s = time.process_time() - cpu
     done = {name: after[name] - before[name] for name in ("tokens", "seconds_training", "seconds_waiting")}
     turn.tokens_per_s = done["tokens"] / (turn.ended - began)
@@ -317,7 +376,7 @@ async def ready(daemon: Daemon) -> dict[str, Any]:
     raise SystemExit(f"{daemon.name} did not begin to exchange:\n{daemon.last_words()}")
 
 
-async def measure(folder: Path, seconds: float, turns: int, speed: float) -> dict[str, Any]:
+async def measure(folder: Path, seconds: float, turns: int, speed: float, pinned: bool, one: bool) -> dict[str, Any]:
     operator = load_or_create(folder / "operator.key")
     signed = write_new(folder / "run.toml", operator, SETTINGS)
     layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
@@ -336,17 +395,29 @@ async def measure(folder: Path, seconds: float, turns: int, speed: float) -> dic
             victim,
         )
         played, locked = list[Turn](), Counter[str]()
+        if pinned:
+            pin_apart(victim)
         liars = dict(zip(LIES, keys_below(target.peer, len(LIES)), strict=True))
+        target.only = next(iter(liars.values())) if one else None
         for number in range(2 * turns):
             turn = Turn(bool(number % 2), time.time())
             await play(turn, target, seconds, liars, locked)
             played.append(turn)
-            print(f"{'B' if turn.hostile else 'A'}: {turn.tokens_per_s:.0f} tokens/s", flush=True)
+            shares = {name: round(s / (turn.ended - turn.began), 4) for name, s in turn.who.items()}
+            print(f"{'B' if turn.hostile else 'A'}: {turn.tokens_per_s:.0f} tokens/s, CPU {shares}", flush=True)
         return report(played, read_journal(victim), await counters(victim), locked)
     finally:
         for daemon in (victim, partner, bootstrap):
             with contextlib.suppress(PeerError):
                 await daemon.stop(15.0)
+
+
+def pin_apart(victim: Daemon) -> None:
+    """The victim on the first core, everybody else, whom we started, and we on the last."""
+    cores = sorted(os.sched_getaffinity(0))
+    assert victim.process is not None
+    pin(os.getpid(), cores[-1])
+    pin(victim.process.pid, cores[0])
 
 
 def read_journal(daemon: Daemon) -> list[tuple[Event, float]]:
@@ -359,6 +430,12 @@ def codes(journal: list[tuple[Event, float]]) -> dict[str, int]:
         if isinstance(event, StandingLowered | CallerRefused):
             found[event.code] += event.times
     return dict(found)
+
+
+def trainers_share(turns: list[Turn]) -> float:
+    """CPU seconds of the trainer in a second: on one core what everything else leaves it, whatever a second is worth at
+    the moment on a machine that others use too."""
+    return sum(turn.who["trainer"] for turn in turns) / sum(turn.ended - turn.began for turn in turns)
 
 
 def report(
@@ -374,6 +451,7 @@ def report(
         "tokens_per_training_s_ratios": [
             b.tokens_per_training_s / a.tokens_per_training_s for a, b in zip(calm, hostile, strict=True)
         ],
+        "trainer_cpu_lost": 1 - trainers_share(hostile) / trainers_share(calm),
         "attacker_cpu_s": sum(turn.attacker_cpu_s for turn in hostile),
         "locked_with_a_liar": dict(locked),
         "codes": codes(journal),
@@ -396,9 +474,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="Of one turn.")
     parser.add_argument("--turns", type=int, default=2, help="Pairs of A and B.")
     parser.add_argument("--speed", type=float, default=0.5, help="Of the victim's trainer.")
+    parser.add_argument("--pin", action="store_true", help="The victim alone on one core, everybody else on another.")
+    parser.add_argument("--one", action="store_true", help="One hostile key in all, instead of eleven and fresh ones.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peer-hostile-") as name:
-        body = asyncio.run(measure(Path(name), options.seconds, options.turns, options.speed))
+        body = asyncio.run(measure(Path(name), options.seconds, options.turns, options.speed, options.pin, options.one))
     print(json.dumps(body, indent=2))
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/join_speed.py [--peers 4] [--joins 5] [--set KEY=VALUE] [--out join.json]
 
-One newcomer after the other joins by loopback and leaves again. Prints a line for each, then the medians: all of it,
-measured from outside, and each phase as the newcomer's journal tells it."""
+One newcomer after the other joins by loopback, takes part in its first round and leaves again. Prints a line for each,
+then the medians: all of it, measured from outside, and each phase as the newcomer's journal tells it; and how many had
+their first exchange in the first round due after one worked `sync_every`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from peer.run.manifest import default_text, derive, sign_text
 from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 
 SETTINGS = ("sync.clock=seconds", "sync.sync_every=10", "train.total_rounds=100000", "train.eval_every=1000")
-READY_S, JOIN_S = 240.0, 240.0
+READY_S, JOIN_S, FIRST_ROUND_S = 240.0, 240.0, 240.0
 TOGETHER_S = 15.0
 """The peers train so long before the first newcomer comes."""
 
@@ -39,31 +40,42 @@ async def all_train(daemons: list[Daemon]) -> None:
             await asyncio.sleep(0.5)
 
 
-def joined(home: Path) -> dict[str, Any] | None:
-    """The event that the newcomer's journal has once its first inner step is done."""
+def first_event(home: Path, kind: str) -> dict[str, Any] | None:
+    """Of the newcomer's journal."""
     for journal in home.glob("runs/*/journal.jsonl"):
         for line in journal.read_text().splitlines():
-            if '"kind":"joined"' in line:
+            if f'"kind":"{kind}"' in line:
                 event: dict[str, Any] = json.loads(line)
                 return event
     return None
 
 
+async def told(daemon: Daemon, kind: str, timeout_s: float) -> dict[str, Any]:
+    """`first_event`, waited for."""
+    async with asyncio.timeout(timeout_s):
+        while (event := first_event(daemon.home, kind)) is None:
+            assert daemon.running, daemon.last_words()
+            await asyncio.sleep(0.1)
+        return event
+
+
 async def join(daemon: Daemon, ticket: str) -> dict[str, Any]:
-    """One join: seconds until the first inner step, and its phases."""
+    """One join: seconds until the first inner step, its phases, and what became of the first round."""
     began, load = time.time(), os.getloadavg()[0]
     await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
     try:
-        async with asyncio.timeout(JOIN_S):
-            while (event := joined(daemon.home)) is None:
-                assert daemon.running, daemon.last_words()
-                await asyncio.sleep(0.1)
+        joined = await told(daemon, "joined", JOIN_S)
+        due = await told(daemon, "round_due", FIRST_ROUND_S)
+        ended = await told(daemon, "round_ended", FIRST_ROUND_S)
+        planned = await told(daemon, "training_began", FIRST_ROUND_S)
     finally:
         await daemon.stop(15.0)
     return {
-        "seconds": event["t"] - began,
+        "seconds": joined["t"] - began,
         "load": load,
-        "phases": {phase: event[phase] for phase in (*PHASES, *BESIDE)},
+        "phases": {phase: joined[phase] for phase in (*PHASES, *BESIDE)},
+        "due_after_s": due["t"] - planned["t"],
+        "in_time": planned["round"] == ended["round"] and ended["outcome"] == "exchanged",
     }
 
 
@@ -82,7 +94,8 @@ async def measure(folder: Path, peers: int, joins: int, settings: tuple[str, ...
         for number in range(joins):
             row = await join(Daemon(f"newcomer-{number}", folder / f"newcomer-{number}"), ticket)
             parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["phases"].items())
-            print(f"join {number}: {row['seconds']:.1f} s at load {row['load']:.1f}: {parts}", flush=True)
+            first = f"round due after {row['due_after_s']:.1f} s, {'' if row['in_time'] else 'NOT '}exchanged"
+            print(f"join {number}: {row['seconds']:.1f} s at load {row['load']:.1f}: {parts}; {first}", flush=True)
             rows.append(row)
         return rows
     finally:
@@ -103,6 +116,7 @@ def main() -> None:
         seconds = statistics.median(row["phases"].get(phase, 0.0) for row in rows)
         print(f"{phase:<32} {seconds:>9.2f}")
     print(f"{'to the first inner step':<32} {statistics.median(row['seconds'] for row in rows):>9.2f}")
+    print(f"first exchange in its round: {sum(row['in_time'] for row in rows)} of {len(rows)}")
     if options.out:
         options.out.write_text(json.dumps(rows, indent=2) + "\n")
 

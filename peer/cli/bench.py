@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
@@ -50,3 +51,40 @@ def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -
     if against:
         click.echo(f"gloo, fp32 in the clear: {found['gloo_seconds']:.3f} s, {found['gloo_cpu_seconds']:.3f} CPU s")
         click.echo(f"ratio: {found['seconds'] / found['gloo_seconds']:.2f}")
+
+
+@command.command(epilog="Example: peer bench trainer --manifest run.toml --steps 100 --json")
+@click.option("--manifest", type=click.Path(path_type=Path), help="The run's; the built-in tiny one by default.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
+@click.option("--steps", type=int, default=50, show_default=True, help="Inner steps measured, after warming up.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Of the trainer.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--data", help="The folder of texts, for data of kind text.")
+@as_json
+def trainer(
+    manifest: Path | None,
+    settings: tuple[str, ...],
+    steps: int,
+    threads: int,
+    device: str,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """How fast this machine trains a run's model, in a child process as the daemon does it."""
+    from peer.bench.trainer import measure
+    from peer.run.manifest import default_text, derive, read_text
+    from peer.run.schema import parse_manifest
+
+    text = default_text() if manifest is None else read_text(manifest)
+    found = measure(
+        parse_manifest(derive(text, settings).encode()), steps, threads=threads, device=device, data_dir=data
+    )
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"{found['parameters']:,} parameters on {found['device']}, {found['threads']} threads")
+    click.echo(f"{found['tokens_per_s']:,.0f} tokens/s, {1000 * found['step_s']:.1f} ms a step")
+    if found["utilization"] is not None:
+        click.echo(f"{found['utilization']:.0%} of what matrix products reach here")
+    if found["cores"] is not None:
+        click.echo(f"{found['cores']:.2f} cores used")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, metrics
+from peer.protocol.buckets import SPLIT
 
 
 @click.command("bootstrap", epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810")
@@ -19,7 +20,12 @@ from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, 
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the exchange service; 0: any free one.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
-@click.option("--min-peers", type=click.IntRange(0, 10000), default=0, help="Round 0 begins when so many are ready.")
+@click.option(
+    "--min-peers",
+    type=click.IntRange(0, SPLIT),
+    default=0,
+    help="Round 0 begins when so many are ready. A node sees no more for certain in a larger swarm.",
+)
 @metrics
 @click.option(
     "--state",

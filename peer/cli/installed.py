@@ -47,10 +47,12 @@ def loading_torch() -> Iterator[None]:
 
 def load() -> None:
     """Import the daemon of a peer: seconds. What an import makes stays, and looking through it again and again for
-    garbage would be a fifth of the time."""
+    garbage would be a fifth of the time; nor is it ever looked through later."""
     gc.disable()
     try:
         import peer.daemon.peer  # noqa: F401
+
+        gc.freeze()
     finally:
         gc.enable()
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, metrics
+from peer.cli.options import (
+    announce_maddrs,
+    home,
+    host_maddrs,
+    identity_path,
+    initial_peers,
+    metrics,
+    upload_budget,
+)
 from peer.laps import Laps
 
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--max-download", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@upload_budget
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer; all but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
@@ -72,6 +81,8 @@ def command(
     data_dir: Path | None,
     max_upload: float | None,
     max_download: float | None,
+    daily_upload: int | None,
+    monthly_upload: int | None,
     threads: int | None,
     device: str,
     speed: float,
@@ -127,6 +138,7 @@ def command(
         from peer.daemon.node import any_hosts
         from peer.daemon.options import JoinOptions
         from peer.daemon.peer import run_peer
+        from peer.protocol.budget import Limits
 
         options = JoinOptions(
             home=home,
@@ -137,6 +149,7 @@ def command(
             port=port,
             max_upload=max_upload,
             max_download=max_download,
+            uploads=Limits(daily_upload, monthly_upload),
             run_id=RunId(known.run_id),
             manifest=signed,
             data_dir=data_dir,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from peer.cli.sizes import Size
 from peer.run.home import default_home
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +78,20 @@ def announce_maddrs(function: F) -> F:
         metavar="MADDR",
         callback=_checked,
         help="The address others can reach, where it cannot be known from here; repeatable.",
+    )(function)
+
+
+def upload_budget(function: F) -> F:
+    """`--daily-upload` and `--monthly-upload`, in bytes."""
+    function = click.option(
+        "--monthly-upload", type=Size(), envvar="PEER_MONTHLY_UPLOAD", help="As --daily-upload, of a calendar month."
+    )(function)
+    return click.option(
+        "--daily-upload",
+        type=Size(),
+        envvar="PEER_DAILY_UPLOAD",
+        metavar="SIZE",
+        help="Send no more than this in a day, local time, e.g. 5GB; then train alone until midnight.  [default: all]",
     )(function)
 
 

@@ -15,28 +15,38 @@ class Encoding:
         self._codec = codec
         self._values = values
         self._tile_bytes = codec.nbytes(TILE)
-        self._made = (-1, b"")
+        self._last = (-1, b"")
 
     @property
     def nbytes(self) -> int:
         return self._codec.nbytes(self._values.numel())
 
+    @property
+    def grain(self) -> int:
+        return self._tile_bytes
+
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from `offset` on: `size` of them."""
-        assert 0 <= offset <= offset + size <= self.nbytes, (offset, size)
-        parts = list[memoryview | bytes]()
-        while size > 0:
-            number, start = divmod(offset, self._tile_bytes)
-            tile = self._tile(number)
-            part = tile if (start, size) == (0, len(tile)) else memoryview(tile)[start : start + size]
-            parts.append(part)
-            offset, size = offset + len(part), size - len(part)
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        end = offset + size
+        assert 0 <= offset <= end <= self.nbytes, (offset, size)
+        if size == 0:
+            return b""
+        first, cut = divmod(offset, self._tile_bytes)
+        whole, rest = divmod(end, self._tile_bytes)
+        if cut == 0 and (rest == 0 or end == self.nbytes):
+            return self._tiles(first, whole + 1 if rest else whole)
+        parts = (self._part(number, offset, end) for number in range(first, whole + 1 if rest else whole))
+        return b"".join(parts)
 
-    def _tile(self, number: int) -> bytes:
-        if self._made[0] != number:
-            self._made = number, self._codec.encode(self._values[number * TILE : (number + 1) * TILE])
-        return self._made[1]
+    def _part(self, number: int, offset: int, end: int) -> memoryview:
+        """What lies in this tile of the bytes from `offset` to `end`."""
+        if self._last[0] != number:
+            self._last = number, self._tiles(number, number + 1)
+        begins = number * self._tile_bytes
+        return memoryview(self._last[1])[max(0, offset - begins) : end - begins]
+
+    def _tiles(self, first: int, end: int) -> bytes:
+        return self._codec.encode(self._values[first * TILE : end * TILE])
 
 
 class Decoding:
@@ -61,22 +71,27 @@ class Decoding:
         view = memoryview(data)
         while view:
             number, start = divmod(self._received, self._tile_bytes)
+            at_end = self._received + len(view) == self.nbytes
+            whole = len(view) if at_end else len(view) - len(view) % self._tile_bytes
+            if start == 0 and whole:
+                part, view = view[:whole], view[whole:]
+                self._received += whole
+                self._decode(number, part)
+                continue
             due = min(self._tile_bytes, self.nbytes - number * self._tile_bytes) - start
             part, view = view[:due], view[due:]
             self._received += len(part)
-            if start == 0 and len(part) == due:
-                self._decode(number, part)
-                continue
             self._piece += part
             if len(part) == due:
                 self._decode(number, memoryview(self._piece))
                 self._piece = bytearray()
 
     def _decode(self, number: int, payload: memoryview) -> None:
-        self.take(payload, self._into[number * TILE : (number + 1) * TILE])
+        tiles = -(-len(payload) // self._tile_bytes)
+        self.take(payload, self._into[number * TILE : (number + tiles) * TILE])
 
     def take(self, payload: memoryview, into: Tensor) -> None:
-        """A whole tile."""
+        """Whole tiles."""
         self._codec.decode_into(payload, into)
 
 

@@ -125,7 +125,8 @@ class Amendments:
 def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
     """The operator's node every other time, if there is one, else anybody who can be called."""
     if rng.random() < 0.5:
-        records = [record for record in records if record.status is Status.SERVING] or records
+        serving = Status.SERVING
+        records = [record for record in records if record.status is serving] or records
     drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
     return next((record for record in drawn if record.reachable and record.endpoints), None)
 

@@ -4,7 +4,9 @@ its link are fit for the run; both told to the person, the journal and `peer sta
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from peer.daemon.options import JoinOptions
@@ -13,10 +15,12 @@ from peer.errors import MachineTooSlow
 from peer.laps import Laps
 from peer.observe import events
 from peer.observe.text import amount
+from peer.protocol.budget import Limits, Need, on_the_line, too_much
 from peer.protocol.fitness import Load, Verdict, of_link, of_steps
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.method import Method
+from peer.run.payloads import KINDS
 from peer.trainer.process import Progress
 from peer.trainer.seam import TrainerInfo
 
@@ -91,6 +95,20 @@ class Arrival:
             if load is not None and cap is not None:
                 self._tell(of_link(load, cap, what))
 
+    def check_budget(self, manifest: Manifest, method: Method, limits: Limits) -> int:
+        """A word when a day of the run needs more upload than the volunteer's budget has; bytes of the largest round's
+        payload."""
+        largest = max(cost_of(manifest.model, method).fragment_bytes)
+        need = need_of(manifest, method)
+        if need is None or not (found := too_much(limits, need)):
+            return largest
+        fitting = [codec for codec in KINDS[method.payload] if not _too_much_with(codec, manifest, method, limits)]
+        fix = "Raise --daily-upload and --monthly-upload, or train alone for the rest of the time."
+        if fitting:
+            fix = f"With the codec {' or '.join(fitting)} it would fit: ask the operator. {fix}"
+        self._warn(Verdict(found, fix, never=False))
+        return largest
+
     def check_download(self, manifest: Manifest, method: Method, state: FirstState) -> None:
         """A word when the link was slow when the state came by it. Only a word: the donor may have been."""
         load = load_of(manifest, method)
@@ -139,6 +157,21 @@ class Arrival:
         self._unfit.append(verdict.found)
         self._say(f"slow: {verdict.found}. {verdict.fix}")
         self._emit(events.Unfit(reason=verdict.found))
+
+
+def need_of(manifest: Manifest, method: Method) -> Need | None:
+    """What the run puts on the line in a day; None where rounds are in inner steps or nothing is exchanged."""
+    cost = cost_of(manifest.model, method)
+    if cost.bytes_per_hour is None or method.topology == "solo":
+        return None
+    return Need(
+        on_the_line(max(cost.fragment_bytes), 0), on_the_line(24 * math.ceil(cost.bytes_per_hour), 0), method.sync_every
+    )
+
+
+def _too_much_with(codec: str, manifest: Manifest, method: Method, limits: Limits) -> str:
+    need = need_of(manifest, replace(method, codec=codec))
+    return "" if need is None else too_much(limits, need)
 
 
 def load_of(manifest: Manifest, method: Method) -> Load | None:

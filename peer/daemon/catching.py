@@ -21,6 +21,8 @@ from peer.protocol.roster import Roster, leaders
 from peer.state.fragments import fetch_fragment
 
 ASK_S = 3.0
+BRIEF_S = 1.0
+"""Where there is no time to lose, and the question can be asked again."""
 AGAIN_S = 1.0
 MAX_ASKED = 16
 
@@ -45,7 +47,7 @@ class Catching:
         clock, began = self._around.clock, self._around.clock.now()
         donors, failed = self._donors(key, roster), ""
         while donors:
-            held = await self._held(donors, key.fragment)
+            held = await self._held(donors, key.fragment, ASK_S if settle_s else BRIEF_S)
             base, holders = _most_common(held, roster is not None, ours)
             now = clock.now()
             settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
@@ -71,17 +73,25 @@ class Catching:
         order = leaders(around.run_id, RoundKey(key.round + 1, key.fragment), named)
         return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
 
-    async def _held(self, donors: Sequence[PeerRecord], fragment: int) -> list[tuple[PeerRecord, Base]]:
+    async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
+        """Who has answered after `ask_s`; nobody: the first one within twice that."""
+
         async def ask(donor: PeerRecord) -> Base | None:
             try:
-                timeout_s = max(ASK_S, self._around.view.watch.timeout(donor.peer_id))
-                return await self._around.transport.held(donor, fragment, timeout_s)
+                return await self._around.transport.held(donor, fragment, 2 * ask_s)
             except ExchangeError:
                 return None
 
-        async with asyncio.TaskGroup() as asking:
-            tasks = [asking.create_task(ask(donor)) for donor in donors]
-        answers = zip(donors, (task.result() for task in tasks), strict=True)
+        tasks = {asyncio.create_task(ask(donor)): donor for donor in donors}
+        try:
+            done, waiting = await asyncio.wait(tasks, timeout=ask_s)
+            while waiting and all(task.result() is None for task in done):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        answers = [(donor, task.result()) for task, donor in tasks.items() if not task.cancelled()]
         return [(donor, base) for donor, base in answers if base is not None]
 
     async def _from_any(self, fragment: int, base: Base, holders: Sequence[PeerRecord]) -> tuple[Tensor, Tensor] | None:

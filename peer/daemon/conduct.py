@@ -84,6 +84,8 @@ class Conduct:
         """Those that are in favour and not too strange now, in the same order."""
         now = self._now()
         out, patient = self._standing.out_of_favour(now), self.patience.with_strangers(now) != 0.0
+        if patient and not out:
+            return list(peers)
         return [p for p in peers if p not in out and (patient or self.patience.of(p, now) != 0.0)]
 
     def too_strange(self, peer: PeerId) -> bool:

@@ -102,6 +102,9 @@ class Coordinator:
         view.watch.emit = emit
         self.settled: Callable[[], Awaitable[None]] = _at_once
         """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
+        self.why_no_exchange: Callable[[], str] = lambda: ""
+        """Why rounds go without the others now, for a person: the upload budget is used. Empty: they do not."""
+        self.matchmaker.why_not = lambda: self.why_no_exchange()
         self.diagnosis = Diagnosing(clock.now, emit)
         self.live = Live()
         self._leaving = Leaving()
@@ -121,6 +124,7 @@ class Coordinator:
                 emit=emit,
                 seal=seal,
                 wanted=lambda: not self._leaving and not self._orders.rest.holding.is_set(),
+                why_not=lambda: self.why_no_exchange(),
                 tell=self._tell,
             )
         )
@@ -146,6 +150,8 @@ class Coordinator:
         await self._follow_the_group(first_round)
         self._rebased()
         round_ = self._times.first(first_round)
+        if self.group is not None:
+            self.group.begins(round_)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self._evaluate(round_))
         try:
@@ -192,6 +198,12 @@ class Coordinator:
     @property
     def leaving(self) -> bool:
         return bool(self._leaving)
+
+    @property
+    def announced(self) -> Status:
+        """What others are told: who trains and will not exchange is no candidate."""
+        status = self.live.status
+        return Status.PAUSED if status is Status.TRAINING and self.why_no_exchange() else status
 
     @property
     def rest(self) -> Rest:

@@ -1,4 +1,7 @@
-"""One swap as the coordinator sees it: encode, exchange, decode, look at the values; give up when the partner died."""
+"""One swap as the coordinator sees it: exchange, look at the values, give up when the partner died.
+
+A payload of whole params never lies in memory: a chunk is encoded when it is sent, and decoded when it has come, which
+takes about a millisecond each and therefore happens in the event loop."""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ import torch
 from torch import Tensor
 
 from peer.codec.plain import Codec
+from peer.codec.stream import Decoding, Encoding
 from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.pace import MeasuredSource, Passing
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.outer.rules import all_finite
-from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, SwapReport, Told
-from peer.protocol.payload import BufferSink
+from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, Sink, Source, SwapReport, Told
+from peer.protocol.payload import BufferSink, BytesSource
 
 T = TypeVar("T")
 
@@ -98,48 +102,51 @@ class Exchange:
         Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used."""
         reports = list[SwapReport]()
 
-        async def send(part: int, payload: bytes, nbytes: int) -> bytearray:
+        async def swap(part: int, source: Source, sink: Sink) -> None:
             start_s = START_S if part else wait_s + START_S
             this = replace(key, part=part)
-            data, report = await self._send(partner, this, payload, nbytes, start_s, dial, alive, patience_s)
-            reports.append(report)
-            return data
+            reports.append(await self._swap(partner, this, source, sink, start_s, dial, alive, patience_s))
 
-        assert all_finite(own), "the trainer never leaves params that are not finite"
+        async def send(part: int, payload: bytes, nbytes: int) -> bytearray:
+            sink = BufferSink(nbytes)
+            await swap(part, BytesSource(payload), sink)
+            return sink.data
+
+        fit = await self._offload(lambda: all_finite(own))
+        assert fit, "the trainer never leaves params that are not finite"
         if isinstance(self._codec, Differences):
             values = await self._codec.exchange(send, key.fragment, own, outer)
         else:
-            codec, elements = self._codec, own.numel()
-            payload = await self._offload(lambda: codec.encode(own))
-            data = await send(0, payload, len(payload))
-            values = await self._offload(lambda: codec.decode(data, elements))
+            values = torch.empty(own.numel())
+            await swap(0, Encoding(self._codec, own), Decoding(self._codec, values))
         await self._offload(lambda: _check_values(values, own))
         return values, _together(reports)
 
-    async def _send(
+    async def _swap(
         self,
         partner: PeerRecord,
         key: RoundKey,
-        payload: bytes,
-        nbytes: int,
+        source: Source,
+        sink: Sink,
         start_s: float,
         dial: bool,
         alive: Callable[[], Awaitable[bool]],
         patience_s: float | None,
-    ) -> tuple[bytearray, SwapReport]:
-        """One swap: our payload for the partner's, of so many bytes."""
-        sink, source = _Watched(nbytes, self._clock), MeasuredSource(payload, self._clock.now)
+    ) -> SwapReport:
+        """One swap: our payload for the partner's."""
+        measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         told = self._tell(key) if key.part == 0 else None
-        budget_s, slack_s = self.budget_s(partner.peer_id, max(nbytes, len(payload))), TRANSFER_SLACK_S
+        budget_s, slack_s = self.budget_s(partner.peer_id, max(sink.nbytes, source.nbytes)), TRANSFER_SLACK_S
         if patience_s is not None:
             start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
         begin_by = self._clock.now() + start_s
-        swap = self._transport.swap(partner, key, source, sink, start_s + budget_s, dial, told)
-        report = await self._unless_dead(swap, alive, lambda: sink.behind(begin_by, budget_s, slack_s))
+        swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, dial, told)
+        report = await self._unless_dead(swap, alive, lambda: watched.behind(begin_by, budget_s, slack_s))
         if key.part == 0:
             self._remember(partner.peer_id, report)
-        pace = Pace(sink.passing.first_at, self._clock.now(), source.passing.rate(), sink.passing.rate())
-        return sink.data, replace(report, own=told, pace=pace)
+        passing = watched.passing
+        pace = Pace(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
+        return replace(report, own=told, pace=pace)
 
     def _remember(self, partner: PeerId, report: SwapReport) -> None:
         rate = report.bytes_received / max(report.seconds, 1e-3)
@@ -177,21 +184,26 @@ class Exchange:
             raise PartnerLost("the partner let go of this round")
 
 
-class _Watched(BufferSink):
-    """Knows whether the payload comes as fast as it has to: a silent or trickling partner holds up the trainer."""
+class _Watched:
+    """A sink that knows whether the payload comes as fast as it has to: a silent or trickling partner holds up the
+    trainer."""
 
-    def __init__(self, nbytes: int, clock: Clock) -> None:
-        super().__init__(nbytes)
+    def __init__(self, sink: Sink, clock: Clock) -> None:
+        self._sink = sink
         self._clock = clock
-        self.passing = Passing(nbytes, clock.now)
+        self.passing = Passing(sink.nbytes, clock.now)
         self._began = 0.0
         self._received = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._sink.nbytes
 
     def write(self, offset: int, data: bytes) -> None:
         self._began = self._began or self._clock.now()
         self._received += len(data)
         self.passing.note(self._received)
-        super().write(offset, data)
+        self._sink.write(offset, data)
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> None:
         """Raise PartnerSilent when it is. `budget_s`: for the whole transfer, from its first byte; `slack_s` of it may

@@ -12,12 +12,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from torch import Tensor
+
 from peer.daemon.care import Care
 from peer.daemon.exchange import Offload
 from peer.daemon.interfaces import Trainer, Work
-from peer.daemon.owned import unless, whole
+from peer.daemon.owned import before, unless, whole
 from peer.daemon.plan import Live
-from peer.daemon.topology import Exchanged, Session, Topology
+from peer.daemon.topology import Ahead, Exchanged, Session, Topology
 from peer.errors import TrainerDied
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -66,6 +68,33 @@ class Landing:
         """Held while `outer_params` move: who copies them waits for it."""
         self.based_at: dict[int, float] = {}
         """Per fragment: when the snapshot was taken that its last outer step used; run time."""
+
+    async def follow(self, session: Session, key: RoundKey, ready: asyncio.Future[Ready]) -> bool:
+        """Until the work is ready: take over, beside the training, what the others have and we lack. The work since the
+        last outer step stays, on another ground. Whether the work may have been taken in the middle of that: then its
+        params and `outer_params` do not belong together. Raises TrainerDied."""
+        while not ready.done():
+            ahead = await before(ready, session.behind())
+            if ahead is None:
+                break
+            await whole(self._take_over(key, ahead))
+            if ready.done():
+                return True
+        return False
+
+    async def _take_over(self, key: RoundKey, ahead: Ahead) -> None:
+        """The lock is kept until the trainer has it, too: a checkpoint in between would hold two grounds."""
+
+        def put() -> Tensor:
+            former = self._outer.fragment(key.fragment).clone()
+            ahead.step(self._outer)
+            return self._outer.fragment(key.fragment) - former
+
+        async with self.stepping:
+            with self._outer.stepping():
+                moved = await self._offload(put)
+            self._emit(ahead.event())
+            await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
 
     async def land(self, session: Session, ready: Ready, due_again: asyncio.Event) -> Merge | None:
         """Exchange and outer step; how to merge what came of it, None: there is nothing."""
@@ -148,16 +177,22 @@ class Landing:
 class Flight:
     """One round on its way: looks for partners from the beginning, exchanges once the work is `ready`."""
 
-    def __init__(self, opened: AbstractAsyncContextManager[Session], landing: Landing) -> None:
+    def __init__(self, key: RoundKey, opened: AbstractAsyncContextManager[Session], landing: Landing) -> None:
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._key = key
         self.due_again = asyncio.Event()
         self._landing = landing
         self.task = asyncio.create_task(self._fly(opened))
 
     async def _fly(self, opened: AbstractAsyncContextManager[Session]) -> None:
         async with opened as session:
+            apart = await self._landing.follow(session, self._key, self.ready)
             ready = await self.ready
-            merge = await self._landing.land(session, ready, self.due_again)
+            if apart:
+                self._landing.sit_out(self._key, "the group's state came in the moment in which the round was due")
+                merge = None
+            else:
+                merge = await self._landing.land(session, ready, self.due_again)
         if merge is None:
             self._landing.release(ready.work.key)
         else:
@@ -174,7 +209,7 @@ class Flights:
 
     def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> Flight:
         assert key.fragment not in self._flying, key
-        flight = Flight(self._topology.opened(key, opens_at, closes_at), self._landing)
+        flight = Flight(key, self._topology.opened(key, opens_at, closes_at), self._landing)
         self._flying[key.fragment] = key, flight
         return flight
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from peer.codec.plain import finite
 from peer.daemon.catching import Catching
 from peer.daemon.desk import Desk
 from peer.daemon.exchange import ASSUMED_RATE, START_S, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.daemon.given import Given, joined, vouchers_of
 from peer.daemon.grouping import Bell, GroupAround, forget
 from peer.daemon.leading import Leading
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
@@ -33,7 +35,7 @@ from peer.protocol.quorum import Base, Quorum
 from peer.protocol.remembered import pack, unpack
 from peer.protocol.roster import Join, JoinReply, Roster
 from peer.protocol.shards import ALIGN, Opening, Seat, Shard, check_named, cut
-from peer.protocol.vouchers import Voucher, Vouchers, digest_of, statement
+from peer.protocol.vouchers import Vouchers, digest_of, statement
 from peer.run.payloads import FORMS
 
 PARK_S = 4.0
@@ -42,6 +44,8 @@ caller bears silence."""
 RESULT_FAR = 100.0
 """A result so many times larger than our own contribution is not applied."""
 AGAIN_S = 1.0
+DESK_PART = 0.7
+"""Of the time until the round is given up an owner collects so long at most: the results have to travel, too."""
 LOST_TRIES = 3
 """An owner that is lost so often has died: nobody waits for the end of the round."""
 
@@ -62,24 +66,6 @@ class Averaged:
     """Why spans are missing, for a person; empty: none are."""
 
 
-@dataclass(slots=True)
-class _Given:
-    """One shard's part of a round."""
-
-    payload: bytes | bytearray = b""
-    named: bool = False
-    sent: int = 0
-    received: int = 0
-    why: str = ""
-    """There is no result."""
-    numbers: tuple[int, ...] = ()
-    """Who is named, as indices into the roster's members."""
-    signature: bytes = b""
-    """The owner's."""
-    digest: bytes = b""
-    """What that is about, once it was checked."""
-
-
 class Group:
     """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
 
@@ -90,6 +76,8 @@ class Group:
         self._held: list[bytes] = [b""] * period
         self._coming: list[Base | None] = [None] * period
         """What the state will be when the owner has put in place what it was given; digest empty: not known."""
+        self._short = [False] * period
+        """By fragment: of its last round we lack a part."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
         self._leading = Leading(around, self._quorums)
@@ -113,15 +101,32 @@ class Group:
         if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
             self._quorums[fragment].adopt(coming)
             self._coming[fragment] = None
+            self._short[fragment] = self._short[fragment] and not coming.digest  # of our own step: as it is
         self._held[fragment] = digest
 
+    def begins(self, round_: int) -> None:
+        """Our first round is this one."""
+        self._leading.begins(round_)
+
+    async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
+        """Find out, between these (run time), which leaders are there. A cancelled call leaves nothing running."""
+        await self._leading.sound(key, opens_at, due)
+
     async def exchange(
-        self, key: RoundKey, gradient: Tensor, base: bytes, tokens: int, opens_at: float, closes: float
+        self,
+        key: RoundKey,
+        gradient: Tensor,
+        base: bytes,
+        tokens: int,
+        opens_at: float,
+        closes: float,
+        give_up: float = math.inf,
     ) -> Averaged:
         """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
         the digest of the state that the gradient was taken against. The roster is there soon after `closes` (run time);
-        after that it takes what the transfers take, bounded by measured rates. A cancelled call leaves nothing running,
-        and costs the others our shard. Step with the result, then call `holds`.
+        after that it takes what the transfers take, bounded by measured rates, and at most until `give_up` (run time):
+        shards that are not here then are left as they were. A cancelled call leaves nothing running, and costs the
+        others our shard. Step with the result, then call `holds`.
 
         Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
         around = self._around
@@ -138,7 +143,7 @@ class Group:
             roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
             quorum.accepted(key.round, roster.members)
             await self._remember()
-            averaged = await self._round(roster, gradient, tokens)
+            averaged = await self._round(roster, gradient, tokens, give_up)
         finally:
             self._begun.discard(key)
             if (desk := self._desks.setdefault(key, None)) is not None:
@@ -147,6 +152,7 @@ class Group:
             self._bell.ring()
         if averaged.spans:
             self._coming[key.fragment] = Base(b"", roster.members, key.round)
+        self._short[key.fragment] = averaged.spans != [(0, gradient.numel())]
         return averaged
 
     async def catch_up(
@@ -167,8 +173,18 @@ class Group:
         base, values = found
         if values is None:
             self._quorums[key.fragment].adopt(base)
+            self._short[key.fragment] = False
         self._coming[key.fragment] = None if values is None else base
         return values
+
+    def up_to_date(self, key: RoundKey) -> bool:
+        """Whether we have all of what the fragment's last round gave, as far as there can have been one."""
+        last = key.round - len(self._quorums)
+        return last < 0 or (self._quorums[key.fragment].since >= last and not self._short[key.fragment])
+
+    async def pause(self, seconds: float) -> None:
+        """Between two questions."""
+        await self._around.clock.sleep(seconds)
 
     @property
     def donor(self) -> PeerId | None:
@@ -203,15 +219,15 @@ class Group:
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
-    async def _round(self, roster: Roster, gradient: Tensor, tokens: int) -> Averaged:
+    async def _round(self, roster: Roster, gradient: Tensor, tokens: int, give_up: float) -> Averaged:
         around, key = self._around, roster.key
         began = around.clock.now()
         shards = cut(roster.name(), roster.owners, gradient.numel(), self._align)
         budget_s = self._budget_s(gradient.numel())
-        desk = self._desk(roster, shards, began + START_S + budget_s)
+        desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
         self._desks[key] = desk
         self._bell.ring()
-        until = began + START_S + 2 * budget_s
+        until = min(began + START_S + 2 * budget_s, give_up)
         async with asyncio.TaskGroup() as sharing:
             tasks = [
                 sharing.create_task(
@@ -237,26 +253,26 @@ class Group:
         """The owner's check of `peer.protocol.quorum`. The roster at hand was accepted, so it counts."""
         return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
 
-    async def _own(self, desk: Desk, part: Tensor, tokens: int) -> _Given:
+    async def _own(self, desk: Desk, part: Tensor, tokens: int) -> Given:
         around = self._around
         payload = await around.offload(lambda: around.codec.encode(part))
         try:
             result = await desk.run(payload, tokens)
         except PartnerRefused as error:
-            return _Given(why=f"our own shard: {error.reason}")
+            return Given(why=f"our own shard: {error.reason}")
         ours = desk.roster.members.index(around.me) in result.named
         others = len(result.named) - ours  # each sent us its part and takes the result
         sent, received = others * len(result.payload), others * len(payload)
-        return _Given(result.payload, ours, sent, received, numbers=result.named, signature=result.signature)
+        return Given(result.payload, ours, sent, received, numbers=result.named, signature=result.signature)
 
-    async def _share(self, roster: Roster, shard: Shard, part: Tensor, tokens: int, until: float) -> _Given:
+    async def _share(self, roster: Roster, shard: Shard, part: Tensor, tokens: int, until: float) -> Given:
         """Contribute to another's shard. Whose stream broke asks again: the owner keeps what it has."""
         around, owner = self._around, self._around.view.peers.get(shard.owner)
         if owner is None:
-            return _Given(why=f"{shard.owner}: its address is not known")
+            return Given(why=f"{shard.owner}: its address is not known")
         payload = await around.offload(lambda: around.codec.encode(part))
         sink = BufferSink(around.result_codec.nbytes(shard.elements))
-        given, sending, lost = _Given(), True, 0
+        given, sending, lost = Given(), True, 0
         while (left_s := until - around.clock.now()) > 0:
             opening = Opening(roster.key, roster.name(), shard.index, tokens, len(payload) if sending else 0)
             source = BytesSource(payload) if sending else None
@@ -271,7 +287,7 @@ class Group:
             except (BadPayload, ValueError) as error:
                 code = error.code if isinstance(error, BadPayload) else "named"
                 around.conduct.offence(shard.owner, code, str(error))
-                return _Given(why=f"{shard.owner}: {error}")
+                return Given(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
                 around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
                 given.why, lost = f"{shard.owner}: {error}", lost + 1
@@ -281,12 +297,12 @@ class Group:
                 around.view.watch.heard(shard.owner, "it gave a result")
                 us = roster.members.index(around.me) in named
                 counts = receipt.bytes_sent, receipt.bytes_received
-                return _Given(sink.data, us, *counts, numbers=named, signature=receipt.signature)
-            await around.clock.sleep(AGAIN_S)
+                return Given(sink.data, us, *counts, numbers=named, signature=receipt.signature)
+            await around.clock.sleep(min(AGAIN_S, max(0.0, until - around.clock.now())))
         return given
 
     async def _averaged(
-        self, roster: Roster, shards: list[Shard], given: list[_Given], gradient: Tensor, seconds: float
+        self, roster: Roster, shards: list[Shard], given: list[Given], gradient: Tensor, seconds: float
     ) -> Averaged:
         mean, spans, named, reasons = torch.zeros_like(gradient), [], [], []
         for shard, part in zip(shards, given, strict=True):
@@ -303,11 +319,11 @@ class Group:
             spans.append((shard.start, shard.end))
             if part.named:
                 named.append((shard.start, shard.end))
-        self._given[roster.key.fragment] = _vouchers(roster, shards, given)
+        self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
-        return Averaged(mean, _joined(spans), _joined(named), roster.members, report, "; ".join(reasons)[:500])
+        return Averaged(mean, joined(spans), joined(named), roster.members, report, "; ".join(reasons)[:500])
 
-    def _checked(self, roster: Roster, shard: Shard, part: _Given, into: Tensor, own: Tensor) -> BadPayload | None:
+    def _checked(self, roster: Roster, shard: Shard, part: Given, into: Tensor, own: Tensor) -> BadPayload | None:
         """`_decode`, and whether the owner put its name to it. In a worker thread."""
         values = torch.empty_like(into)
         if (why := self._decode(part.payload, values, own)) is not None:
@@ -376,20 +392,3 @@ class Group:
                 return None
             await self._bell.wait(until - now)
         return self._desks.get(key)
-
-
-def _vouchers(roster: Roster, shards: list[Shard], given: list[_Given]) -> tuple[Vouchers, tuple[PeerId, ...]]:
-    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.digest]
-    shown = tuple(Voucher(shard.index, part.digest, part.signature) for shard, part in both)
-    return Vouchers(roster.name() if shown else b"", shown), tuple(shard.owner for shard in shards)
-
-
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Adjacent spans as one."""
-    joined: list[tuple[int, int]] = []
-    for start, end in spans:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined

@@ -6,6 +6,7 @@ was and its work dropped; who holds another state than the group fetches the gro
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,14 +19,22 @@ from peer.codec.feedback import Feedback
 from peer.daemon.exchange import Offload
 from peer.daemon.group import Averaged, Group
 from peer.daemon.interfaces import Work
-from peer.daemon.topology import Exchanged
+from peer.daemon.owned import owned
+from peer.daemon.topology import Ahead, Exchanged
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut
 from peer.protocol.messages import RoundKey
 from peer.protocol.roster import Roster
+from peer.protocol.roundclock import pairing_window
 from peer.run.method import Method
+
+LEAST_ASK_S = 1.0
+"""Who lacks what the others have asks for it no more often; in long rounds at half a window's distance."""
+WENT_ON = "the group went on without this peer in the round before"
+BEFORE_NEXT = 0.06
+"""Of a round: so long before the fragment's next round begins, an exchange takes what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,8 @@ class Groups:
     offload: Offload
     wanted: Callable[[], bool]
     """Whether we still take part: not when we are leaving."""
+    why_not: Callable[[], str]
+    """Why nothing is to be sent now, for a person; empty: it may be."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
     emit: Callable[[events.Event], None]
@@ -46,7 +57,9 @@ class Groups:
 
     @asynccontextmanager
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
-        yield GroupRound(self, key, opens_at)
+        ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2
+        async with owned(self.group.sound(key, opens_at, due)):
+            yield GroupRound(self, key, opens_at, ask_every_s)
 
     async def follow(self, round_: int, reason: str) -> bool:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
@@ -61,11 +74,11 @@ class Groups:
                 if (found := await self.group.catch_up(RoundKey(0, fragment), None, own)) is not None:
                     with self.outer.stepping():
                         await self.offload(partial(self.take_over, self.outer, fragment, found))
-                        self.emit(self._caught_up(round_, fragment, reason))
+                        self.emit(self.caught_up(round_, fragment, reason))
                     changed = True
         return changed
 
-    def _caught_up(self, round_: int, fragment: int, reason: str) -> events.CaughtUp:
+    def caught_up(self, round_: int, fragment: int, reason: str) -> events.CaughtUp:
         held = self.group.on_held(fragment)
         return events.CaughtUp(
             round=round_,
@@ -88,21 +101,39 @@ class Groups:
 class GroupRound:
     """One round's average."""
 
-    def __init__(self, groups: Groups, key: RoundKey, opens_at: float) -> None:
+    def __init__(self, groups: Groups, key: RoundKey, opens_at: float, ask_every_s: float) -> None:
         self._groups = groups
         self._key = key
         self._opens_at = opens_at
+        self._ask_every_s = ask_every_s
+
+    async def behind(self) -> Ahead | None:
+        """We missed the fragment's last round, or a part of it: what the others made of it is to be ours when the next
+        one is due. While nobody has anything later, or nobody answers, go on asking."""
+        groups, key = self._groups, self._key
+        while groups.wanted() and not groups.group.up_to_date(key):
+            own = await groups.digest(key.fragment)
+            with suppress(ExchangeError):
+                if (found := await groups.group.catch_up(key, None, own, settle_s=0.0)) is not None:
+                    step = partial(groups.take_over, fragment=key.fragment, found=found)
+                    return Ahead(step, lambda: groups.caught_up(key.round, key.fragment, WENT_ON))
+            await groups.group.pause(self._ask_every_s)
+        return None
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
         groups, fragment = self._groups, self._key.fragment
         if not groups.wanted():
             return Exchanged("carried", "we are leaving or pausing")
+        if why := groups.why_not():
+            return Exchanged("carried", why)
         groups.tell("exchanging with the group")
         gradient = await groups.offload(lambda: self._gradient(work, cut))
         base = await groups.digest(fragment)
         weight = max(1, round(work.tokens * cut.share))
         try:
-            got = await groups.group.exchange(self._key, gradient, base, weight, self._opens_at, closes_at)
+            got = await groups.group.exchange(
+                self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at)
+            )
         except Stale as stale:
             return await self._catch_up(stale, cast(Roster, stale.roster), cut)
         except NoRoster as none:
@@ -112,6 +143,14 @@ class GroupRound:
         if (feedback := groups.feedback.get(fragment)) is not None:
             await groups.offload(partial(feedback.settle, gradient, got.named))
         return self._stepped(got, cut)
+
+    def _give_up(self, closes_at: float) -> float:
+        """Streaming, in seconds: soon the fragment's next round begins. What is here by then is stepped with."""
+        method = self._groups.method
+        if method.clock != "seconds" or method.schedule != "streaming":
+            return math.inf
+        round_s = method.round_length
+        return closes_at - pairing_window(round_s) + (1.0 - BEFORE_NEXT) * round_s
 
     def late(self, work: Work, cut: Cut) -> Exchanged:
         dropped = cut.applied + cut.dropped

@@ -176,7 +176,8 @@ class Trainer(Protocol):
         params and set its base counter to `base`. A trainer that was held goes on with the next `work`, in `next_round`
         with step 0. Returns when it is done. Applies of other fragments, and a `work`, may be pending meanwhile; so may
         one later snapshot of the fragment be out. Where a merge and a snapshot fall together, the merge comes first.
-        `base` names the snapshot by its `processed`. Cancelled, it leaves the merge to come; a death takes it along."""
+        `base` names the snapshot by its `processed`; with `merge.shift` there is none, and `base` and `next_round` do
+        not count. Cancelled, it leaves the merge to come; a death takes it along."""
 
     def release(self, key: RoundKey) -> None:
         """Nothing will be applied for this snapshot: do not wait for it. Never raises."""

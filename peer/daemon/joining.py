@@ -7,8 +7,9 @@ group's are all of one state, so when every donor has moved on from it, the fetc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from peer.daemon.donors import MAX_DONORS, OLD_ROUNDS, Asking, Offered, Offers, candidates, live_round, together
@@ -20,7 +21,7 @@ from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, P
 from peer.observe.waits import Progress, untold
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout
-from peer.protocol.messages import PeerId, RunId
+from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.run.manifest import SignedManifest
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer import Rates
@@ -37,6 +38,9 @@ BACKOFF_S = 10.0
 SETTLE_S = 3.0
 """With an own checkpoint: how long nobody else may be in the directory before we go on alone."""
 CALL_TIMEOUT_S = 10.0
+ASKED_AT_ONCE = 4
+"""For the manifest; the first to answer is enough."""
+NOBODY_YET = "nobody of this run is in the directory yet"
 FETCHING = "fetching the state"
 
 FINAL_REFUSALS = {
@@ -67,24 +71,15 @@ async def obtain_manifest(
     progress("reaching the run", 0, wait_s, "s")
     while asyncio.get_running_loop().time() < deadline:
         records = await directory.peers()
-        problem, refusals = "nobody of this run is in the directory yet", dict[str, PartnerRefused]()
-        for record in records:
-            try:
-                raw, signature = await transport.fetch_manifest(record, CALL_TIMEOUT_S)
-                signed = SignedManifest(raw, signature)
-                if signed.run_id != run_id:
-                    problem = f"{record.peer_id} gave the manifest of another run"
-                    continue
-                signed.verify()
-            except (ExchangeError, ManifestError) as error:
-                if isinstance(error, PartnerRefused) and error.code in FINAL_REFUSALS:
-                    refusals[record.peer_id] = error
-                problem = f"{record.peer_id}: {error}"
-                continue
-            return signed
+        failed = dict[PeerId, BaseException]()
+        for at in range(0, len(records), ASKED_AT_ONCE):
+            signed = await _first_manifest(run_id, records[at : at + ASKED_AT_ONCE], transport, failed)
+            if signed is not None:
+                return signed
+        problem = next((f"{peer}: {error}" for peer, error in failed.items()), NOBODY_YET)
+        refusals = [e for e in failed.values() if isinstance(e, PartnerRefused) and e.code in FINAL_REFUSALS]
         if refusals and len(refusals) == len(records):
-            refusal = next(iter(refusals.values()))
-            raise _refused(refusal)
+            raise _refused(refusals[0])
         check_clock(directory.contact())
         waiting = waiting_for(directory.contact(), problem)
         if waiting != said:
@@ -92,6 +87,34 @@ async def obtain_manifest(
             said = waiting
         await clock.sleep(RETRY_S)
     raise unreachable(directory.contact(), run_id, problem, wait_s)
+
+
+async def _first_manifest(
+    run_id: RunId, records: Sequence[PeerRecord], transport: Transport, failed: dict[PeerId, BaseException]
+) -> SignedManifest | None:
+    """From whoever of these gives it first: one that is gone must not hold up a joiner. Why the others did not goes
+    into `failed`."""
+    asked = {asyncio.create_task(_manifest_of(run_id, record, transport)): record.peer_id for record in records}
+    try:
+        for answer in asyncio.as_completed(asked):
+            with contextlib.suppress(ExchangeError, ManifestError):
+                return await answer
+    finally:
+        for task, peer in asked.items():
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()):
+                failed[peer] = error
+    return None
+
+
+async def _manifest_of(run_id: RunId, record: PeerRecord, transport: Transport) -> SignedManifest:
+    """Raises ExchangeError, or ManifestError when it is not this run's or not signed by its operator."""
+    signed = SignedManifest(*await transport.fetch_manifest(record, CALL_TIMEOUT_S))
+    if signed.run_id != run_id:
+        raise ManifestError("gave the manifest of another run")
+    signed.verify()
+    return signed
 
 
 def _refused(refusal: PartnerRefused) -> PeerError:

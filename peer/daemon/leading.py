@@ -3,15 +3,20 @@ do not, and answers those that ask it.
 
 A leader that says nothing, says that there is no roster, or does not come to the round by the middle of what is left of
 the window is passed over for the next. Whoever is asked while it still waits for another leader holds the call until it
-knows, and hands on the roster it got."""
+knows, and hands on the roster it got.
+
+Before the round is due, the first in the order are called: who does not answer then is asked last."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from peer.daemon.grouping import Bell, GroupAround, forget
+from peer.daemon.owned import owned
 from peer.errors import BadPayload, ExchangeError, NoRoster, PartnerLost, PartnerRefused, PartnerSilent, Stale
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 from peer.protocol.quorum import Base, Quorum
@@ -30,8 +35,12 @@ from peer.protocol.vouchers import NO_VOUCHERS, Vouchers, contradictions
 
 LEAST_POLL_S = 0.5
 MOST_POLL_S = 5.0
-SILENT_S = 2.0
-"""A leader may take this, or what its calls take if that is more, longer than it was asked to hold the call."""
+LEAST_SILENT_S, MOST_SILENT_S = 0.5, 2.0
+"""A leader may take a quarter of what is left of the window, within these, or what its calls take if that is more,
+longer than it was asked to hold the call."""
+SOUNDED = 3
+"""So many of the first in the order are called before the round is due."""
+LEAST_SOUND_S = 0.5
 LOOK_S = 1.0
 """How soon a leader sees that a peer went or came."""
 MAX_PARKED = 128
@@ -62,11 +71,74 @@ class Leading:
         self._quorums = quorums
         self._rounds: OrderedDict[RoundKey, Seeking] = OrderedDict()
         self._latest: RoundKey | None = None
+        self._first = 0
+        self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
+        """Who did not answer before the round at hand was due."""
         self._bell = Bell()
         self._grace = Grace()
         self._parked = 0
 
     # -- our own part ------------------------------------------------------------------------------------------------
+
+    def begins(self, round_: int) -> None:
+        """We take part from this round on: who asks for an earlier one need not wait for us."""
+        self._first = round_
+        self._bell.ring()
+
+    async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
+        """Call those that would lead the round, from `opens_at` on, so that one that has died costs nobody a part of
+        the window. Ends before `due` (run time)."""
+        around = self._around
+        await around.clock.sleep(opens_at - around.clock.now())
+        first = [peer for peer in self._order(key) if peer != around.me][:SOUNDED]
+        left_s = due - around.clock.now() - LEAST_SOUND_S
+        if left_s < LEAST_SOUND_S:
+            return
+        async with asyncio.TaskGroup() as calling:
+            calls = {peer: calling.create_task(self._answers(peer, key.fragment, left_s)) for peer in first}
+        silent = frozenset(peer for peer, call in calls.items() if not call.result())
+        if len(silent) < max(2, len(calls)):  # else it is more likely our own link
+            self._silent = key, silent
+
+    async def _answers(self, peer: PeerId, fragment: int, within_s: float) -> bool:
+        around, began = self._around, self._around.clock.now()
+        if (record := around.view.peers.get(peer)) is None:
+            return False
+        try:
+            await around.transport.held(record, fragment, min(within_s, around.view.watch.timeout(peer)))
+        except PartnerLost as error:
+            around.view.watch.failed(peer, f"it did not answer before a round: {error}", around.clock.now() - began)
+            return False
+        except ExchangeError:
+            return False  # it lives, and has no state
+        around.view.watch.answered(peer, around.clock.now() - began)
+        return True
+
+    def _order(self, key: RoundKey) -> list[PeerId]:
+        """In which we ask: by hash, but last those that did not answer of late."""
+        around = self._around
+        peers = around.view.peers
+        dialable = {peer for peer in around.live() if peer in peers and peers[peer].reachable}
+        if around.view.dialable():
+            dialable.add(around.me)
+        silent = self._silent_in(key)
+        return sorted(leaders(around.run_id, key, dialable), key=lambda peer: peer in silent)
+
+    def _silent_in(self, key: RoundKey) -> frozenset[PeerId]:
+        return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
+
+    async def _knock(self, join: Join) -> None:
+        """Those that did not answer are told all the same that we take part: if only our link to them was bad, or they
+        were busy for a moment, one of them leads, and the roster that others hand on to us is to name us."""
+
+        async def knock(peer: PeerRecord) -> None:
+            with contextlib.suppress(ExchangeError):
+                await self._join(peer, join, MOST_SILENT_S)
+
+        known = self._around.view.peers
+        async with asyncio.TaskGroup() as knocking:
+            for peer in self._silent_in(join.key) & known.keys():
+                knocking.create_task(knock(known[peer]))
 
     async def find(
         self,
@@ -91,7 +163,8 @@ class Leading:
         self._bell.ring()
         try:
             await around.clock.sleep(opens_at - around.clock.now())
-            seeking.signed, roster = await self._first_that_leads(seeking, opens_at, closes)
+            async with owned(self._knock(seeking.join)):
+                seeking.signed, roster = await self._first_that_leads(seeking, opens_at, closes)
         finally:
             seeking.over = "" if seeking.signed else "this peer came to no roster"
             self._bell.ring()
@@ -115,10 +188,7 @@ class Leading:
     async def _first_that_leads(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
         around, key, failed = self._around, seeking.join.key, []
         peers = dict(around.view.peers)
-        dialable = {peer for peer in around.live() if peer in peers and peers[peer].reachable}
-        if seeking.join.dialable:
-            dialable.add(around.me)
-        for leader in leaders(around.run_id, key, dialable):
+        for leader in self._order(key):
             if around.clock.now() >= closes:
                 failed.append("the window closed")
                 break
@@ -140,8 +210,9 @@ class Leading:
         wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
         by = began + (closes - began) / 2
         asked = Join(join.key, join.base, join.dialable, wait_s, join.given)
+        silent_s = min(max((closes - began) / 4, LEAST_SILENT_S), MOST_SILENT_S)
         while (now := clock.now()) < closes + 2 * wait_s:
-            reply = await self._join(leader, asked)
+            reply = await self._join(leader, asked, silent_s)
             if reply.told is Told.ROSTER and reply.roster is not None:
                 return reply.roster, self._opened(leader.peer_id, reply.roster, join)
             if reply.told is not Told.WAIT:
@@ -152,12 +223,12 @@ class Leading:
                 await clock.sleep(wait_s / 2)
         raise PartnerSilent("the window closed and it gave no roster")
 
-    async def _join(self, leader: PeerRecord, asked: Join) -> JoinReply:
+    async def _join(self, leader: PeerRecord, asked: Join, silent_s: float) -> JoinReply:
         """One call; what it came to is remembered. One that was held to its end tells how long the way takes."""
         around, peer = self._around, leader.peer_id
         watch, began = around.view.watch, around.clock.now()
         try:
-            slack = max(SILENT_S, watch.timeout(peer))
+            slack = max(silent_s, watch.timeout(peer))
             reply = await around.transport.join_round(leader, asked, asked.wait_s + slack)
         except PartnerLost as error:
             after_s = around.clock.now() - began - asked.wait_s
@@ -232,6 +303,8 @@ class Leading:
         self._around.view.watch.heard(sender, "it asked for a roster")
         if why := self._around.why_not(sender):
             return JoinReply(Told.NONE, reason=why)
+        if join.key.round < self._first:
+            return JoinReply(Told.NONE, reason=f"this peer takes part from round {self._first} on")
         if self._parked >= MAX_PARKED or join.key.fragment >= len(self._quorums):
             return JoinReply(Told.NONE, reason="too many wait here already, or there is no such fragment")
         self._parked += 1

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from peer.daemon.bell import Bell
 from peer.daemon.conduct import Conduct
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.view import View
@@ -46,8 +47,8 @@ class Match:
         self._around = around
         self._opens_at = opens_at
         self._pairing = Pairing(around.run_id, key, around.me, closes_at, dialable=around.view.dialable())
-        self._changed = asyncio.Event()
-        self._settled = asyncio.Event()
+        self._changed = Bell()
+        self._settled = Bell()
         self._met: Mapping[PeerId, PeerRecord] | None = None
         """The view of which `_pairing` knows the candidates."""
         self._held: PeerRecord | None = None
@@ -112,8 +113,8 @@ class Match:
             if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
                 self.close()
                 return None
-            self._settled.clear()
-            await _until(self._settled, min(closes_at, for_strangers_until) - now)
+            self._settled.hush()
+            await self._settled.within(min(closes_at, for_strangers_until) - now)
         return pairing.locked
 
     def _for_strangers_until(self, now: float) -> float:
@@ -187,7 +188,8 @@ class Match:
         peers, outs = view.peers, view.watch.membership.outs()
         if peers is not self._met or outs != self._outs:
             self._met, self._outs = peers, outs
-            self._pairing.exclude(outs.__contains__, "not answering anybody")
+            if outs:
+                self._pairing.exclude(outs.__contains__, "not answering anybody")
             self._pairing.add(self._around.conduct.acceptable(view.candidates(self.key.round)), view.undialable())
 
     async def _wait(self) -> None:
@@ -196,12 +198,12 @@ class Match:
         wake = self._pairing.wake_at()
         idle = LOCKED_S if self._pairing.locked is not None else LOOK_S
         pause = idle if wake is None else min(max(wake - self._around.clock.now(), 0.0), idle)
-        await _until(self._changed, pause)
-        self._changed.clear()
+        await self._changed.within(pause)
+        self._changed.hush()
 
     def _poke(self) -> None:
-        self._changed.set()
-        self._settled.set()
+        self._changed.ring()
+        self._settled.ring()
 
     async def _send(self, send: Send) -> None:
         pairing, record = self._pairing, self._around.view.peers.get(send.to)
@@ -222,12 +224,3 @@ class Match:
             if not send.offer.withdraw:
                 pairing.on_answer(send.to, answer, self._around.clock.now())
         self._poke()
-
-
-async def _until(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, but no longer."""
-    try:
-        async with asyncio.timeout(max(seconds, 0.0)):
-            await event.wait()
-    except TimeoutError:
-        return

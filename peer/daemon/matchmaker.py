@@ -4,6 +4,7 @@ fragments several are open at once: the next begins while a payload of the last 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 
 from peer.daemon.match import Match, Surroundings
@@ -20,6 +21,8 @@ class Matchmaker:
         self._open: OrderedDict[RoundKey, Match] = OrderedDict()
         self._past: OrderedDict[RoundKey, PeerId] = OrderedDict()
         self._latest: RoundKey | None = None
+        self.why_not: Callable[[], str] = lambda: ""
+        """Why no new partner is taken now, for a person; empty: one is."""
 
     def open(self, key: RoundKey, opens_at: float, closes_at: float) -> Match:
         """A new round; the owner runs the match and ends it with `end`."""
@@ -51,6 +54,8 @@ class Matchmaker:
         match = self._open.get(offer.key)
         if match is not None:
             return match.on_offer(sender, offer)
+        if why := self.why_not():
+            return Answer(Verdict.TAKEN, reason=why)
         if self._ahead(offer.key):
             return Answer(Verdict.LATER, eta_s=1.0, reason="not in that round yet")
         return Answer(Verdict.TAKEN, reason="past that round")

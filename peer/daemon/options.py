@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.daemon.node import NodeOptions
 from peer.daemon.quiet import QuietHours
+from peer.protocol.budget import Limits
 from peer.protocol.messages import RunId
 from peer.run.manifest import SignedManifest
 
@@ -32,6 +33,8 @@ class JoinOptions(NodeOptions):
     micro_batch: int | None = None
     """Windows that go through the model at once; None: as many as fit into memory."""
     quiet_hours: QuietHours | None = None
+    uploads: Limits = field(default_factory=Limits)
+    """Bytes that may leave in a day and a month, local time."""
     resume: bool = False
     """End a pause that an earlier life of this peer was left in."""
     trail: bool = False

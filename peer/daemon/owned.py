@@ -33,6 +33,17 @@ async def whole(call: Awaitable[None]) -> None:
         raise
 
 
+async def before(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
+    """As `unless`, for a future."""
+    running = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
+        return running.result() if running.done() else None
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
 async def unless(event: asyncio.Event, call: Awaitable[T]) -> T | None:
     """The call's result, or None when the event came first; then the call is cancelled."""
     running = asyncio.ensure_future(call)

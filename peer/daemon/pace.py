@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peer.protocol.payload import BytesSource
+from peer.protocol.messages import Source
 
 LEAST_S = 1e-3
 """What passes within less says nothing about a rate."""
@@ -43,13 +43,21 @@ class Passing:
         return (self._last[1] - since[1]) / seconds if since and seconds >= LEAST_S else 0.0
 
 
-class MeasuredSource(BytesSource):
-    """A chunk is read when those before it have gone."""
+class MeasuredSource:
+    """A chunk is read when those before it have gone, or the last of them is going."""
 
-    def __init__(self, data: bytes | memoryview, now: Callable[[], float]) -> None:
-        super().__init__(data)
-        self.passing = Passing(len(data), now)
+    def __init__(self, source: Source, now: Callable[[], float]) -> None:
+        self.source = source
+        self.passing = Passing(source.nbytes, now)
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.nbytes
+
+    @property
+    def grain(self) -> int:
+        return self.source.grain
 
     def read(self, offset: int, size: int) -> bytes:
         self.passing.note(offset)
-        return super().read(offset, size)
+        return self.source.read(offset, size)

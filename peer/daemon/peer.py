@@ -12,6 +12,7 @@ import torch
 
 from peer.daemon.amendments import ASK_EVERY_S, Amendments, check
 from peer.daemon.arrival import Arrival
+from peer.daemon.budget import UploadBudget
 from peer.daemon.clock import BulkThread
 from peer.daemon.conduct import Conduct
 from peer.daemon.coordinator import Coordinator
@@ -116,6 +117,9 @@ class PeerDaemon:
         self._rest = Rest(node.folder.path / "paused.json", options.quiet_hours)
         if options.resume:
             self._rest.resume()
+        uploads = node.home.path / "uploads.json"  # of the machine's line, whatever the run
+        self._budget = UploadBudget(options.uploads, uploads, self._journal.append, node.say)
+        node.transport.keep_to(self._budget)
         node.reach.changed = self._reachability_changed
 
     async def run(self) -> int:
@@ -168,6 +172,7 @@ class PeerDaemon:
             await self._saving.close()
         self._bulk.close()
         self._copying.close()
+        self._budget.close()
         self._journal.append(events.Left(exit_code=self._exit_code))
         self._journal.close()
         node.say("left")
@@ -185,6 +190,7 @@ class PeerDaemon:
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
         self._arrival.check_caps(manifest, method, options)
+        self._budget.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads))
         if method.topology == "group":
             node.directory.read_everybody()
         layout = layout_for(manifest.model, method)
@@ -193,6 +199,10 @@ class PeerDaemon:
         node.transport.show_record(lambda: seal(self._record(), node.identity))
         checkpoints = CheckpointStore(node.folder.checkpoints, options.checkpoints_kept)
         node.say(room_for(checkpoints, layout.elements))
+        trainer = self._trainer = TrainerProcess(
+            node.folder.path, layout, trainer_config(options, node.me, manifest), self._early
+        )
+        await trainer.prepare()  # it reads its data while we look for the state
         self._reaching = asyncio.create_task(node.reach.run(self._known))
         amendments = await first_amendments(
             node, manifest, self._journal.append, lambda peer: self._ruling().banned.get(peer, "")
@@ -218,7 +228,7 @@ class PeerDaemon:
         node.say(f"state: {state.why}")
         self._arrival.state(state)
         self._arrival.check_download(manifest, method, state)
-        coordinator = await self._prepare(manifest, layout, state, checkpoints, amendments)
+        coordinator = await self._prepare(manifest, layout, state, checkpoints, amendments, trainer)
         return await self._train(coordinator, state)
 
     async def _fetch_manifest(self) -> SignedManifest:
@@ -232,12 +242,10 @@ class PeerDaemon:
         state: FirstState,
         checkpoints: CheckpointStore,
         amendments: Amendments,
+        trainer: TrainerProcess,
     ) -> Coordinator:
         """Start the trainer from the state, and build the coordinator around it."""
         node = self._node
-        trainer = self._trainer = TrainerProcess(
-            node.folder.path, layout, trainer_config(self._options, node.me, manifest), self._early
-        )
         plan = self._plan(manifest)
         view = self._view_of(plan.method)
         rounds = await round_clock(node, manifest)
@@ -318,6 +326,7 @@ class PeerDaemon:
         amendments = node.donor.amendments
         assert amendments is not None
         view.banned = lambda: amendments.ruling(coordinator.live.round).banned
+        coordinator.why_no_exchange, self._budget.changed = self._budget.why_not, view.touch
         staleness = Staleness(state.stale)
         self._journal.listeners.append(staleness.hear)
         node.donor.give(
@@ -336,6 +345,7 @@ class PeerDaemon:
             self._obey(amendments, coordinator),
             amendments.run(node.transport, node.clock, self._rng, self._known, every_s),
             self._rest.watch(),
+            self._budget.watch(),
             self._waking(coordinator, view).run(),
             self._measured(coordinator),
         ]
@@ -407,7 +417,7 @@ class PeerDaemon:
             wire_max=WIRE_VERSION,
             round=live.round if live else 0,
             tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
-            status=live.status if live else Status.JOINING,
+            status=self._coordinator.announced if self._coordinator else Status.JOINING,
             issued_at=now,
             expires_at=now + lifetime(self._pace_s),
             run_start=self._coordinator.run_start if self._coordinator else 0.0,
@@ -429,7 +439,11 @@ class PeerDaemon:
         report = status_report(
             self._node, self._facts, self._coordinator, self._trainer, self._view, self._journal.totals, self._conduct
         )
-        return report | {"paused": self._rest.report(), "machine": self._arrival.report()}
+        return report | {
+            "paused": self._rest.report(),
+            "machine": self._arrival.report(),
+            "budget": self._budget.report(),
+        }
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
         match command:

@@ -73,8 +73,10 @@ class Reach:
         if after is not None and after != before:
             self.changed(after, self.state.why())
 
-    async def run(self, peers: Callable[[], Awaitable[list[PeerRecord]]]) -> None:
+    async def run(
+        self, peers: Callable[[], Awaitable[list[PeerRecord]]], settled_tick_s: float = SETTLED_TICK_S
+    ) -> None:
         """For ever; the owner cancels."""
         while True:
             await self.ask(await peers())
-            await self._clock.sleep(SETTLED_TICK_S if self.state.settled() else TICK_S)
+            await self._clock.sleep(settled_tick_s if self.state.settled() else TICK_S)

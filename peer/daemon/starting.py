@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 
 from peer.daemon.amendments import Amendments, check
 from peer.daemon.joining import obtain_manifest
@@ -13,7 +15,7 @@ from peer.daemon.options import JoinOptions
 from peer.errors import ExchangeError, ManifestError
 from peer.observe import events
 from peer.observe.waits import Waits
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.roundclock import RoundClock
 from peer.protocol.ruling import describe
 from peer.run.amendments import Chain
@@ -23,6 +25,9 @@ from peer.run.presets import resolve
 from peer.trainer.process import TrainerConfig
 
 HELLO_S = 5.0
+GREETED, GREETED_S = 16, 1.0
+"""Before training, so many peers are greeted at once for their clocks; who has not answered by then is waited for only
+while nobody has."""
 CATCH_UP_FROM = 4
 """Before training, so many peers are asked for the operator's amendments."""
 
@@ -70,12 +75,31 @@ async def round_clock(node: Node, manifest: Manifest) -> RoundClock:
     corrected by a Hello to each of them first."""
     sync = manifest.sync
     start = manifest.start or _kept_start(node.folder)
-    for record in await node.directory.peers():
-        with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
-            welcome = await node.transport.hello(record, HELLO_S)
-            node.clock.observe(welcome.clock_offset_s)
-        start = start or record.run_start
+    records = await node.directory.peers()
+    for offset in await _offsets(node, random.sample(records, min(GREETED, len(records)))):
+        node.clock.observe(offset)  # after the last answer: a Hello under way would count a correction twice
+    start = start or next((record.run_start for record in records if record.run_start), 0.0)
     return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
+
+
+async def _offsets(node: Node, records: Sequence[PeerRecord]) -> list[float]:
+    """What the own clock is off by, as each of those says who answer in time."""
+    found: list[float] = []
+
+    async def greet(record: PeerRecord) -> None:
+        with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
+            found.append((await node.transport.hello(record, HELLO_S)).clock_offset_s)
+
+    greeting = [asyncio.create_task(greet(record)) for record in records]
+    try:
+        for wait_s in (GREETED_S, HELLO_S):
+            if greeting and not found:
+                await asyncio.wait(greeting, timeout=wait_s)
+        return found
+    finally:
+        for task in greeting:
+            task.cancel()
+        await asyncio.gather(*greeting, return_exceptions=True)
 
 
 def _kept_start(folder: RunFolder) -> float:

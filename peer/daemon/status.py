@@ -170,6 +170,8 @@ def status_line(report: dict[str, Any]) -> str:
         parts += _doubts(membership)
     if lacking := report.get("group", {}).get("lacking"):
         parts.append(f"no outer step: {lacking}; the work stays")
+    if used := report.get("budget", {}).get("why"):
+        parts.append(used)
     if trouble := report.get("directory", {}).get("why"):
         parts.append(f"directory: {trouble}")
     return " · ".join(parts)

@@ -46,6 +46,8 @@ class Parts:
     seal: Seal | None
     wanted: Callable[[], bool]
     """Whether others are still looked for: not when we are leaving."""
+    why_not: Callable[[], str]
+    """Why nothing is to be sent now, for a person; empty: it may be."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
 
@@ -74,6 +76,7 @@ def _pairs(parts: Parts) -> Pairs:
         conduct=parts.conduct,
         emit=parts.emit,
         wanted=parts.wanted,
+        why_not=parts.why_not,
         tell=parts.tell,
     )
 
@@ -107,4 +110,6 @@ def _groups(parts: Parts) -> Groups:
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}
-    return Groups(method, parts.outer, Group(around), parts.offload, parts.wanted, parts.tell, parts.emit, feedback)
+    return Groups(
+        method, parts.outer, Group(around), parts.offload, parts.wanted, parts.why_not, parts.tell, parts.emit, feedback
+    )

@@ -59,8 +59,22 @@ class Topology(Protocol):
         """A round begins: its search for others goes on until the owner leaves the context."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The others hold another state of a fragment than we, and it is here."""
+
+    step: Callable[[OuterState], None]
+    """Puts it in place; for a worker thread."""
+    event: Callable[[], events.Event]
+    """For the journal, afterwards."""
+
+
 class Session(Protocol):
     """An open round."""
+
+    async def behind(self) -> Ahead | None:
+        """Beside the training, until the round is due: wait for a state that we should have and lack. None: there is
+        none to be had. Never raises for what others do; a cancelled one leaves nothing running."""
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
         """What the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
@@ -76,16 +90,20 @@ class Session(Protocol):
 class Alone:
     """Every outer step is a step with oneself: the method `none`, and what is left when there is nobody."""
 
-    def __init__(self, method: Method, outer: OuterState) -> None:
+    def __init__(self, method: Method, outer: OuterState, why: str = "the method never exchanges") -> None:
         self._method = method
         self._outer = outer
+        self._why = why
 
     @asynccontextmanager
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Alone]:
         yield self
 
+    async def behind(self) -> None:
+        return None
+
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
-        return self.stepped(work, cut, "solo", "the method never exchanges")
+        return self.stepped(work, cut, "solo", self._why)
 
     def late(self, work: Work, cut: Cut) -> Exchanged:
         return self.stepped(work, cut, "solo", "the fragment was due again")
@@ -144,11 +162,16 @@ class Pairs:
     emit: Callable[[events.Event], None]
     wanted: Callable[[], bool]
     """Whether a partner is still looked for: not when we are leaving."""
+    why_not: Callable[[], str]
+    """Why nothing is to be sent now, for a person; empty: it may be."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
 
     @asynccontextmanager
-    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[PairRound]:
+    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Session]:
+        if why := self.why_not():
+            yield Alone(self.method, self.outer, why)
+            return
         match = self.matchmaker.open(key, opens_at, closes_at)
         try:
             async with owned(match.run()):
@@ -171,6 +194,9 @@ class PairRound:
         self._pairs = pairs
         self._match = match
         self._alone = Alone(pairs.method, pairs.outer)
+
+    async def behind(self) -> None:
+        return None
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
         pairs, fragment, refusal = self._pairs, work.key.fragment, ""
@@ -195,7 +221,7 @@ class PairRound:
             return Exchanged("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
         if refusal:
             return self._alone.stepped(work, cut, "refused", refusal)
-        return self._alone.stepped(work, cut, "solo", self._match.why_alone())
+        return self._alone.stepped(work, cut, "solo", pairs.why_not() or self._match.why_alone())
 
     def _sent(self, own: Tensor, fragment: int) -> Tensor:
         """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
@@ -210,7 +236,9 @@ class PairRound:
 
     async def _partner(self, closes_at: float) -> PeerId | None:
         self._pairs.tell("looking for a partner")
-        return await self._match.partner(closes_at) if self._pairs.wanted() else None
+        promised = self._match.locked is not None
+        sought = self._pairs.wanted() and (promised or not self._pairs.why_not())
+        return await self._match.partner(closes_at) if sought else None
 
     async def _swap(self, partner: PeerId, key: RoundKey, own: Tensor, closes_at: float) -> tuple[Tensor, SwapReport]:
         pairs = self._pairs

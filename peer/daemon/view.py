@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Container
-from operator import attrgetter
 
+from peer.daemon.bell import Bell
 from peer.daemon.interfaces import Clock, Directory
 from peer.daemon.watch import Watch
 from peer.protocol.messages import PeerId, PeerRecord, Status
@@ -25,9 +25,6 @@ GLANCE_S = 0.5
 """How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
-
-_peer_id: Callable[[PeerRecord], PeerId] = attrgetter("peer_id")
-_expires_at: Callable[[PeerRecord], float] = attrgetter("expires_at")
 
 
 def pace(round_s: float | None) -> float:
@@ -68,13 +65,13 @@ class View:
         self._merged: dict[PeerId, PeerRecord] | None = None
         self._merged_for = (0.0, 0.0)
         """From when until when `_merged` is what a fresh merge would give."""
-        self._training: int | None = None
-        """How many of `_merged` train; None: not counted yet."""
-        self._present: frozenset[PeerId] = frozenset()
+        self._training: list[PeerId] | None = None
+        """Who of `_merged` trains; None: not looked for yet."""
+        self._present: dict[PeerId, PeerRecord] = {}
         self._looked: dict[PeerId, PeerRecord] = {}
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
-        self._dirty = asyncio.Event()
+        self._dirty = Bell()
         self.acquaintance = Acquaintance()
         self.watch = Watch(clock.now, self._lifetime_s, look_every_s)
         self.banned: Callable[[], Container[PeerId]] = frozenset
@@ -90,15 +87,17 @@ class View:
         return self._merged
 
     def _merge(self, now: float) -> dict[PeerId, PeerRecord]:
-        merged, until = dict(self._looked), float("inf")
+        looked, later, until = self._looked, dict[PeerId, PeerRecord](), float("inf")
         for peer, (told_at, record) in self._told.items():
             fresh = told_at + TOLD_S > now and record.status is not Status.LEAVING
-            if fresh and (peer not in merged or merged[peer].issued_at < record.issued_at):
-                merged[peer] = record
+            if fresh and (peer not in looked or looked[peer].issued_at < record.issued_at):
+                later[peer] = record
                 until = min(until, told_at + TOLD_S)
-        if _first_expiry(merged) <= now:
+        merged = looked | later if later else looked
+        if (expiry := _first_expiry(merged)) <= now:
             merged = {peer: record for peer, record in merged.items() if record.expires_at > now}
-        self._merged_for = now, min(until, _first_expiry(merged))
+            expiry = _first_expiry(merged)
+        self._merged_for = now, min(until, expiry)
         self._training = None
         return merged
 
@@ -116,9 +115,7 @@ class View:
     def candidates(self, round_: int) -> list[PeerId]:
         """Live peers that train, are not out (`peer.protocol.membership`) and were not met too often lately."""
         outs, banned = self.watch.membership.outs(), self.banned()
-        training = [
-            p for p, r in self.peers.items() if r.status is Status.TRAINING and p not in outs and p not in banned
-        ]
+        training = [peer for peer in self._trainers() if peer not in outs and peer not in banned]
         tired = self.acquaintance.tired_of(round_, len(training) + 1)
         return [peer for peer in training if peer not in tired]
 
@@ -140,9 +137,12 @@ class View:
         return frozenset(peer for peer, record in self.peers.items() if not record.reachable)
 
     def others_training(self) -> int:
-        peers = self.peers
+        return len(self._trainers())
+
+    def _trainers(self) -> list[PeerId]:
+        peers, training = self.peers, Status.TRAINING
         if self._training is None:
-            self._training = sum(record.status is Status.TRAINING for record in peers.values())
+            self._training = [peer for peer, record in peers.items() if record.status is training]
         return self._training
 
     def swarm_round(self, own: int) -> int:
@@ -158,24 +158,24 @@ class View:
 
     def touch(self) -> None:
         """Our record changed in a way others should know soon (status)."""
-        self._dirty.set()
+        self._dirty.ring()
 
     async def look(self) -> None:
         """Read the directory now."""
         records = await self._directory.peers()
-        self._looked = dict(zip(map(_peer_id, records), records, strict=True))
+        self._looked = {record.peer_id: record for record in records}
         self._merged = None
-        self.watch.seen(self.peers)
-        if self.peers.keys() != self._present:
-            present = frozenset(self.peers)
-            came, went = len(present - self._present), len(self._present - present)
-            self._present = present
-            self.acquaintance.forget_absent(self.peers)
+        present, before = self.peers, self._present
+        self._present = present
+        self.watch.seen(present)
+        if present.keys() != before.keys():
+            came, went = len(present.keys() - before.keys()), len(before.keys() - present.keys())
+            self.acquaintance.forget_absent(present)
             self._changed(len(present), f"{came} came, {went} went")
 
     async def announce(self) -> None:
         """Publish our record now."""
-        self._dirty.clear()
+        self._dirty.hush()
         self._announced = self._describe()
         await self._directory.announce(self._announced)
 
@@ -202,12 +202,8 @@ class View:
             announced = self._clock.now()
             glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
             while not self._stale(announced):
-                try:
-                    async with asyncio.timeout(glance_s):
-                        await self._dirty.wait()
-                except TimeoutError:
-                    continue
-                break
+                if await self._dirty.within(glance_s):
+                    break
 
     def _stale(self, announced_at: float) -> bool:
         age = self._clock.now() - announced_at
@@ -216,4 +212,4 @@ class View:
 
 
 def _first_expiry(records: dict[PeerId, PeerRecord]) -> float:
-    return min(map(_expires_at, records.values()), default=float("inf"))
+    return min([record.expires_at for record in records.values()], default=float("inf"))

@@ -27,6 +27,8 @@ SETTLE_S = 6.0
 """An exchange waits no longer than this for the refresh."""
 GREETED = 5
 """So many peers are asked for the time."""
+ENOUGH = 3
+"""So many answers do: one of those asked may be gone, and an exchange waits."""
 HELLO_S = 5.0
 
 
@@ -108,10 +110,26 @@ async def refresh(
     asked = rng.sample(remembered, min(GREETED, len(remembered)))
     async with asyncio.TaskGroup() as group:
         group.create_task(view.refresh())
-        for record in asked:
-            group.create_task(_measure(transport, clock, record))
+        group.create_task(_greet(transport, clock, asked))
 
 
-async def _measure(transport: Transport, clock: Clock, record: PeerRecord) -> None:
-    with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
+async def _greet(transport: Transport, clock: Clock, asked: list[PeerRecord]) -> None:
+    """Until enough have told the time."""
+    waiting, heard = {asyncio.create_task(_measure(transport, clock, record)) for record in asked}, 0
+    try:
+        while waiting and heard < ENOUGH:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            heard += sum(task.result() for task in done)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _measure(transport: Transport, clock: Clock, record: PeerRecord) -> bool:
+    """Whether it answered: one that cannot be greeted tells nothing about our clock."""
+    try:
         clock.observe((await transport.hello(record, HELLO_S)).clock_offset_s)
+    except ExchangeError:
+        return False
+    return True

@@ -37,6 +37,7 @@ class Watch:
         self.membership = Membership(confirm_after(lifetime_s, look_every_s))
         self.trips = RoundTrips()
         self.emit: Callable[[events.Event], None] = lambda event: None
+        self._suspected = asyncio.Event()
         self.changed: Callable[[], None] = lambda: None
         """Called when somebody is out or back: candidates have changed."""
 
@@ -114,7 +115,10 @@ class Watch:
         """Ask about suspects for ever; the owner cancels."""
         async with asyncio.TaskGroup() as asking:
             while True:
-                known = peers() if self.membership.suspects() else {}
+                if not self.membership.suspects():
+                    self._suspected.clear()
+                    await self._suspected.wait()
+                known = peers()
                 for check in self._due(known, rng):
                     by, about = known[check.by], check.about
                     asking.create_task(self._ask(transport, by, about))
@@ -141,6 +145,8 @@ class Watch:
 
     def _tell(self, changed: list[Changed]) -> None:
         for one in changed:
+            if one.change == "suspected":
+                self._suspected.set()
             kind = _KINDS[one.change]
             self.emit(kind(peer=one.peer, reason=one.reason, seconds=round(one.seconds, 3)))
         if any(one.change != "suspected" for one in changed):

@@ -11,6 +11,7 @@ from peer.errors import BadPayload
 from peer.net.channels import Connection
 from peer.net.refusal import TOKEN_KEY
 from peer.net.stream import Caps, read_open, receive_payload
+from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.payload import BufferSink
 from peer.v1 import exchange_pb2 as pb
 
@@ -54,7 +55,9 @@ def reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
 
 async def fetch(connection: Connection, snapshot: str, piece: int, nbytes: int, caps: Caps) -> bytes:
     """The bytes of one piece, of just this length, of a snapshot. Raises BadPayload or what the stream raises."""
-    request = pb.PieceRequest(snapshot=snapshot, piece=piece, max_rate=caps.down.rate or 0.0).SerializeToString()
+    request = pb.PieceRequest(
+        snapshot=snapshot, piece=piece, max_rate=caps.down.rate or 0.0, max_chunk=MAX_CHUNK
+    ).SerializeToString()
     stream = connection.bulk.unary_stream(f"/{SERVICE}/FetchPiece")(request, metadata=metadata(connection))
     with Ended(stream):
         opening = await read_open(reader(stream))

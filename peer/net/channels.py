@@ -14,7 +14,16 @@ from peer.protocol.messages import PeerId, PeerRecord
 
 MAX_PEERS = 64
 MAX_MESSAGE = 2**20 + 2**16
+AHEAD = 5 * 2**15
+"""Bytes that each stream may have sent before anybody reads them: in a round trip a sender gets rid of the larger of
+this and its chunk. A server that 256 callers fill holds so much of each (a message being read may be beyond it:
+`peer.net.receiving` bounds those), so it is small. The same both ways: what tells that a window is free again waits
+behind what goes the other way, and on a slow line the side with the smaller window would starve."""
 CHANNEL_OPTIONS = [
+    # gRPC's own estimate of the line gave every stream up to 256 MiB to send before anybody read, whatever the largest
+    # message is; without it a stream may send so much ahead, or the one message that is being read.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", AHEAD),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),

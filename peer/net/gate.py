@@ -11,8 +11,10 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from peer.errors import PartnerRefused
 from peer.net.handler import Conduct, Indulgence
 from peer.net.limits import Caller, Limits, network_of
+from peer.net.receiving import Places
 from peer.net.refusal import TOKEN_KEY, refuse
 from peer.net.tokens import TokenTable
 from peer.protocol.messages import PeerId
@@ -34,6 +36,7 @@ class Gate:
         self._now = now
         self.tokens = TokenTable()
         self.limits = Limits(now)
+        self.places = Places()
         self.conduct: Conduct = Indulgence()
         self.why_banned: Callable[[PeerId], str] = lambda peer: ""
         """The operator's word on a peer, for a person; empty: it is not banned."""
@@ -93,8 +96,9 @@ class Gate:
     async def message(self, context: Context, peer: PeerId | None = None) -> Any:
         """The next message of a caller; `grpc.aio.EOF` when there is none."""
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                return await context.read()
+            return await self.places.read(context.read, STEP_TIMEOUT_S)
+        except PartnerRefused as busy:
+            await refuse(context, busy.code, busy.reason, busy.eta_s)
         except TimeoutError:
             await self.turn_away(context, "timeout", "the next message did not come", peer)
 

@@ -21,6 +21,8 @@ ACTIVE_S = 3.0
 YIELD_S = 2.0
 """A chunk waits so long for an exchange to end, then it goes: less than the silence that a receiver bears."""
 LOOK_S = 0.05
+BUDGET_S = 600.0
+"""Who asks one whose upload budget is used is to come back after this."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Giving:
     def why_busy(self, peer: PeerId) -> tuple[str, float] | None:
         """Why this one cannot be given to now, for a person, and seconds until it makes sense to ask again; None: it
         can."""
+        if why := self._meter.budget.why_not_give():
+            return f"{why}; ask another peer", BUDGET_S
         self._forget()
         if peer in self._joiners or len(self._joiners) < MAX_JOINERS:
             return None

@@ -30,6 +30,7 @@ from peer.net.groupwire import (
     opening_of,
 )
 from peer.net.handler import GroupHandler, Handler
+from peer.net.receiving import CONTRIBUTIONS
 from peer.net.refusal import bad_payload_code, refuse
 from peer.net.stream import STALL_S, Caps, Read, receive_payload, send_payload
 from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, Sink, Source
@@ -58,6 +59,7 @@ class GroupService:
         self._gate = gate
         self._caps = caps
         self._seats = 0
+        self._receiving = asyncio.Semaphore(CONTRIBUTIONS)
 
     def methods(self) -> dict[str, Any]:
         """By the name under which they are served."""
@@ -137,7 +139,7 @@ class GroupService:
         if seat.sink is None:
             return
         try:
-            async with asyncio.timeout(seat.patience_s):
+            async with asyncio.timeout(seat.patience_s), self._receiving:
                 await receive_payload(_served(context), seat.sink, self._caps)
         except TimeoutError:
             raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None

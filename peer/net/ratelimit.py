@@ -1,9 +1,8 @@
 """Caps on bytes per second, exact over two seconds.
 
 No burst is saved up: a chunk starts when the one before has used up its time. A late wake-up is made good, by 20 ms
-at most, so that a saturated sender loses nothing to the scheduler. Any window of 2 s then holds at most 2 s of the cap,
-one chunk and 20 ms more; with chunks of a twentieth of a second that is 3.5 %. (With chunks of a quarter of a second it
-would be 13 %.)"""
+at most, so that a saturated sender loses little to the scheduler. Any window of 2 s then holds at most 2 s of the rate,
+one chunk and 20 ms more; with chunks of a hundredth of a second that is 1.5 %, which payloads leave of a cap."""
 
 from __future__ import annotations
 
@@ -11,17 +10,64 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from peer.protocol.frames import USUAL_CHUNK
+
 CREDIT_S = 0.02
-QUANTUM_S = 0.05
-SMALLEST_CHUNK = 1024
-LARGEST_CHUNK = 2**17
+QUANTUM_S = 0.01
+SMALLEST_CHUNK = 2048
+"""Below it headers would take more than the cap is worth; under 1.6 Mbit/s a chunk takes longer for it."""
+FIRST_CHUNK = 2**16
+"""While nobody knows how fast the line is."""
+LEAST_CHUNK = 2**14
+"""However slow it is."""
+FAST_S, SLOW_S = 0.2, 0.4
+"""A chunk that took less or more calls for larger or smaller ones: what tells that a window is free again waits in line
+behind the chunks that go the other way."""
+BULK_SHARE = 0.985
+"""Of a cap. The rest is control traffic's, which has connections of its own and waits for no pacer: were bulk to take
+all, a line no faster than the cap would queue up heartbeats behind it, more and more of them."""
 
 
-def chunk_size(rate: float | None) -> int:
-    """Bytes of a chunk at this cap (bytes per second; None: no cap)."""
+def for_bulk(cap: float | None) -> float | None:
+    """Bytes per second of a volunteer's cap (None: no cap) that payloads share."""
+    return None if cap is None else BULK_SHARE * cap
+
+
+def chunk_size(rate: float | None, largest: int = USUAL_CHUNK) -> int:
+    """Bytes of a chunk at this cap (bytes per second; None: no cap), at most `largest`."""
     if rate is None:
-        return LARGEST_CHUNK
-    return int(min(max(rate * QUANTUM_S, SMALLEST_CHUNK), LARGEST_CHUNK))
+        return largest
+    return int(min(max(rate * QUANTUM_S, SMALLEST_CHUNK), largest))
+
+
+class ChunkSize:
+    """How large the next chunk is: as the caps have it, and as the line has shown to bear."""
+
+    def __init__(self, rate: float | None, largest: int) -> None:
+        self._most = chunk_size(rate, largest)
+        self._size = min(FIRST_CHUNK, self._most)
+
+    @property
+    def next(self) -> int:
+        """Bytes, at most."""
+        return self._size
+
+    @property
+    def least(self) -> int:
+        """However slow the line is."""
+        return min(LEAST_CHUNK, self._most)
+
+    def took(self, seconds: float) -> None:
+        """The last chunk needed so long until the line took the next one."""
+        if seconds < FAST_S:
+            self._size = min(2 * self._size, self._most)
+        elif seconds > SLOW_S:
+            self._size = max(self._size // 2, self.least)
+
+
+def whole_grains(size: int, grain: int) -> int:
+    """The most bytes, up to `size`, that are whole grains of `grain` bytes; `size` where not even one fits."""
+    return size - size % grain if size >= grain else size
 
 
 class Pacer:
@@ -48,5 +94,4 @@ class Pacer:
             if (wait := self._free_at - self._now()) > 0:
                 await self._sleep(wait)
             now = self._now()
-            start = self._free_at if now - self._free_at <= CREDIT_S else now
-            self._free_at = start + nbytes / self.rate
+            self._free_at = max(self._free_at, now - CREDIT_S) + nbytes / self.rate

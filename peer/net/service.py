@@ -17,7 +17,7 @@ from peer.identity import Identity, peer_id_of, verify
 from peer.net.channels import answers
 from peer.net.checks import MAX_SNAPSHOT_NAME, piece_request_of
 from peer.net.directory.record import BadRecord, open_record
-from peer.net.gate import STEP_TIMEOUT_S, Context, Gate
+from peer.net.gate import Context, Gate
 from peer.net.giving import Giving
 from peer.net.handler import Handler
 from peer.net.limits import Caller
@@ -26,7 +26,7 @@ from peer.net.refusal import bad_payload_code, refuse
 from peer.net.stream import Caps, Terms, read_open, send_payload, swap_payloads
 from peer.net.tokens import LIFETIME_S
 from peer.net.vouching import MAX_PEER_ID, Voucher
-from peer.protocol.frames import Kind, pack
+from peer.protocol.frames import Kind, largest_for, pack
 from peer.protocol.messages import MAX_ENDPOINTS, MAX_PARTS, Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
 from peer.protocol.payload import BytesSource
 from peer.v1 import exchange_pb2 as pb
@@ -257,10 +257,13 @@ class ExchangeService:
             async with asyncio.timeout(self._patience_s(len(data))):
                 await context.write(pack(Kind.OPEN, 0, pb.SwapOpen(nbytes=len(data)).SerializeToString()))
                 with giving.to(caller.peer, len(data)) if giving is not None else contextlib.nullcontext():
-                    await send_payload(context.write, BytesSource(data), self._caps, request.max_rate, giving)
+                    largest, source = largest_for(request.max_chunk), BytesSource(data)
+                    await send_payload(context.write, source, self._caps, request.max_rate, giving, largest)
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
             await self.gate.turn_away(context, "timeout", reason, caller.peer)
+        except PartnerRefused as error:  # our own upload budget ends here
+            await refuse(context, error.code, error.reason)
         finally:
             self._pieces -= 1
             self.gate.limits.leave_piece(caller)
@@ -278,11 +281,13 @@ class ExchangeService:
 
     async def _swap(self, caller: PeerId, context: Context) -> None:
         read, write = _reader(context), context.write
+
+        async def first() -> bytes | None:
+            message = await self.gate.message(context, caller)
+            return message if isinstance(message, bytes) else None
+
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                theirs = await read_open(read)
-        except TimeoutError:
-            await self.gate.turn_away(context, "timeout", "the opening frame did not come", caller)
+            theirs = await read_open(first)
         except BadPayload as error:
             if (expecting := self._expecting(caller)) is not None:
                 _settle(expecting, error)  # our coordinator blames it

@@ -5,23 +5,54 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.net.ratelimit import Pacer, chunk_size
+from peer.net.ratelimit import ChunkSize, Pacer, whole_grains
 from peer.protocol.diagnosis import believed
-from peer.protocol.frames import Kind, PayloadReader, PayloadWriter, pack, unpack
+from peer.protocol.frames import (
+    MAX_CHUNK,
+    USUAL_CHUNK,
+    Kind,
+    PayloadReader,
+    PayloadWriter,
+    largest_for,
+    pack,
+    unpack,
+)
 from peer.protocol.messages import RoundKey, Sink, Source, SwapReport, Told
 from peer.v1 import exchange_pb2 as pb
 
 Read = Callable[[], Awaitable[bytes | None]]
 Write = Callable[[bytes], Awaitable[None]]
 STALL_S = 5.0
-"""Between two frames of a payload. Chunks are cut to a twentieth of a second at the slower cap, so this is a sender
-that stopped, not one that is slow."""
+"""Between two frames of a payload. Chunks are cut to a hundredth of a second at the slower cap, and to less than half a
+second of what the line bears, so this is a sender that stopped, not one that is slow."""
+
+
+class Budget(Protocol):
+    """How much may be sent in a day and a month."""
+
+    def why_not_give(self) -> str:
+        """Why no state is given now, for a person; empty: it may be."""
+
+    def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
+        """Around the sending of a payload; gives what is told the bytes of each chunk that went. `giving`: it is a part
+        of a state. Raises PartnerRefused (`budget`) before anything is sent."""
+
+
+class NoBudget(Budget):
+    """Everything may be sent."""
+
+    def why_not_give(self) -> str:
+        return ""
+
+    def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
+        return nullcontext(lambda nbytes: None)
 
 
 @dataclass
@@ -32,6 +63,7 @@ class Meter:
     received: int = 0
     exchanging: int = 0
     """Payloads of training's own exchanges that are being sent at the moment."""
+    budget: Budget = field(default_factory=NoBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +82,85 @@ class Behind(Protocol):
 
 
 async def send_payload(
-    write: Write, source: Source, caps: Caps, others_rate: float, behind: Behind | None = None
+    write: Write,
+    source: Source,
+    caps: Caps,
+    others_rate: float,
+    behind: Behind | None = None,
+    largest: int = USUAL_CHUNK,
 ) -> int:
-    """Chunks and END, at the slower of our upload cap and what the other is willing to receive; the bytes sent.
-    `behind`: asked before each chunk; None: this is an exchange of training itself."""
+    """Chunks of at most `largest` bytes and END, at the slower of our upload cap and what the other is willing to
+    receive; the bytes sent. `behind`: asked before each chunk; None: this is an exchange of training itself. Raises
+    PartnerRefused (`budget`) where the volunteer's upload budget does not hold it; then nothing was sent."""
     caps.meter.exchanging += behind is None
     try:
-        return await _send_payload(write, source, caps, others_rate, behind)
+        return await _send_payload(write, source, caps, others_rate, behind, largest)
     finally:
         caps.meter.exchanging -= behind is None
 
 
-async def _send_payload(write: Write, source: Source, caps: Caps, others_rate: float, behind: Behind | None) -> int:
+async def _send_payload(
+    write: Write, source: Source, caps: Caps, others_rate: float, behind: Behind | None, largest: int
+) -> int:
     theirs = Pacer(others_rate if others_rate > 0 else None)
     rates = [pacer.rate for pacer in (caps.up, theirs) if pacer.rate is not None]
-    size = chunk_size(min(rates) if rates else None)
-    writer = PayloadWriter()
-    for offset in range(0, source.nbytes, size):
-        frame = writer.chunk(source.read(offset, min(size, source.nbytes - offset)))
-        await theirs.take(len(frame))
-        if behind is not None:
-            await behind.take(len(frame))
-        await caps.up.take(len(frame))
-        await write(frame)
-        caps.meter.sent += len(frame)
-        await asyncio.sleep(0)
-    await write(writer.end())
+    size = ChunkSize(min(rates) if rates else None, largest)
+    writer, line, offset = PayloadWriter(), _Line(write, caps.meter, size), 0
+    frames = -(-source.nbytes // size.least) + 1
+    with caps.meter.budget.claim(source.nbytes, frames, giving=behind is not None) as sent:
+        try:
+            while offset < source.nbytes:
+                data = source.read(offset, min(whole_grains(size.next, source.grain), source.nbytes - offset))
+                frame = writer.chunk(data)
+                await theirs.take(len(frame))
+                if behind is not None:
+                    await behind.take(len(frame))
+                await caps.up.take(len(frame))
+                await line.free()
+                sent(len(data))  # a write that is cut off may have gone out
+                line.begin(frame)
+                offset += len(data)
+            await line.free()
+        finally:
+            await line.close()
+        sent(0)
+        await write(writer.end())
     return source.nbytes
+
+
+class _Line:
+    """One frame on its way, while the next is made."""
+
+    def __init__(self, write: Write, meter: Meter, size: ChunkSize) -> None:
+        self._write = write
+        self._meter = meter
+        self._size = size
+        self._writing: asyncio.Task[None] | None = None
+
+    def begin(self, frame: bytes) -> None:
+        assert self._writing is None, "one at a time"
+        self._writing = asyncio.create_task(self._count(frame))
+
+    async def _count(self, frame: bytes) -> None:
+        began = time.monotonic()
+        await self._write(frame)
+        self._size.took(time.monotonic() - began)
+        self._meter.sent += len(frame)
+
+    async def free(self) -> None:
+        """When the last one has gone. Raises what went wrong with it."""
+        if self._writing is not None:
+            await self._writing
+            self._writing = None
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """What is on its way is given up."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait({self._writing})
+            if not self._writing.cancelled():
+                self._writing.exception()  # raised by whoever waited for it, or nobody wants to know any more
 
 
 async def receive_payload(read: Read, sink: Sink, caps: Caps) -> None:
@@ -137,6 +221,7 @@ class Terms:
             codec=self.codec,
             nbytes=self.source.nbytes,
             max_rate=caps.down.rate or 0.0,
+            max_chunk=MAX_CHUNK,
         )
         if (told := self.told) is not None:
             body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
@@ -152,6 +237,10 @@ class Terms:
             raise BadPayload("length", f"{theirs.nbytes} bytes announced, {self.sink.nbytes} are due")
         if not 0 <= theirs.max_rate < 1e15:
             raise BadPayload("frame", "an impossible rate")
+
+
+async def _send(write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen) -> None:
+    await send_payload(write, terms.source, caps, theirs.max_rate, largest=largest_for(theirs.max_chunk))
 
 
 async def swap_payloads(
@@ -170,7 +259,7 @@ async def swap_payloads(
         await write(frame)
         moved += len(frame)
 
-    sending = asyncio.create_task(send_payload(counted, terms.source, caps, theirs.max_rate))
+    sending = asyncio.create_task(_send(counted, terms, caps, theirs))
     try:
         await receive_payload(read, terms.sink, caps)
         before = -1

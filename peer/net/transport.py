@@ -21,10 +21,10 @@ from peer.net.checks import A_DAY_S, index_of, offset_of
 from peer.net.groups import GroupCalls, GroupService
 from peer.net.handler import Conduct, Handler
 from peer.net.probing import join_host
-from peer.net.ratelimit import Pacer
+from peer.net.ratelimit import Pacer, for_bulk
 from peer.net.refusal import translate
 from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
-from peer.net.stream import Caps, Meter, Terms, swap_payloads
+from peer.net.stream import Budget, Caps, Meter, Terms, swap_payloads
 from peer.net.tls import server_credentials
 from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import (
@@ -58,7 +58,7 @@ MAX_CONNECTIONS = 384
 process's open files. Who is kept out can still be dialled by us."""
 SERVER_OPTIONS = [
     *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
-    ("grpc.max_receive_message_length", MAX_CHUNK + 2**16),
+    ("grpc.max_receive_message_length", MAX_CHUNK + 2**10),
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", 64),
     ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
@@ -85,7 +85,7 @@ class GrpcTransport:
         max_download: float | None = None,
     ) -> None:
         self._facts = Facts(identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION)
-        self._caps = Caps(Pacer(max_upload), Pacer(max_download), Meter())
+        self._caps = Caps(Pacer(for_bulk(max_upload)), Pacer(for_bulk(max_download)), Meter())
         self._service = ExchangeService(self._facts, handler, self._caps)
         self._groups = GroupService(handler, self._service.gate, self._caps)
         self.group = GroupCalls(self._unary, self._with_token, self._caps)
@@ -122,6 +122,10 @@ class GrpcTransport:
     def show_record(self, record: Callable[[], bytes]) -> None:
         """Our sealed record, to be shown to those we call."""
         self._facts.record = record
+
+    def keep_to(self, budget: Budget) -> None:
+        """Send no payload that this budget does not hold."""
+        self._caps.meter.budget = budget
 
     def watch(self, conduct: Conduct) -> None:
         """Who is told what callers do wrong, and asked whom to turn away."""
@@ -325,10 +329,10 @@ class GrpcTransport:
         )
         stream = method()
         with Ended(stream):
-            before = facts.now()
+            before, corrected = facts.now(), self.correction()
             await stream.write(pb.HelloRequest(open=opening))
             challenge = _expect(await stream.read(), "challenge", to.peer_id)
-            after = facts.now()
+            after = facts.now() - self.correction() + corrected  # another Hello may have moved it meanwhile
             offset = offset_of(challenge, before, after, facts.max_clock_offset_s if facts.layout_digest else A_DAY_S)
             message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
             proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
@@ -336,7 +340,7 @@ class GrpcTransport:
             granted = _expect(await stream.read(), "granted", to.peer_id)
             await stream.done_writing()
         connection.token = granted.token[:64]
-        return Welcome(offset + self.correction(), after - before, challenge.seen_as[:128])
+        return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
         try:

@@ -226,7 +226,8 @@ class SatOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CaughtUp(Event):
-    """A fragment's state was taken over from the group outside of a round: before the first one, or after the last."""
+    """A fragment's state was taken over from the group outside of a round: before the first one, after the last, or
+    beside the training, when a round or a part of it was missed."""
 
     kind: ClassVar[str] = "caught_up"
     round: int
@@ -483,6 +484,38 @@ class HelperBack(Event):
     """Since it was gone."""
     times: int
     """Of the HelperEnded before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetUsed(Event):
+    """The volunteer's upload of a day or a month does not hold another exchange: from here on every round is solo."""
+
+    kind: ClassVar[str] = "budget_used"
+    reason: str
+    """Which, and until when, for a person."""
+    day: int
+    """Bytes sent today."""
+    month: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetBack(Event):
+    """The upload budget holds exchanges again."""
+
+    kind: ClassVar[str] = "budget_back"
+    day: int
+    """Bytes sent today."""
+    month: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetLost(Event):
+    """The file that counts uploads could not be read; so much is taken for used instead."""
+
+    kind: ClassVar[str] = "budget_lost"
+    reason: str
+    day: int
+    month: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from peer.protocol.budget import PERIODS
 from peer.protocol.findings import WHATS
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
@@ -32,6 +33,7 @@ OTHER = "other"
 CODES = (
     "bad_payload",
     "bad_proof",
+    "budget",
     "busy",
     "checksum",
     "clock",
@@ -289,6 +291,24 @@ METRICS: tuple[Metric, ...] = (
         label="direction",
         values=DIRECTIONS,
         bootstrap=True,
+    ),
+    Metric(
+        "peer_upload_used_bytes",
+        "gauge",
+        "Sent in the calendar day and month, local time, with an allowance for headers and control traffic.",
+        "status.budget.used.{period}",
+        unit="bytes",
+        label="period",
+        values=PERIODS,
+    ),
+    Metric(
+        "peer_upload_budget_bytes",
+        "gauge",
+        "What the volunteer allows; absent without a budget.",
+        "status.budget.limit.{period}",
+        unit="bytes",
+        label="period",
+        values=PERIODS,
     ),
     Metric(
         "peer_peers_known",

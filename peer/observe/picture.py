@@ -103,6 +103,8 @@ def _rows(report: Report, history: History) -> Iterable[tuple[str, RenderableTyp
         yield "reachable", Text(f"no: {harmless(report['reachable']['why'])}", style="yellow")
     for name, direction, rate in zip(("up", "down"), ("sent", "received"), history.rates(), strict=True):
         yield name, _traffic(report, direction, rate)
+    if "budget" in report and any(report["budget"]["limit"].values()):
+        yield "budget", _budget(report["budget"])
     if why := report.get("directory", {}).get("why"):
         yield "directory", Text(harmless(why), style="yellow")
     for finding in report.get("diagnosis", [])[:FINDINGS_SHOWN]:
@@ -178,6 +180,15 @@ def _traffic(report: Report, direction: str, rate: float) -> RenderableType:
     row.add_column(width=BAR_WIDTH // 2)
     row.add_row(Text(f"{text} of {amount(cap, 'bytes')}/s"), ProgressBar(cap, min(rate, cap)))
     return row
+
+
+def _budget(budget: Report) -> Text:
+    """Of the volunteer's upload; why exchanges wait, when they do."""
+    if budget["why"]:
+        return Text(harmless(budget["why"]), style="yellow")
+    used, limits = budget["used"], budget["limit"]
+    told = [f"{amount(used[p], 'bytes')} of {amount(limits[p], 'bytes')} this {p}" for p in limits if limits[p]]
+    return Text(" · ".join(told))
 
 
 def _refusal(refusal: Report) -> str:

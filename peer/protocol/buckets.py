@@ -92,7 +92,7 @@ class Buckets:
         """What to look into besides, having seen that: those across may be one less deep than we."""
         other = across(self.own, round_)
         above = other[:-1]
-        if self._searching or not other or above in found or len(found.get(other, ())) >= self._few:
+        if self._searching or not other or above in found or self._others(found.get(other, frozenset())) >= self._few:
             return []
         return [above]
 
@@ -108,22 +108,25 @@ class Buckets:
         if moved:
             self._left[former] = now + MAX_RECORD_TTL_S
             self.depth = depth
-        others = found.get(former, frozenset()) - {self._me}
-        self._thin = len(others) < self._split // 2
+        others = self._others(found.get(former, frozenset()))
+        self._thin = others < self._split // 2
         self._searching = not others and not (moved and self._searching)
         return moved
 
+    def _others(self, peers: Set[PeerId]) -> int:
+        return len(peers) - (self._me in peers)
+
     def _found_at(self, found: Found) -> int:
         """The deepest bucket on our way that is more than a few strays."""
-        levels = [len(bits) for bits, peers in found.items() if len(peers - {self._me}) >= self._few]
+        levels = [len(bits) for bits, peers in found.items() if self._others(peers) >= self._few]
         return max(levels, default=0)
 
     def _fitting(self, found: Found) -> int:
-        own = found[self.own] | {self._me}
-        if len(own) > self._split and self.depth < MAX_DEPTH:
+        own = found[self.own]
+        if self._others(own) + 1 > self._split and self.depth < MAX_DEPTH:
             return self.depth + 1
         beside, above = (found.get(_beside(self.own)), found.get(self.own[:-1])) if self.depth else (None, None)
-        if beside is not None and above is not None and 2 * len(own | beside | above) <= self._split:
+        if beside is not None and above is not None and 2 * len(own | beside | above | {self._me}) <= self._split:
             return self.depth - 1
         return self.depth
 

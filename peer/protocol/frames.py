@@ -23,8 +23,11 @@ from peer.errors import BadPayload
 MAGIC = b"PEER"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQII")
-MAX_CHUNK = 2**17
-"""A server holds one message of each call in memory, also of a hostile one, and has 256 calls."""
+MAX_CHUNK = 5 * 2**16
+"""Two tiles of the codecs of 4 bits with their scales, one of 8. A receiver holds one message of each call that it
+reads from in memory, also of a hostile one: `peer.net.receiving` says how many."""
+USUAL_CHUNK = 2**17
+"""Of whom it is not known that it takes larger ones."""
 MAX_OPEN = 4096
 DIGEST = 32
 
@@ -46,6 +49,11 @@ class Frame:
 def pack(kind: Kind, offset: int, body: bytes) -> bytes:
     """One frame's bytes."""
     return HEADER.pack(MAGIC, VERSION, kind, 0, offset, len(body), google_crc32c.value(body)) + body
+
+
+def largest_for(told: int) -> int:
+    """Bytes of the largest chunk that may be sent to one who told that it takes so many; 0: it did not tell."""
+    return min(told, MAX_CHUNK) if told > USUAL_CHUNK else USUAL_CHUNK
 
 
 def unpack(raw: bytes) -> Frame:

@@ -135,6 +135,9 @@ class Membership:
     def seen(self, records: Mapping[PeerId, Dated], now: float) -> list[Changed]:
         """The directory was read: the records at hand. Suspects without one are forgotten: the directory has let them
         go."""
+        self._vouched = {peer: at for peer, at in self._vouched.items() if now - at < VOUCHED_S}
+        if not self._cases:
+            return []  # nor does a record of today say anything about those to come
         latest = max(map(_issued_at, records.values()), default=float("-inf"))
         self._latest_record = max(self._latest_record, min(latest, now))
         changed = []
@@ -143,7 +146,6 @@ class Membership:
                 del self._cases[peer]
             elif records[peer].issued_at > case.since:
                 changed += self._close(peer, Change.BACK, "it announced itself again", now)
-        self._vouched = {peer: at for peer, at in self._vouched.items() if now - at < VOUCHED_S}
         return changed
 
     def word(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:

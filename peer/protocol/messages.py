@@ -226,6 +226,10 @@ class Source(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def grain(self) -> int:
+        """Bytes: chunks of whole grains are the cheapest to read."""
+
     def read(self, offset: int, size: int) -> bytes: ...
 
 

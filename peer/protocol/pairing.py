@@ -64,6 +64,10 @@ class _Candidate:
     """It did not call in time: only if nobody else is left."""
 
 
+def _rank(candidate: _Candidate) -> tuple[bool, int]:
+    return not candidate.silent, candidate.score
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """An action: send this offer to this peer."""
@@ -105,12 +109,13 @@ class Pairing:
         to be waited for. Two that cannot be dialled cannot meet."""
         scores = _Scores(self.run_id, self.key)
         for peer in peers:
-            if peer != self.me and peer not in self._candidates:
+            if peer not in self._candidates and peer != self.me:
                 candidate = _Candidate(scores.of(self.me, peer), dialable=peer not in undialable)
                 self._candidates[peer] = candidate
-                self._settled = False
                 if not self.dialable and not candidate.dialable:
                     candidate.gone = "not to be dialled, and neither are we"
+                if self._settled:
+                    self._rise(peer, candidate)
 
     def on_offer(self, sender: PeerId, now: float, dialable: bool = True) -> Answer:
         """Another peer offers. One that offers is alive and a candidate, whatever we thought of it."""
@@ -118,14 +123,16 @@ class Pairing:
             return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
         if self.closed:
             return Answer(Verdict.TAKEN, reason="this round is over here")
-        self.add([sender])
-        if sender not in self._candidates:
+        if sender == self.me:
             return Answer(Verdict.REFUSED, reason="a peer does not pair with itself")
+        if sender not in self._candidates:
+            self.add([sender])
         if not self.dialable and not dialable:
             return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
         candidate = self._candidates[sender]
         candidate.gone, candidate.silent, candidate.dialable = "", False, dialable
-        self._settled = False
+        if self._settled:
+            self._rise(sender, candidate)
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender)
             return Answer(Verdict.LOCKED)
@@ -137,7 +144,7 @@ class Pairing:
         self._waiting.discard(sender)
         if sender in self._candidates and sender != self.locked:
             self._candidates[sender].gone = "taken"
-            self._settled = False
+            self._fell(sender)
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
         """The answer to the offer in flight."""
@@ -213,6 +220,17 @@ class Pairing:
             self._ranked, self._settled = max(free)[2] if free else None, True
         return self._ranked
 
+    def _rise(self, peer: PeerId, candidate: _Candidate) -> None:
+        """One that is new, or in again, may be the best now."""
+        best = None if self._ranked is None else self._candidates[self._ranked]
+        if not candidate.gone and (best is None or _rank(candidate) > _rank(best)):
+            self._ranked = peer
+
+    def _fell(self, peer: PeerId) -> None:
+        """One is out, or silent: that matters when it was the best."""
+        if peer == self._ranked:
+            self._settled = False
+
     def _best_to_ask(self, now: float) -> PeerId | None:
         """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in
         the same order, but not for long: it may be dead."""
@@ -225,14 +243,14 @@ class Pairing:
             if candidate.silent or now < candidate.awaited_since + AWAIT_S:
                 return None
             candidate.silent = True
-            self._settled = False
+            self._fell(best)
         return None
 
     def _drop(self, peer: PeerId, reason: str) -> None:
         self._waiting.discard(peer)
         if peer in self._candidates:
             self._candidates[peer].gone = reason
-            self._settled = False
+            self._fell(peer)
         if self._target == peer:
             self._target = None
 
@@ -273,7 +291,10 @@ class Acquaintance:
 
     def tired_of(self, round_: int, live: int) -> set[PeerId]:
         """All that were met too often."""
-        return {peer for peer in self._met if self.too_often(peer, round_, live)} if live >= 8 else set()
+        if live < 8:
+            return set()
+        since = round_ - live // 2
+        return {peer for peer, recent in self._met.items() if len(recent) == 2 and recent[0] > since}
 
     def forget_absent(self, present: Iterable[PeerId]) -> None:
         """Bound the memory: when it is long, to peers that are about. One that is out of sight in a round, as most of a

@@ -6,6 +6,8 @@ from __future__ import annotations
 class BytesSource:
     """A payload to send."""
 
+    grain = 1
+
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
 

@@ -122,9 +122,15 @@ class Quorum:
         del self._pending[:-KEPT]
 
     def adopt(self, base: Base) -> None:
-        """The state is now this one, by our own step or because we caught up; its electors are ours."""
+        """The state is now this one, by our own step or because we caught up; its electors are ours. Rosters accepted
+        later than that still count: they may have given a result, too."""
         self._electors, self._since = base.electors, base.since
-        self._pending.clear()
+        self._pending = [(round_, members) for round_, members in self._pending if round_ > base.since]
+
+    @property
+    def since(self) -> int:
+        """The round of the roster that made the state; -1: none did."""
+        return self._since
 
     def remembered(self) -> Rosters:
         """What must outlive a restart."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peer.observe.events import Event, Leaving, Paused, RoundDue, RoundEnded, TrainingBegan, WentOn
+from peer.observe.events import Event, Leaving, Paused, RoundDue, RoundEnded, RoundMissed, TrainingBegan, WentOn
 from peer.protocol.roundclock import RoundClock, pairing_window
 from peer.swarm.chaos import Happened
 
@@ -34,6 +34,8 @@ class Attendance:
     """Peer-rounds of live peers, those included that have nobody to pair with."""
     in_time: int
     """Of these: ended as exchanged or solo by the deadline."""
+    closed: int
+    """Of these: brought to an end by the deadline, whatever it was, with a line in the journal that says so."""
 
     @property
     def participation(self) -> float | None:
@@ -42,6 +44,11 @@ class Attendance:
     @property
     def ended_in_time(self) -> float | None:
         return self.in_time / self.live if self.live else None
+
+    @property
+    def closed_in_time(self) -> float | None:
+        """Where a group's rounds are not all exchanged, whether anybody was held up by it."""
+        return self.closed / self.live if self.live else None
 
 
 def attendance(
@@ -65,7 +72,13 @@ def attendance(
         for number, rounds in enumerate(live)
         for round_ in rounds
     )
-    return Attendance(due, exchanged, sum(map(len, live)), in_time)
+    ends = [_closed(journal) for journal in journals]
+    closed = sum(
+        ends[number].get(round_, math.inf) <= _deadline(clock, round_) + STEP_S
+        for number, rounds in enumerate(live)
+        for round_ in rounds
+    )
+    return Attendance(due, exchanged, sum(map(len, live)), in_time, closed)
 
 
 def _begun(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
@@ -133,6 +146,15 @@ def _ended(journal: Timeline) -> dict[int, tuple[str, float]]:
     for at, event in journal:
         if isinstance(event, RoundEnded):
             found.setdefault(event.round, (event.outcome, at))
+    return found
+
+
+def _closed(journal: Timeline) -> dict[int, float]:
+    """Round: when its first end was journaled."""
+    found: dict[int, float] = {}
+    for at, event in journal:
+        if isinstance(event, RoundEnded | RoundMissed):
+            found.setdefault(event.round, at)
     return found
 
 

@@ -159,6 +159,7 @@ def swarm_report(
             "replica_spread": replica_spread(a.outer for a in accounts),
             "participation": _participation(accounts, topology, seen),
             "rounds_ended_in_time": None if seen is None else seen.ended_in_time,
+            "rounds_closed_in_time": None if seen is None else seen.closed_in_time,
             "tokens_per_s": tokens / busy if busy else 0.0,
             "ledger": {
                 "processed": sum(b.processed for b in books),
@@ -220,6 +221,7 @@ def table(report: dict[str, Any]) -> str:
         f"replica spread                       {_number(swarm['replica_spread'], 5)}",
         f"participation of the living          {_number(swarm['participation'])}",
         f"their rounds that ended in time      {_number(swarm['rounds_ended_in_time'])}",
+        f"or were given up in time, with a word {_number(swarm['rounds_closed_in_time'])}",
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]

@@ -100,6 +100,16 @@ class _Timer(_Step, asyncio.TimerHandle):
         self._when = when
         self._scheduled = True
 
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback, self._args = _nothing, ()
+            self._loop._timer_handle_cancelled(self)  # type: ignore[attr-defined]
+
+
+def _nothing() -> None:
+    """In place of what a cancelled timer was to call: that is let go of."""
+
 
 class _BlindSelector(selectors.SelectSelector):
     """Nothing is waited for: what is not there now never comes."""
@@ -204,10 +214,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return handle
 
 
-async def nap(seconds: float) -> None:
-    """`asyncio.sleep` on any loop."""
+def nap(seconds: float) -> Coroutine[Any, Any, None]:
+    """`asyncio.sleep` on any loop. The time counts from when it is awaited."""
     loop = asyncio.get_running_loop()
-    await (loop.nap(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds))
+    return loop.nap(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
 
 
 class VirtualClock:
@@ -215,7 +225,7 @@ class VirtualClock:
     observed at Hello corrects it."""
 
     def __init__(self, skew_s: float = 0.0) -> None:
-        self._skew = skew_s
+        self._skew = self._off = skew_s
         self._correction = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -223,7 +233,7 @@ class VirtualClock:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        return EPOCH + loop.time() + self._skew + self._correction
+        return EPOCH + loop.time() + self._off
 
     @property
     def correction(self) -> float:
@@ -232,11 +242,11 @@ class VirtualClock:
     def raw(self, run_time: float) -> float:
         return run_time - self._correction
 
-    async def sleep(self, seconds: float) -> None:
-        await nap(max(seconds, 0.0))
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return nap(max(seconds, 0.0))
 
     def observe(self, offset_s: float) -> None:
-        self._correction = offset_s
+        self._correction, self._off = offset_s, self._skew + offset_s
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
 from typing import cast
 
 from peer.identity import Identity
@@ -16,7 +16,7 @@ from peer.net.directory.view import View, live_record
 from peer.protocol.buckets import SPLIT, Buckets
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 
-FORGET_EVERY_S = 10.0
+FORGET_EVERY_S = 60.0
 
 
 class MemoryDirectoryHub:
@@ -35,6 +35,8 @@ class MemoryDirectoryHub:
         """All see the same, and all is taken at its word: what was held is what everybody knows."""
         self._held: dict[tuple[RunId, str], dict[PeerId, PeerRecord | bytes]] = {}
         """By run and bucket; each ordered by peer id."""
+        self._live: dict[tuple[RunId, str], _Live] = {}
+        """What a look finds there, while all see alike."""
         self._side: dict[PeerId, int] = {}
         self._forgot_at = 0.0
 
@@ -97,12 +99,16 @@ class MemoryDirectoryHub:
             return list(held.values())
         return [record for peer, record in held.items() if self._sees(reader, peer)]
 
-    def live(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord]:
-        """The unexpired records of the others in a bucket, ordered by peer id, while all see alike."""
+    def live(self, run_id: RunId, bits: str = "") -> dict[PeerId, PeerRecord]:
+        """The unexpired records in a bucket, ordered by peer id, while all see alike. Not to be changed, and good for
+        this moment only."""
         self._forget()
-        now = self.now()
-        held = cast(Iterable[PeerRecord], self._held.get((run_id, bits), {}).values())
-        return [r for r in held if r.expires_at > now and r.peer_id != reader]
+        place, now = (run_id, bits), self.now()
+        live = self._live.get(place)
+        if live is None or now >= live.until:
+            held = cast(dict[PeerId, PeerRecord], self._held.get(place, {}))
+            live = self._live[place] = _Live({peer: r for peer, r in held.items() if r.expires_at > now})
+        return live.records
 
     def _sees(self, reader: PeerId, peer: PeerId) -> bool:
         return self._side.get(peer) == self._side.get(reader) and not self.hidden(reader, peer)
@@ -120,11 +126,15 @@ class MemoryDirectoryHub:
         return stored
 
     def _put(self, place: tuple[RunId, str], peer: PeerId, held: PeerRecord | bytes) -> None:
-        records = self._held.setdefault(place, {})
+        records, live = self._held.setdefault(place, {}), self._live.get(place)
         new = peer not in records
         records[peer] = held
         if new:
             self._held[place] = dict(sorted(records.items()))
+        if live is not None and peer in live.records and isinstance(held, PeerRecord):
+            live.put(held)
+        else:
+            self._live.pop(place, None)
 
     def _forget(self) -> None:
         """What is too old to count; looked for now and then."""
@@ -135,6 +145,21 @@ class MemoryDirectoryHub:
         horizon = now - MAX_RECORD_TTL_S
         for place, records in self._held.items():
             self._held[place] = {peer: held for peer, held in records.items() if _issued(held) > horizon}
+
+
+class _Live:
+    """The unexpired records of a bucket: as good as new until one of them may have expired."""
+
+    __slots__ = ("records", "until")
+
+    def __init__(self, records: dict[PeerId, PeerRecord]) -> None:
+        self.records = records
+        self.until = min((record.expires_at for record in records.values()), default=math.inf)
+
+    def put(self, record: PeerRecord) -> None:
+        """A later one of a peer that is here."""
+        self.records[record.peer_id] = record
+        self.until = min(self.until, record.expires_at)
 
 
 class MemoryDirectory:
@@ -173,33 +198,34 @@ class MemoryDirectory:
     async def peers(self) -> list[PeerRecord]:
         round_ = self._own.round if self._own is not None else 0
         found = self._read(self.buckets.reads(round_))
-        there = {bits: {record.peer_id for record in records} for bits, records in found.items()}
+        there = {bits: records.keys() for bits, records in found.items()}
         if more := self.buckets.more(round_, there):
             found |= self._read(more)
-            there |= {bits: {record.peer_id for record in found[bits]} for bits in more}
+            there |= {bits: found[bits].keys() for bits in more}
         if self.buckets.saw(there, self._hub.now()) and self._own is not None:
             self._publish(self._own)
         if self._hub.alike:
-            self._last = _merged(found)
+            self._last = _merged(found, self.peer_id)
             return self._last
         live = self._view.live(self._hub.now())
         if self._hub.hide is None:
             return live
         return [record for record in live if not self._hub.hidden(self.peer_id, record.peer_id)]
 
-    def _read(self, wanted: Sequence[str]) -> dict[str, list[PeerRecord]]:
-        """The live records of the others in these buckets."""
+    def _read(self, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
+        """The live records in these buckets."""
         if self._hub.alike:
-            return {bits: self._hub.live(self._run_id, self.peer_id, bits) for bits in wanted}
+            return {bits: self._hub.live(self._run_id, bits) for bits in wanted}
         return {bits: self._taken_in(bits) for bits in wanted}
 
-    def _taken_in(self, bits: str) -> list[PeerRecord]:
+    def _taken_in(self, bits: str) -> dict[PeerId, PeerRecord]:
         now, taken = self._hub.now(), self._taken.get(bits, {})
         found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id, bits)}
         for held in [held for key, held in found.items() if key not in taken]:
             self._view.take(held, now)
         self._taken[bits] = found
-        return [record for held in found.values() if (record := live_record(held, self._run_id, now)) is not None]
+        live = (live_record(held, self._run_id, now) for held in found.values())
+        return {record.peer_id: record for record in live if record is not None}
 
     def remember(self) -> None:
         """From here on what was seen before is known here alone."""
@@ -220,20 +246,18 @@ class MemoryDirectory:
             self._hub.store_unsigned(record, places)
 
 
-_peer_id: Callable[[PeerRecord], PeerId] = attrgetter("peer_id")
-
-
-def _merged(found: dict[str, list[PeerRecord]]) -> list[PeerRecord]:
-    """Each peer once, by its latest record, ordered by peer id."""
-    if len(found) == 1:
-        return next(iter(found.values()))
-    records = list(chain.from_iterable(found.values()))
-    latest = dict(zip(map(_peer_id, records), records, strict=True))
-    if latest != dict(zip(map(_peer_id, reversed(records)), reversed(records), strict=True)):
-        for record in records:  # somebody is in two of them, with two records
+def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> list[PeerRecord]:
+    """The others, each once, by its latest record."""
+    first, *others = found.values()
+    latest = first.copy()
+    for records in others:
+        latest |= records
+    if len(latest) < sum(map(len, found.values())):  # somebody is in two of them
+        for record in chain.from_iterable(records.values() for records in found.values()):
             if latest[record.peer_id].issued_at < record.issued_at:
                 latest[record.peer_id] = record
-    return [latest[peer] for peer in sorted(latest)]
+    latest.pop(me, None)
+    return list(latest.values())
 
 
 def _issued(held: PeerRecord | bytes) -> float:

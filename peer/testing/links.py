@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, replace
 
 from peer.errors import UsageError
-from peer.net.ratelimit import chunk_size
+from peer.net.ratelimit import BULK_SHARE, chunk_size
 from peer.protocol.frames import HEADER
 
 MBIT = 125_000.0
@@ -84,7 +84,7 @@ def capped(link: Link, max_upload: float | None = None, max_download: float | No
 def _under(cap: float) -> float:
     """On the wire, so that payload moves as it does under this cap."""
     size, long = chunk_size(cap), 2**30
-    return cap * size / (size + HEADER.size) * wire_bytes(long) / long
+    return BULK_SHARE * cap * size / (size + HEADER.size) * wire_bytes(long) / long
 
 
 def one_way_s(sender: Link, receiver: Link) -> float:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from peer.daemon.interfaces import Clock, Handler
+from peer.daemon.pace import MeasuredSource
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.net.vouching import DIAL_S
 from peer.protocol.diagnosis import believed
@@ -152,7 +153,13 @@ class Network:
         """One way of a call. Raises TimeoutError when it is not there by this moment of the loop (that of one that is
         cut off never is), PartnerLost when nobody listens."""
         self.load(sender).messages += 1
-        await _until(message_s(self.link_of(sender), self.link_of(to), self.rng), by)
+        loop, seconds = asyncio.get_running_loop(), message_s(self.link_of(sender), self.link_of(to), self.rng)
+        if seconds < by - loop.time():
+            await nap(seconds)
+            if loop.time() > by:  # we were stopped meanwhile
+                raise TimeoutError
+        else:
+            await _until(seconds, by)
         if not self.passes(sender, to) or not (answer or self.dialable(to)):
             await _until(math.inf, by)
         if (gate := self.gates.get(to)) is not None and gate.shut:
@@ -266,14 +273,16 @@ class MemoryTransport:
         dial: bool,
         told: Told | None = None,
     ) -> SwapReport:
+        lasting = _Lasting(source)
         try:
-            swap = self._swap(partner.peer_id, key, source, sink, dial, told)
+            swap = self._swap(partner.peer_id, key, lasting, sink, dial, told)
             return await _bounded(swap, timeout_s, partner.peer_id)
         finally:
+            lasting.keep()
             self._network.part(self._me, partner.peer_id, key)
 
     async def _swap(
-        self, partner: PeerId, key: RoundKey, source: Source, sink: Sink, dial: bool, told: Told | None
+        self, partner: PeerId, key: RoundKey, lasting: _Lasting, sink: Sink, dial: bool, told: Told | None
     ) -> SwapReport:
         if dial:
             host = await self._network.reach(self._me, partner)
@@ -283,7 +292,7 @@ class MemoryTransport:
         if self._network.mute(self._me):
             await asyncio.Event().wait()
         meeting = self._network.meeting(self._me, partner, key)
-        meeting.sides[self._me] = (source, sink, told)
+        meeting.sides[self._me] = (lasting, sink, told)
         if len(meeting.sides) == 2:
             meeting.both.set()
         await meeting.both.wait()
@@ -294,7 +303,7 @@ class MemoryTransport:
         self._network.gave(partner, key, theirs)
         await self._network.carry(partner, self._me, theirs.nbytes, _into(sink, theirs))
         heard = believed(meeting.sides[partner][2], told)
-        return SwapReport(source.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
+        return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
@@ -339,6 +348,40 @@ class MemoryTransport:
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
 
 
+class _Lasting:
+    """What a side sends, for a receiver that is still reading when the sender has left and its params move on. (Over
+    gRPC the sender stays, or the receiver notices that it left.)"""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._read = 0
+        self.nbytes, self.grain = source.nbytes, source.grain
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._read = max(self._read, offset + size)
+        return self._source.read(offset, size)
+
+    def keep(self) -> None:
+        """The sender leaves: what nobody has read yet lasts."""
+        if self._read == self.nbytes:
+            return
+        unmeasured = self._source.source if isinstance(self._source, MeasuredSource) else self._source
+        rest = unmeasured.read(self._read, self.nbytes - self._read)
+        self._source = _Rest(rest, self._read)
+
+
+class _Rest:
+    """The end of a payload."""
+
+    def __init__(self, data: bytes, begins: int) -> None:
+        self._data = data
+        self._begins = begins
+        self.nbytes, self.grain = begins + len(data), 1
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._data[offset - self._begins :][:size]
+
+
 def _into(sink: Sink, source: Source) -> Callable[[int], None]:
     """Hands a payload over up to where it has arrived; the sink sees every byte, in order."""
     at = 0
@@ -369,7 +412,7 @@ async def _until(seconds: float, by: float) -> None:
     loop = asyncio.get_running_loop()
     left = by - loop.time()
     if seconds == left == math.inf:
-        await asyncio.Event().wait()
+        await asyncio.get_running_loop().create_future()
     await nap(max(0.0, min(seconds, left)))
     if seconds >= left or loop.time() > by:
         raise TimeoutError

@@ -25,11 +25,12 @@ from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
+from peer.protocol.reachability import SETTLED_EVERY_S
 from peer.protocol.roundclock import RoundClock
 from peer.run.amendments import Chain
 from peer.run.presets import Method
 from peer.state.checkpoint import CheckpointStore
-from peer.testing.clock import GATE, Gate, VirtualClock, inline
+from peer.testing.clock import GATE, Gate, VirtualClock, inline, nap
 from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.testing.faults import Fault
 from peer.testing.links import Link
@@ -43,6 +44,8 @@ RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
 CHECKPOINT_EVERY_S = 60.0
+ASKS_A_ROUND = 4
+"""For amendments, in long rounds: they take effect rounds later."""
 LOOK = 64
 """Records in a look at the directory."""
 
@@ -221,10 +224,14 @@ class SimulatedSwarm:
 
     async def _seldom(self, seconds: float) -> None:
         """For looks at those that failed us: in long rounds there is time."""
-        await VirtualClock().sleep(max(seconds, self._pace() / 6))
+        await nap(max(seconds, self._pace() / 6))
 
     def _pace(self) -> float:
-        return pace(self.rounds.round_length if self.rounds.kind == "seconds" else None)
+        return pace(self._round_s() or None)
+
+    def _round_s(self) -> float:
+        """0: counted in steps."""
+        return self.rounds.round_length if self.rounds.kind == "seconds" else 0.0
 
     def _record(self, peer: SimulatedPeer, life: Life) -> PeerRecord:
         live = life.coordinator.live if life.coordinator is not None else None
@@ -238,7 +245,7 @@ class SimulatedSwarm:
             wire_max=WIRE_VERSION,
             round=live.round if live else 0,
             tokens_per_s=1.0,
-            status=live.status if live else Status.JOINING,
+            status=life.coordinator.announced if life.coordinator is not None else Status.JOINING,
             issued_at=now,
             expires_at=now + lifetime(self._pace()),
             run_start=life.coordinator.run_start if life.coordinator else 0.0,
@@ -252,7 +259,7 @@ class SimulatedSwarm:
             return self._record(peer, life)
         live = coordinator.live
         said = (last.round, last.reachable, last.status, last.run_start)
-        if said != (live.round, life.reach.reachable, live.status, coordinator.run_start):
+        if said != (live.round, life.reach.reachable, coordinator.announced, coordinator.run_start):
             return self._record(peer, life)
         return last
 
@@ -350,10 +357,10 @@ class SimulatedSwarm:
         await view.announce()
         await view.look()
         rng = random.Random(peer.peer_id + "+" * (len(peer.lives) - 1))
-        every = max(ASK_EVERY_S, self._pace())
+        every = max(ASK_EVERY_S, self._round_s() / ASKS_A_ROUND)
         background = {
             asyncio.create_task(view.run()),
-            asyncio.create_task(life.reach.run(view.known)),
+            asyncio.create_task(life.reach.run(view.known, SETTLED_EVERY_S)),
             asyncio.create_task(life.amendments.run(life.transport, clock, rng, view.known, every)),
         }
         waking = waking_of(life, coordinator, view, clock, lambda event: _journal(peer, life, event))

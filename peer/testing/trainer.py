@@ -53,7 +53,7 @@ class _Arrival:
     outer_params: torch.Tensor
     base: int
     next_round: int
-    alpha: float
+    merge: Merge
     at: int
     done: asyncio.Future[None] = field(default_factory=_future)
 
@@ -161,7 +161,7 @@ class VirtualTrainer(ABC):
         self._assert_alive()
         self._catch_up()
         at = self._boundary_of_merge(key.fragment, base, merge)
-        arrival = _Arrival(key, outer_params.clone(), base, next_round, merge.alpha, at)
+        arrival = _Arrival(key, outer_params.clone(), base, next_round, merge, at)
         self._arrivals.append(arrival)
         await self._at_boundary(at, arrival.done)
 
@@ -275,6 +275,8 @@ class VirtualTrainer(ABC):
     def _boundary_of_merge(self, fragment: int, base: int, merge: Merge) -> int:
         if self._began is None:
             return self._steps
+        if merge.shift:
+            return self._first_after(self._now())
         at = self._first_after(self._now() if merge.after is None else max(self._now(), merge.after))
         taken_at = self._steps - self._account.steps_since(fragment, base)
         return max(at, taken_at + (merge.after_steps or 0))
@@ -359,7 +361,12 @@ class VirtualTrainer(ABC):
     def _merge(self, arrival: _Arrival) -> None:
         fragment = arrival.key.fragment
         start, end = self._layout.fragment_span(fragment)
-        merge_(self._params()[start:end], arrival.outer_params, arrival.alpha)
+        if arrival.merge.shift:
+            self._params()[start:end] += arrival.outer_params
+            if not arrival.done.done():
+                arrival.done.set_result(None)
+            return
+        merge_(self._params()[start:end], arrival.outer_params, arrival.merge.alpha)
         self._account.rebase(fragment, arrival.base)
         self._base[fragment] = arrival.base
         self._free(fragment)

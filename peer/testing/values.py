@@ -128,15 +128,13 @@ class Values:
     def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
         ask = group.exchange
 
-        async def exchange(
-            key: RoundKey, gradient: torch.Tensor, base: bytes, tokens: int, opens_at: float, closes: float
-        ) -> Averaged:
-            got = await ask(key, gradient, base, tokens, opens_at, closes)
+        async def exchange(key: RoundKey, gradient: torch.Tensor, base: bytes, tokens: int, *times: float) -> Averaged:
+            got = await ask(key, gradient, base, tokens, *times)
             shared = Shared(gradient.clone(), base, tokens, got, got.mean.clone())
             self.shared.setdefault((key.round, key.fragment), {})[peer.peer_id] = shared
             return got
 
-        group.exchange = exchange  # type: ignore[method-assign]
+        group.exchange = exchange  # type: ignore[method-assign,assignment]
 
     # -- what became of them -----------------------------------------------------------------------------------------
 
@@ -177,7 +175,7 @@ class Values:
         self._keep(peer)
 
     def _followed(self, event: events.Event, now: bytes) -> bool:
-        """Before its first round and after its last a member of a group takes over what others have, and says so."""
+        """Outside of its rounds a member of a group takes over what others have, and says so."""
         said = isinstance(event, events.CaughtUp) and event.digest == now.hex()
         return said and now in self._known
 

@@ -17,10 +17,8 @@ def main() -> None:
     link = Link(socket.socket(fileno=int(sys.argv[1])))
     laps = Laps()
     gc.disable()  # what an import makes stays: looking through it again and again is a fifth of the time
-    from peer.trainer.model import warm_up
     from peer.trainer.session import serve  # torch: only now that the daemon's end would be noticed
 
-    warm_up()
     gc.freeze()
     gc.enable()
     laps.end("torch import")

@@ -57,7 +57,7 @@ class Child:
         self._refusal: Message | None = None
         self._ending = False
         self._cause = ""
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = 0.0
         self._watching = asyncio.create_task(self._watch(), name="trainer-line")
 
     @classmethod
@@ -86,12 +86,16 @@ class Child:
         """Tell it what it is for. Its log is called `log` from now on; raises OSError when it cannot be."""
         self._log = self._log.replace(log)
         self._on_progress = on_progress
-        self._heard_at = asyncio.get_running_loop().time()
         self._write(opening)
 
     @property
     def alive(self) -> bool:
         return not self._cause
+
+    @property
+    def spent(self) -> bool:
+        """Ended, and not by something that a person can mend: another one may do better."""
+        return not self.alive and self._refusal is None
 
     @property
     def pid(self) -> int:
@@ -105,13 +109,14 @@ class Child:
 
     async def call(self, op: str, *, silence_s: float | None = None, **fields: Any) -> Message:
         """The answer. Raises TrainerDied when the process is gone or goes, a PeerError it ended with, OSError when what
-        it tried failed; with `silence_s` also TrainerDied when nothing at all is heard for so long."""
+        it tried failed; with `silence_s` also TrainerDied when nothing at all is heard for so long from now on."""
         if self._cause:
             raise self._death()
         self._last_id += 1
         call_id = self._last_id
         future = self._calls[call_id] = asyncio.get_running_loop().create_future()
         self._write({"id": call_id, "op": op, **fields})
+        self._heard_at = asyncio.get_running_loop().time()
         try:
             if silence_s is not None:
                 await self._while_heard(future, silence_s)

@@ -89,7 +89,7 @@ def _split_stdlib(root: Path) -> tuple[list[bytes], list[bytes]]:
     """Hold-out: the files whose BLAKE3, as a number, is a multiple of 50; another interpreter version has others."""
     train: list[bytes] = []
     holdout: list[bytes] = []
-    for _, content in _files(root, _is_stdlib_source):
+    for _, content in _files(root, _is_stdlib_source, STDLIB_EXCLUDED):
         held = _number(content) % STDLIB_HOLDOUT_ONE_IN == 0
         (holdout if held else train).append(content)
     return train, holdout
@@ -137,14 +137,16 @@ def _number(data: bytes) -> int:
     return int.from_bytes(blake3(data).digest(), "big")
 
 
-def _files(root: Path, wanted: Callable[[PurePosixPath], bool]) -> list[tuple[str, bytes]]:
-    """(relative posix path, content), sorted by path.
+def _files(
+    root: Path, wanted: Callable[[PurePosixPath], bool], unseen: frozenset[str] = frozenset()
+) -> list[tuple[str, bytes]]:
+    """(relative posix path, content), sorted by path. `unseen`: names of folders that are not looked into.
 
     Opened relative to the descriptor of the folder being walked and without following links, so that nothing that
     happens meanwhile can lead out of `root`."""
     found: list[tuple[str, bytes]] = []
     total = 0
-    for path, content in _walk(root, wanted):
+    for path, content in _walk(root, wanted, unseen):
         total += len(content)
         if total > MAX_CORPUS_BYTES:
             raise DataError(f"{root} holds more than {MAX_CORPUS_BYTES >> 30} GiB", "Give --data a smaller folder.")
@@ -152,11 +154,13 @@ def _files(root: Path, wanted: Callable[[PurePosixPath], bool]) -> list[tuple[st
     return sorted(found)
 
 
-def _walk(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, bytes]]:
+def _walk(root: Path, wanted: Callable[[PurePosixPath], bool], unseen: frozenset[str]) -> Iterator[tuple[str, bytes]]:
     top = root.resolve()
-    for folder, _, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
+    for folder, below, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
+        below[:] = [name for name in below if name not in unseen]  # packages may be a hundred times the library
+        place = PurePosixPath(Path(folder).relative_to(top).as_posix())
         for name in names:
-            path = PurePosixPath(Path(folder).relative_to(top).as_posix()) / name
+            path = place / name
             if not wanted(path):
                 continue
             try:

@@ -193,3 +193,9 @@ class InnerLoop:
         moments stay."""
         start, end = self._layout.fragment_span(fragment)
         merge_(self.params[start:end], outer_params, alpha)
+
+    @torch.no_grad()
+    def shift(self, fragment: int, difference: Tensor) -> None:
+        """`params <- params + difference` in a fragment of the live parameters; the optimizer's moments stay."""
+        start, end = self._layout.fragment_span(fragment)
+        self.params[start:end].add_(difference.to(self.params.device))

@@ -107,7 +107,10 @@ class Block(nn.Module):
 class Body(nn.Module):
     def __init__(self, config: ModelSection) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        # Its own random values, drawn on the meta device, would load torch._dynamo: a second.
+        embedding: nn.Embedding = nn.Embedding.from_pretrained(table, freeze=False)  # type: ignore[no-untyped-call]
+        self.embed_tokens = embedding
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -130,11 +133,6 @@ def empty_model(config: ModelSection) -> Llama:
     """The model on the meta device: names and shapes without memory."""
     with torch.device("meta"):
         return Llama(config)
-
-
-def warm_up() -> None:
-    """The first model of a process loads more of torch, for a second (1.2 s measured); the next takes milliseconds."""
-    empty_model(ModelSection())
 
 
 def layout_of(config: ModelSection) -> Layout:

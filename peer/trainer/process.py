@@ -50,13 +50,15 @@ class TrainerProcess:
     folder: holds arena, counters and the process's log; one trainer at a time."""
 
     def __init__(self, folder: Path, layout: Layout, config: TrainerConfig, early: Child | None = None) -> None:
-        """`early`: a process started beforehand, ours from now on, that the first `start` puts to work."""
+        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work."""
         self._folder = folder.absolute()
         self._layout = layout
         self._config = config
         self._arena: Arena | None = None
         self._child: Child | None = None
         self._early = early
+        self._prepared = False
+        """Whether the child waits for its first state."""
         self._in_slots = asyncio.Lock()
         self._unmerged = [asyncio.Lock() for _ in layout.fragments]
         """Each held from before a result is copied into its slot until it is merged."""
@@ -70,9 +72,9 @@ class TrainerProcess:
         """Of the process last started."""
         return self._child.pid if self._child else None
 
-    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
-        """Ends a former process first. Raises also DataError, ManifestError, StateError, UsageError and HomeUnusable:
-        what a person can mend, with its fix."""
+    async def prepare(self) -> None:
+        """Have a process read the data and build the model, which the next `start` gives its state; that `start` also
+        tells what goes wrong in it meanwhile. Ends a former process first. Raises HomeUnusable."""
         await self.stop()
         CounterFile(self._folder, len(self._layout.fragments))
         if self._arena is None:
@@ -90,10 +92,19 @@ class TrainerProcess:
         except OSError as error:
             found = f"cannot start the trainer in {self._folder}: {error.strerror}"
             raise HomeUnusable(found, file_advice(error, self._folder / LOG)) from error
+        self._prepared = True
+
+    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
+        """In the process that is prepared, else in a new one. Raises also DataError, MachineTooSmall, ManifestError,
+        StateError, UsageError and HomeUnusable: what a person can mend, with its fix."""
+        if not self._prepared or self._alive().spent:
+            await self.prepare()
+        self._prepared, arena = False, self._arena
+        assert arena is not None
         where = str(resume) if resume else None
         try:
             answer = await self._hand_over(
-                self._arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
+                arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
             )
         except BaseException:
             await self.stop()
@@ -161,6 +172,7 @@ class TrainerProcess:
 
     async def stop(self) -> None:
         """Within two seconds. One started early and not yet put to work stays."""
+        self._prepared = False
         if self._child is not None:
             await self._child.end()
         if self._handovers:

@@ -69,11 +69,15 @@ class Work:
 class Merge:
     """How the result of an outer step enters the trainer's params: `params <- alpha * params + (1 - alpha) *
     outer_params`, at the first step boundary that is `after_steps` inner steps behind the snapshot, or not before
-    `after` (on the clock of `peer.steady.steady`); with neither, or when the trainer is held: at once."""
+    `after` (on the clock of `peer.steady.steady`); with neither, or when the trainer is held: at once.
+
+    `shift`: what is given is a difference, and is added. It comes from no snapshot: the base stays, and the work since
+    then; `alpha`, `after_steps` and `after` do not count."""
 
     alpha: float = 0.0
     after_steps: int | None = None
     after: float | None = None
+    shift: bool = False
 
 
 AT_ONCE = Merge()

@@ -23,8 +23,8 @@ from peer.trainer import saved
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.config import TrainerConfig
 from peer.trainer.corpora import load_corpus
-from peer.trainer.device import choose_device
-from peer.trainer.fitting import fit
+from peer.trainer.device import Device, choose_device
+from peer.trainer.fitting import Fit, fit
 from peer.trainer.link import Link, Message
 from peer.trainer.loop import InnerLoop
 from peer.trainer.model import layout_of
@@ -43,7 +43,9 @@ def serve(link: Link, opening: Message, laps: Laps | None = None) -> None:
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
         fragments = tuple((first, end) for first, end in opening["fragments"])
-        Session(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps).run()
+        session = Session(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps)
+        session.prepare()
+        session.run()
     except PeerError as error:
         link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
         sys.exit(1)
@@ -81,7 +83,7 @@ class Arrival:
 
 
 class Session:
-    """One process's life, from `start` on."""
+    """One process's life: `prepare`, which needs no state yet, then `run`."""
 
     def __init__(
         self,
@@ -102,6 +104,8 @@ class Session:
         self._arena = Arena(folder, self._layout, create=False)
         self._counters = CounterFile(folder, len(fragments))
         self._loop: InnerLoop
+        self._device: Device
+        self._fitted: Fit
         self._running = False
         self._goal: Goal | None = None
         self._held_at: float | None = None
@@ -122,6 +126,23 @@ class Session:
             "hold": self._hold,
             "release": self._release,
         }
+
+    def prepare(self) -> None:
+        """Read the data, build the model with whatever lies in the arena, and choose the micro-batch: all that takes
+        time and needs no state. Raises DataError, MachineTooSmall, ManifestError and UsageError."""
+        config, laps = self._config, self._laps
+        if config.model.vocab_size < BYTE_VALUES:
+            fix = "The operator has to raise model.vocab_size."
+            raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
+        laps.end("waiting for the state")
+        self._device = choose_device(config.device)
+        self._link.send({"note": "reading the data"})
+        corpus = load_corpus(config.data, config.data_dir, config.train.context)
+        laps.end("data")
+        self._link.send({"note": "building the model"})
+        self._loop = InnerLoop(config, self._layout, self._device, corpus, self._arena.inn)
+        self._fitted = fit(self._loop, config)
+        laps.end("model")
 
     def run(self) -> None:
         """For ever; the link ends the process."""
@@ -145,20 +166,10 @@ class Session:
             self._link.send({"id": message["id"], **reply})
 
     def _start(self, message: Message) -> Message:
-        config = self._config
-        if config.model.vocab_size < BYTE_VALUES:
-            fix = "The operator has to raise model.vocab_size."
-            raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
-        laps = self._laps
+        """The state has come: it lies in the arena."""
+        config, laps, device, fitted = self._config, self._laps, self._device, self._fitted
         laps.end("waiting for the state")
-        device = choose_device(config.device)
-        self._link.send({"note": "reading the data"})
-        corpus = load_corpus(config.data, config.data_dir, config.train.context)
-        laps.end("data")
-        self._link.send({"note": "building the model"})
-        self._loop = InnerLoop(config, self._layout, device, corpus, self._arena.inn)
-        fitted = fit(self._loop, config)
-        laps.end("model")
+        self._loop.params.copy_(self._arena.inn)
         self._loop.move_to(message["round"], 0)
         if config.trail:
             trail = Trail(self._folder)
@@ -187,7 +198,7 @@ class Session:
 
     def _apply(self, message: Message) -> None:
         """Answered when it is merged."""
-        merge = Merge(message["alpha"], message["after_steps"], message["after"])
+        merge = Merge(message["alpha"], message["after_steps"], message["after"], message["shift"])
         fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
         slot = self._arena.in_slot(fragment)
         self._arrivals.append(Arrival(message["id"], fragment, base, next_round, merge, slot))
@@ -322,12 +333,18 @@ class Session:
 
     def _ripe(self, arrival: Arrival) -> bool:
         merge = arrival.merge
+        if merge.shift:
+            return True
         if merge.after is not None and steady() < merge.after:
             return False
         return self._account.steps_since(arrival.fragment, arrival.base) >= (merge.after_steps or 0)
 
     def _merge(self, arrival: Arrival) -> None:
         fragment, base = arrival.fragment, arrival.base
+        if arrival.merge.shift:
+            self._loop.shift(fragment, arrival.outer_params)
+            self._link.send({"id": arrival.id, "ok": {}})
+            return
         self._loop.merge(fragment, arrival.outer_params, arrival.merge.alpha)
         self._account.rebase(fragment, base)
         self._counters.rebase(fragment, base)

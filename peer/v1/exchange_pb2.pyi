@@ -670,6 +670,7 @@ class SwapOpen(_message.Message):
     WORKED_FIELD_NUMBER: _builtins.int
     RATE_OUT_FIELD_NUMBER: _builtins.int
     RATE_IN_FIELD_NUMBER: _builtins.int
+    MAX_CHUNK_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     codec: _builtins.str
@@ -688,6 +689,8 @@ class SwapOpen(_message.Message):
     """median rate at which it sends, bytes/s"""
     rate_in: _builtins.float
     """and receives"""
+    max_chunk: _builtins.int
+    """bytes of the largest chunk that the sender of this message takes; 0: 128 KiB"""
     def __init__(
         self,
         *,
@@ -701,10 +704,11 @@ class SwapOpen(_message.Message):
         worked: _builtins.float = ...,
         rate_out: _builtins.float = ...,
         rate_in: _builtins.float = ...,
+        max_chunk: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "worked", b"worked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "worked", b"worked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -717,20 +721,24 @@ class PieceRequest(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     PIECE_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
+    MAX_CHUNK_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.str
     piece: _builtins.int
     max_rate: _builtins.float
     """bytes/s the caller is willing to receive; 0: no cap"""
+    max_chunk: _builtins.int
+    """bytes of the largest chunk that the caller takes; 0: 128 KiB"""
     def __init__(
         self,
         *,
         snapshot: _builtins.str = ...,
         piece: _builtins.int = ...,
         max_rate: _builtins.float = ...,
+        max_chunk: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_rate", b"max_rate", "piece", b"piece", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_chunk", b"max_chunk", "max_rate", b"max_rate", "piece", b"piece", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

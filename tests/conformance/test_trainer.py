@@ -257,6 +257,24 @@ async def alpha_1_leaves_the_params_and_moves_the_base(stage: Stage) -> None:
     assert torch.equal(third.params, taken * 0.5 + 0.5)
 
 
+async def a_shift_moves_the_params_and_not_the_base(stage: Stage) -> None:
+    work = await stage.work(0, 2, hold=True)
+    await stage.apply(work, stage.constant(0, 0.25))
+    before, other = await stage.work(0, 0, hold=True), await stage.work(1, 0, hold=True)
+    taken, untouched, counted = before.params.clone(), other.params.clone(), stage.counted()
+    await stage.trainer.apply(RoundKey(stage.round, 0), stage.constant(0, 0.5), 0, 0, Merge(shift=True))
+    assert stage.counted() == counted
+    after = await stage.work(0, 0, hold=True)
+    assert torch.equal(after.params, taken + 0.5)
+    assert torch.equal((await stage.work(1, 0, hold=True)).params, untouched)
+    first = await stage.work(0, 2, hold=False)
+    waiting = stage.begin(stage.apply(first, stage.constant(0, 0.125), NEVER))
+    last = await stage.work(1, stage.steps, hold=True)
+    await waiting
+    assert (last.tokens, stage.counted()[1][0]) == (last.processed - other.processed + other.tokens, first.processed)
+    assert last.steps == 4 + stage.steps
+
+
 async def an_evaluation_disturbs_nothing_that_waits(stage: Stage) -> None:
     other = torch.linspace(-0.25, 0.25, stage.layout.elements)
     loss = (await stage.trainer.evaluate(other)).loss
@@ -350,6 +368,7 @@ SCENES: tuple[Scene, ...] = (
     at_rest_a_result_waits_for_nothing,
     moments_are_boundaries_too,
     alpha_1_leaves_the_params_and_moves_the_base,
+    a_shift_moves_the_params_and_not_the_base,
     an_evaluation_disturbs_nothing_that_waits,
     a_result_may_come_after_the_next_snapshot,
     a_result_due_with_its_fragment_is_merged_first,

@@ -17,8 +17,9 @@ from peer.net.groupwire import (
     join_request,
     opening_of,
 )
-from peer.net.ratelimit import LARGEST_CHUNK, SMALLEST_CHUNK, chunk_size
+from peer.net.ratelimit import SMALLEST_CHUNK, chunk_size
 from peer.net.seal import KeySeal
+from peer.protocol.frames import USUAL_CHUNK
 from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
 from peer.protocol.quorum import Base
 from peer.protocol.roster import MAX_MEMBERS, Join, JoinReply, Roster, SignedRoster, Told, parse_roster
@@ -88,7 +89,7 @@ def contribution() -> Target:
 
     def run(raw: bytes) -> None:
         opening, max_rate = opening_of(raw)
-        assert SMALLEST_CHUNK <= chunk_size(max_rate or None) <= LARGEST_CHUNK
+        assert SMALLEST_CHUNK <= chunk_size(max_rate or None) <= USUAL_CHUNK
         assert len(opening.roster) == 32
         assert opening.nbytes == 0 or 0 < opening.tokens < MAX_TOKENS
 
@@ -105,7 +106,7 @@ def owners_answer() -> Target:
     def run(raw: bytes) -> None:
         reply = contribute_reply_of(raw)
         assert reply.step in ("send", "wait", "result")
-        assert SMALLEST_CHUNK <= chunk_size(reply.max_rate or None) <= LARGEST_CHUNK
+        assert SMALLEST_CHUNK <= chunk_size(reply.max_rate or None) <= USUAL_CHUNK
         named = check_named(reply.named, 16)
         assert len(named) <= 16
 

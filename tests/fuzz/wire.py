@@ -19,12 +19,12 @@ from peer.identity import Identity, peer_id_of
 from peer.net.checks import index_of, offset_of, piece_request_of
 from peer.net.directory.record import BadRecord, open_record, seal
 from peer.net.probing import host_of_caller
-from peer.net.ratelimit import LARGEST_CHUNK, SMALLEST_CHUNK, Pacer, chunk_size
+from peer.net.ratelimit import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.net.refusal import _refusal
 from peer.net.service import ExchangeService, Facts
 from peer.net.stream import Caps, Meter, Terms, read_open
 from peer.outer.rules import all_finite
-from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, pack, unpack
+from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, Piece, RoundKey, RunId, Status
 from peer.protocol.payload import BufferSink, BytesSource
@@ -120,7 +120,7 @@ def swap_open() -> Target:
 
         theirs = drive(read_open(read))
         terms.check(theirs)
-        assert SMALLEST_CHUNK <= chunk_size(theirs.max_rate or None) <= LARGEST_CHUNK
+        assert SMALLEST_CHUNK <= chunk_size(theirs.max_rate or None, largest_for(theirs.max_chunk)) <= MAX_CHUNK
 
     slow = pb.SwapOpen(round=7, fragment=0, codec="bf16", nbytes=NBYTES, max_rate=125_000.0)
     corpus = (terms.opening(caps), pack(Kind.OPEN, 0, slow.SerializeToString()))
@@ -130,7 +130,7 @@ def swap_open() -> Target:
 def piece_request() -> Target:
     def run(raw: bytes) -> None:
         request = piece_request_of(raw)
-        assert SMALLEST_CHUNK <= chunk_size(request.max_rate or None) <= LARGEST_CHUNK
+        assert SMALLEST_CHUNK <= chunk_size(request.max_rate or None, largest_for(request.max_chunk)) <= MAX_CHUNK
         assert 0 <= request.piece < 2**32
 
     corpus = tuple(pb.PieceRequest(snapshot="a1b2", piece=n, max_rate=n * 1e4).SerializeToString() for n in (0, 3))

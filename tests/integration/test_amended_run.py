@@ -45,11 +45,14 @@ class Operator:
         await self._node.start(*node, "--state", str(folder))
 
 
-async def is_told(daemon: Daemon, what: str, **wanted: Any) -> dict[str, Any]:
+async def is_told(daemon: Daemon, what: str, phase: str = "", **wanted: Any) -> dict[str, Any]:
+    """`phase`: how that of its status begins."""
+
     async def told() -> dict[str, Any] | None:
         assert daemon.running, daemon.last_words()
-        status = await daemon.status()
-        return status if status is not None and all(status.get(k) == v for k, v in wanted.items()) else None
+        status = await daemon.status() or {}
+        as_wanted = all(status.get(k) == v for k, v in wanted.items())
+        return status if as_wanted and str(status.get("phase")).startswith(phase) else None
 
     return await eventually(f"{daemon.name} {what}", 60, told)
 
@@ -72,8 +75,8 @@ async def pauses_and_goes_on(operator: Operator, peers: list[Daemon]) -> None:
     operator.amend("lr-scale", "0.5")
     operator.amend("pause", "--reason", "lunch")
     for daemon in peers:
-        status = await is_told(daemon, "pauses", status="paused", amendments=2)
-        assert status["phase"].startswith("paused by the operator since round ")
+        phase = "paused by the operator since round "
+        status = await is_told(daemon, "pauses", phase, status="paused", amendments=2)
         assert status["phase"].endswith(": lunch")
         assert "learning rate times 0.5" in status["amended"][0]
     operator.amend("go-on")

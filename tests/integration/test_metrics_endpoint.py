@@ -116,6 +116,7 @@ def a_peer_tells_all(families: dict[str, Family], status: dict[str, Any]) -> Non
         "peer_reachable",
         "peer_exchange_rate_bytes_per_second",  # until there were some exchanges
         "peer_trainer_late_seconds",
+        "peer_upload_budget_bytes",  # without a budget
     }
     assert families["peer_status"].value(status="training") == 1
     assert families["peer_inner_steps_total"].value() >= status["steps"] > 0

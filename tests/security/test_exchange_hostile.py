@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from peer.daemon.clock import WallClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
+from peer.net.channels import AHEAD
 from peer.net.refusal import REFUSAL_KEY, TOKEN_KEY
 from peer.net.service import HELLO_DOMAIN
 from peer.net.tls import channel_credentials
 from peer.net.transport import GrpcTransport
-from peer.protocol.frames import HEADER, Kind, pack
+from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.payload import BufferSink, BytesSource
 from peer.v1 import exchange_pb2 as pb
@@ -30,6 +32,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.verdict = Verdict.LOCKED
 
     def on_hello(self, record: PeerRecord) -> None:
         self.calls += 1
@@ -40,7 +43,7 @@ class Owner:
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         self.calls += 1
-        return Answer(Verdict.LOCKED)
+        return Answer(self.verdict)
 
     def on_manifest(self) -> None:
         self.calls += 1
@@ -293,3 +296,29 @@ def low_identity(victim: Victim) -> Identity:
 def partner_record(identity: Identity) -> PeerRecord:
     now = WallClock().now()
     return PeerRecord(PeerId(identity.peer_id), RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
+
+
+@attack
+async def test_a_call_that_nobody_reads_takes_in_no_more_than_its_window(victim: Victim) -> None:
+    """Without a bound of its own gRPC takes 4 MiB ahead of a call that nobody reads, and soon hundreds."""
+    victim.owner.verdict = Verdict.LATER  # parked: what follows the opening is not read
+    caller, written = low_identity(victim), 0
+    async with victim.channel() as channel:
+        token = await victim.hello(channel, caller)
+        call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),))
+        await call.write(opening(8))
+        with contextlib.suppress(TimeoutError):
+            while written < 2**21:
+                async with asyncio.timeout(1.0):
+                    await call.write(b"x" * 2**15)
+                written += 2**15
+        call.cancel()
+    assert written <= AHEAD + 2**17, "our own gRPC keeps some before it sends it"
+
+
+@attack
+async def test_a_message_longer_than_a_chunk_ends_its_call(victim: Victim) -> None:
+    async with victim.channel() as channel:
+        call = channel.stream_stream("/peer.v1.Exchange/Hello")()
+        await send_all(call, [b"x" * (MAX_CHUNK + 2**12)])
+        assert code_of(await drained(call)) == "RESOURCE_EXHAUSTED"

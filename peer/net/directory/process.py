@@ -23,9 +23,11 @@ from peer.errors import DirectoryFailed
 from peer.identity import peer_id_of
 from peer.net.directory.address import address_taken
 from peer.net.directory.ending import Tail, in_words, oom_kills
+from peer.net.directory.hivemind_parts import without_the_rest
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
+without_the_rest()
 with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.script, which torch deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     from hivemind.p2p import P2P, p2p_daemon

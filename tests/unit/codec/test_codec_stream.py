@@ -79,3 +79,23 @@ def test_wrong_bytes_are_refused_where_they_are() -> None:
 def test_out_of_order_is_a_mistake_of_ours(offset: int) -> None:
     with pytest.raises(AssertionError):
         Decoding(EVERY["int8"], torch.empty(TILE)).write(offset, b"\0" * 8)
+
+
+def test_whole_grains_are_made_in_one_go_and_kept_by_nobody(codec: Codec) -> None:
+    values = normal(5 * TILE + 77)
+    whole, source = codec.encode(values), Encoding(codec, values)
+    size = 2 * source.grain
+    parts = [source.read(at, min(size, len(whole) - at)) for at in range(0, len(whole), size)]
+    assert b"".join(parts) == whole
+    assert source.read(len(whole), 0) == source.read(0, 0) == b""
+
+
+def test_bytes_no_encoder_writes_are_refused_in_the_middle_too() -> None:
+    codec = EVERY["int8"]
+    payload = bytearray(codec.encode(normal(4 * TILE)))
+    sink = Decoding(codec, torch.zeros(4 * TILE))
+    tile = codec.nbytes(TILE)
+    payload[2 * tile :] = b"\xff" * (2 * tile)
+    sink.write(0, bytes(payload[: 2 * tile]))
+    with pytest.raises(BadPayload):
+        sink.write(2 * tile, bytes(payload[2 * tile :]))

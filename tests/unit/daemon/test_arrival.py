@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.daemon.arrival import MEASURED_STEPS, PHASES, Arrival, load_of
+from peer.daemon.arrival import MEASURED_STEPS, PHASES, Arrival, load_of, need_of
 from peer.daemon.options import JoinOptions
 from peer.daemon.resuming import FirstState
 from peer.errors import MachineTooSlow
 from peer.laps import Laps
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.protocol.budget import Limits
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import RunId
+from peer.run.costs import cost_of
 from peer.run.manifest import Manifest, default_text, parse_manifest
 from peer.run.overrides import apply_overrides
 from peer.run.presets import resolve
@@ -125,3 +127,24 @@ def test_a_cap_too_low_for_the_rounds_is_told_or_refused() -> None:
     told.arrival.check_caps(full, method, options(max_download=load.nbytes / 6.0))
     assert "stand still 60 % of the time" in told.said[-1]
     assert told.kinds() == ["unfit"]
+
+
+def test_a_budget_too_small_for_a_day_is_told_with_what_would_fit() -> None:
+    told, run = Told(), manifest("sync.preset=noloco", "sync.sync_every=10")
+    method, need = resolve(run.sync), need_of(run, resolve(run.sync))
+    assert need is not None
+    room = Limits(day=round(need.day + 0.8e9))
+    assert told.arrival.check_budget(run, method, room) == max(cost_of(run.model, method).fragment_bytes)
+    assert told.events == []
+    told.arrival.check_budget(run, method, Limits(day=round(0.6 * need.day + 0.75e9)))
+    assert told.kinds() == ["unfit"]
+    (line,) = told.said
+    assert "control traffic" in line
+    assert "s instead of 10 s" in line
+    assert "With the codec modulo7 or modulo6 it would fit" in line
+
+
+def test_in_steps_nobody_knows_what_a_day_uploads() -> None:
+    told, run = Told(), manifest("sync.clock=steps")
+    assert told.arrival.check_budget(run, resolve(run.sync), Limits(day=1)) > 0
+    assert told.said == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.daemon.pace import MeasuredSource, Passing
+from peer.protocol.payload import BytesSource
 
 
 def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:
@@ -38,7 +39,7 @@ def test_a_payload_that_is_broken_off_early_is_measured_from_its_beginning() -> 
 
 def test_a_source_gives_its_bytes_and_measures() -> None:
     now = 0.0
-    source = MeasuredSource(b"abcdefgh", lambda: now)
+    source = MeasuredSource(BytesSource(b"abcdefgh"), lambda: now)
     read = b""
     for offset in range(0, 8, 2):
         read += source.read(offset, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -37,29 +38,43 @@ def transport(now: Any) -> GrpcTransport:
 
 @pytest.mark.parametrize("others", [1, 3, 6])
 def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any) -> None:
-    """Real Hellos over gRPC to peers whose clocks are all ahead of ours by as much."""
+    async def ask(clock: WallClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
+        async def peers() -> list[PeerRecord]:
+            return records
 
-    async def main() -> float:
-        clock, theirs = WallClock(), WallClock()
-        ours, all_others = transport(clock.now), [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]
-        ours.correction = lambda: clock.correction
-        try:
-            records = []
-            for other in all_others:
-                port = await other.start("127.0.0.1", 0)
-                at, me = clock.now(), PeerId(other._facts.identity.peer_id)
-                where = (f"127.0.0.1:{port}",)
-                records.append(PeerRecord(me, RUN, where, True, 1, 1, 0, 5.0, Status.TRAINING, at, at + 60))
+        directory = SimpleNamespace(peers=peers)
+        node = SimpleNamespace(clock=clock, transport=ours, directory=directory, folder=RunFolder(tmp_path))
+        await round_clock(cast(Node, node), parse_manifest(default_text().encode()))
 
-            async def peers() -> list[PeerRecord]:
-                return records
+    assert asyncio.run(corrected(others, ask)) == pytest.approx(AHEAD_S, abs=0.5)
 
-            directory = SimpleNamespace(peers=peers)
-            node = SimpleNamespace(clock=clock, transport=ours, directory=directory, folder=RunFolder(tmp_path))
-            await round_clock(cast(Node, node), parse_manifest(default_text().encode()))
-            return clock.correction
-        finally:
-            for end in (ours, *all_others):
-                await end.close()
 
-    assert asyncio.run(main()) == pytest.approx(AHEAD_S, abs=0.5)
+def test_a_correction_during_a_hello_is_not_counted_again() -> None:
+    """As after a wake, where every answer counts at once while other Hellos are under way."""
+
+    async def ask(clock: WallClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
+        async def greet(record: PeerRecord) -> None:
+            clock.observe((await ours.hello(record, 10.0)).clock_offset_s)
+
+        await asyncio.gather(*map(greet, records))
+
+    assert asyncio.run(corrected(9, ask)) == pytest.approx(AHEAD_S, abs=0.5)
+
+
+async def corrected(others: int, ask: Callable[[WallClock, GrpcTransport, list[PeerRecord]], Awaitable[None]]) -> float:
+    """By how much, after real Hellos over gRPC to peers whose clocks are all ahead of ours by as much."""
+    clock, theirs = WallClock(), WallClock()
+    ours, all_others = transport(clock.now), [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]
+    ours.correction = lambda: clock.correction
+    try:
+        records = []
+        for other in all_others:
+            port = await other.start("127.0.0.1", 0)
+            at, me = clock.now(), PeerId(other._facts.identity.peer_id)
+            where = (f"127.0.0.1:{port}",)
+            records.append(PeerRecord(me, RUN, where, True, 1, 1, 0, 5.0, Status.TRAINING, at, at + 60))
+        await ask(clock, ours, records)
+        return clock.correction
+    finally:
+        for end in (ours, *all_others):
+            await end.close()

@@ -172,6 +172,35 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
     run_virtual(main())
 
 
+def test_one_that_is_gone_does_not_keep_an_exchange_waiting() -> None:
+    async def main() -> None:
+        clock, hub = VirtualClock(), MemoryDirectoryHub(VirtualClock().now)
+        view = View(
+            MemoryDirectory(hub, ME, RUN), clock, random.Random(0), lambda: record(ME, clock.now()), look_every_s=3.0
+        )
+        for number in range(4):
+            peer = PeerId(f"{OTHER}{number}")
+            await MemoryDirectory(hub, peer, RUN).announce(record(peer, clock.now()))
+        await view.look()
+        wire = Wire(7.0, True)
+        hello = wire.hello
+
+        async def slowly(to: PeerRecord, timeout_s: float) -> Welcome:
+            if to.peer_id == f"{OTHER}0":
+                await asyncio.sleep(timeout_s)
+                raise PartnerLost("gone")
+            return await hello(to, timeout_s)
+
+        wire.hello = slowly  # type: ignore[method-assign]
+        began = asyncio.get_running_loop().time()
+        await refresh(wire_of(wire), clock, view, random.Random(0), lambda: None)
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert clock.now() - VirtualClock().now() == 7.0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main())
+
+
 def wire_of(wire: Wire) -> Transport:
     return wire  # type: ignore[return-value]
 

@@ -5,7 +5,17 @@ import random
 
 import pytest
 
-from peer.net.ratelimit import LARGEST_CHUNK, SMALLEST_CHUNK, Pacer, chunk_size
+from peer.net.ratelimit import (
+    CREDIT_S,
+    FIRST_CHUNK,
+    LEAST_CHUNK,
+    SMALLEST_CHUNK,
+    ChunkSize,
+    Pacer,
+    chunk_size,
+    for_bulk,
+)
+from peer.protocol.frames import MAX_CHUNK, USUAL_CHUNK
 from peer.testing.clock import run_virtual
 
 WINDOW_S = 2.0
@@ -41,9 +51,31 @@ def test_exact_over_two_seconds(rate: float, senders: int, late: float) -> None:
     times = [time for time, _ in sent]
     for start in times:
         inside = sum(size for time, size in sent if start <= time < start + WINDOW_S)
-        assert inside <= 1.05 * rate * WINDOW_S
+        assert inside <= rate * (WINDOW_S + CREDIT_S) + chunk_size(rate)
     used = sum(size for _, size in sent) / (times[-1] - times[0])
-    assert used >= 0.95 * rate
+    assert used >= 0.995 * rate
+
+
+@pytest.mark.parametrize("cap", [250e3, 1.25e6, 12.5e6])
+def test_payloads_never_take_more_than_the_cap_in_two_seconds(cap: float) -> None:
+    sent = run_paced(for_bulk(cap) or 0.0, int(cap * 20), 2, 0.015, seed=2)
+    for start, _ in sent:
+        assert sum(size for time, size in sent if start <= time < start + WINDOW_S) <= cap * WINDOW_S
+    assert sum(size for _, size in sent) / (sent[-1][0] - sent[0][0]) >= 0.98 * cap
+
+
+def test_chunks_follow_what_the_line_bears() -> None:
+    size = ChunkSize(None, MAX_CHUNK)
+    assert size.next == FIRST_CHUNK, "nothing is known yet"
+    for _ in range(5):
+        size.took(0.01)
+    assert size.next == MAX_CHUNK
+    for _ in range(9):
+        size.took(1.0)
+    assert size.next == size.least == LEAST_CHUNK
+    size.took(0.3)
+    assert size.next == LEAST_CHUNK, "as it should be"
+    assert ChunkSize(125_000.0, MAX_CHUNK).next == ChunkSize(125_000.0, MAX_CHUNK).least == SMALLEST_CHUNK
 
 
 def test_idling_saves_nothing_up() -> None:
@@ -71,7 +103,9 @@ def test_without_a_cap_nothing_waits() -> None:
 
 
 def test_chunks_are_bounded_and_small_against_the_window() -> None:
-    assert chunk_size(None) == LARGEST_CHUNK
+    assert chunk_size(None) == USUAL_CHUNK
+    assert chunk_size(None, MAX_CHUNK) == MAX_CHUNK
     assert chunk_size(1.0) == SMALLEST_CHUNK
-    assert chunk_size(1e12) == LARGEST_CHUNK
-    assert chunk_size(1.25e6) == 62_500
+    assert chunk_size(1e12) == USUAL_CHUNK
+    assert chunk_size(1e12, MAX_CHUNK) == MAX_CHUNK
+    assert chunk_size(1.25e6) == 12_500

@@ -41,6 +41,7 @@ STATUS: dict[str, Any] = {
     "bytes_sent": 10,
     "bytes_received": 20,
     "caps": {"sent": 125000.0, "received": None},
+    "budget": {"used": {"day": 7, "month": 9}, "limit": {"day": 5 * 10**9, "month": 10**11}, "why": ""},
     "peers": [{"status": "training", "reachable": True}, {"status": "joining", "reachable": False}],
     "reachable": {"value": False, "why": ""},
     "neighbours": 3,

@@ -50,6 +50,20 @@ def test_a_roster_whose_result_was_missed_counts_too() -> None:
     assert quorum.base(b"d").electors == ids("abcdefgh")
 
 
+def test_who_takes_over_an_older_state_still_counts_the_rosters_accepted_since() -> None:
+    quorum = Quorum()
+    quorum.accepted(0, ids("abcde"))
+    quorum.adopt(Base(b"d" * 32, ids("abcde"), 0))
+    for round_ in (1, 2):
+        quorum.accepted(round_, ids("abcdefgh"))
+    quorum.adopt(Base(b"e" * 32, ids("abcde"), 1))
+    assert quorum.since == 1
+    assert quorum.lacking(3, ids("abcxy")), "round 2 may have given a result, of which 3 of 8 know nothing"
+    assert not quorum.lacking(3, ids("abcfg"))
+    quorum.adopt(Base(b"f" * 32, ids("abcde"), 2))
+    assert not quorum.lacking(3, ids("abcxy"))
+
+
 def test_two_disjoint_sets_are_never_both_enough() -> None:
     """All pairs of disjoint sets of peers, one of which may have missed the last result, newcomers included."""
     held, missed = Quorum(), Quorum()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.observe.events import Event, Leaving, RoundDue, RoundEnded, TrainingBegan
+from peer.observe.events import Event, Leaving, RoundDue, RoundEnded, RoundMissed, TrainingBegan
 from peer.protocol.roundclock import RoundClock
 from peer.swarm.chaos import Happened
 from peer.swarm.presence import attendance, recoveries
@@ -57,6 +57,16 @@ def test_a_round_of_which_a_live_peer_says_nothing_is_due_all_the_same() -> None
     seen = attendance([whole(5), silent], [], CLOCK, 5, "pair")
     assert (seen.due, seen.exchanged, seen.in_time) == (10, 8, 8)
     assert seen.participation == 0.8
+
+
+def test_a_round_given_up_in_time_is_closed_and_not_ended() -> None:
+    at, missed = START + 30.0, RoundMissed(round=2, fragment=0, reason="no roster")
+    due = ended(2)[0]
+    gives_up = whole(5, {2: [due, (at + 2.0, missed)], 3: ended(3, "refused")})
+    late = whole(5, {2: [due, (at + WINDOW + 1.5, missed)], 3: [ended(3)[0]]})
+    seen = attendance([whole(5), gives_up, late], [], CLOCK, 5, "group")
+    assert (seen.live, seen.in_time, seen.closed) == (15, 11, 13)
+    assert seen.closed_in_time == 13 / 15
 
 
 def test_the_stopped_and_cut_are_not_live_while_they_are() -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,7 +138,16 @@ def test_stdlib_splits_by_file_without_tests_tables_and_packages(
         content[path.name] = f"# {number:03d}\n".encode() * 20
         path.write_bytes(content[path.name])
     monkeypatch.setattr(sysconfig, "get_path", lambda name: {"stdlib": str(tmp_path)}[name])
+    walk, seen = os.fwalk, list[str]()
+
+    def recorded(*args: Any, **options: Any) -> Iterator[Any]:
+        for at in walk(*args, **options):
+            seen.append(Path(at[0]).name)
+            yield at
+
+    monkeypatch.setattr(os, "fwalk", recorded)
     corpus = load_corpus(DataSection(), None, 16)
+    assert not {"site-packages", "test", "__pycache__"} & set(seen), "packages may be a hundred times the library"
     held = [body for _, body in sorted(content.items()) if int(blake3(body).hexdigest(), 16) % 50 == 0]
     kept = [body for _, body in sorted(content.items()) if int(blake3(body).hexdigest(), 16) % 50]
     assert held

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from peer.errors import DataError
 from peer.run.sections import DataSection, ModelSection, TrainSection
 from peer.trainer.child import LOG
 from peer.trainer.config import TrainerConfig
@@ -42,6 +44,7 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
             assert early is not None
             assert not (home / LOG).exists(), "another daemon may hold this home"
             trainer = TrainerProcess(home, layout_of(MODEL), config, early)
+            await trainer.prepare()
             info = await trainer.start(first_params(MODEL, 1), 0, None)
             assert trainer.pid == early.pid
             assert (home / LOG).exists()
@@ -71,5 +74,28 @@ def test_where_none_can_be_started_there_is_none(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with early_trainer(tmp_path / "missing", 1) as early:
             assert early is None
+
+    asyncio.run(scenario())
+
+
+def test_one_that_is_prepared_tells_at_the_start_what_went_wrong_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
+    config = TrainerConfig(model=MODEL, data=DataSection(kind="text"), sync_every=30, seed=1, peer_id="a", device="cpu")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), early_trainer(tmp_path, 1) as early:
+            assert early is not None
+            trainer = TrainerProcess(tmp_path, layout_of(MODEL), config, early)
+            os.kill(early.pid, signal.SIGKILL)
+            await asyncio.wait({early._watching}, timeout=10)
+            await trainer.prepare()
+            assert trainer.pid not in (None, early.pid)
+            with pytest.raises(DataError, match="no folder was given"):
+                await trainer.start(first_params(MODEL, 1), 0, None)
+            await trainer.prepare()
+            prepared = trainer.pid
+            assert prepared is not None
+            await trainer.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(prepared, 0)
 
     asyncio.run(scenario())

@@ -76,6 +76,7 @@ class Played:
         self.arena = Arena(folder, LAYOUT, create=True)
         self.line = ScriptedLine()
         self.session = Session(self.line, self.config(data, **changes), fragments, folder)  # type: ignore[arg-type]
+        self.session.prepare()
         self.fragments = fragments
         self._id = 0
 

@@ -1,0 +1,225 @@
+"""How long does it take two peers to swap a fragment, beside what others take to average it?
+
+    python -m benchmarks.exchange [--mb 16,64,256] [--codecs …] [--repeats 5] [--json FILE]
+    python -m benchmarks.exchange --link home [--seconds 5] [--repeats 5] [--json FILE]
+
+Over loopback: `peer bench exchange` (two processes, both ways at once, TLS, decoding and accumulating included) for
+each codec; in the same processes, by turns, gloo's all-reduce of the same fp32 in the clear; before and after every
+codec a round of hivemind's averager, uncompressed and with float16, the fastest of its codecs that runs here (its
+results are looked at). Medians; ratios to gloo.
+
+--link home: over a paced link, 10 Mbit/s up and 100 down, 80 ms there and back, with an upload cap of 9 Mbit/s; the
+daemon's own exchange. Wanted: 0.98 of the cap used, and in no window of two seconds more than two of the cap."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from benchmarks.homelink import Line, Link, fullest, rate_of, relay
+from peer.bench.exchange import measure as swap_of
+from peer.bench.pair import hear, pair, stop, tell
+from peer.bench.tables import options, table, write
+from peer.codec.every import EVERY
+from peer.errors import UsageError
+
+AVERAGERS = ("none", "float16")
+RIGHT = 0.01
+"""An average that is further off than this part of its norm is none."""
+UP, DOWN, RTT_S = 10e6 / 8, 100e6 / 8, 0.080
+CAP = 0.9 * UP
+WINDOW_S = 2.0
+
+
+# -- over loopback ---------------------------------------------------------------------------------------------------
+
+
+class Averagers:
+    """Two processes with hivemind's averager."""
+
+    def __init__(self, ends: list[asyncio.subprocess.Process]) -> None:
+        self._ends = ends
+        self.rounds: list[dict[str, float]] = []
+
+    async def round(self) -> None:
+        for end in self._ends:
+            await tell(end, {})
+        found = await asyncio.gather(*(hear(end) for end in self._ends))
+        seconds, error = max(one["seconds"] for one in found), max(one["error"] for one in found)
+        self.rounds.append({"seconds": seconds, "cpu_seconds": sum(one["cpu_s"] for one in found), "error": error})
+
+    def row(self) -> dict[str, Any]:
+        """The first round, in which they find each other, is left out; so are those that averaged nothing, but for
+        their number."""
+        right = [row for row in self.rounds[1:] if row["error"] <= RIGHT]
+        wrong = len(self.rounds) - 1 - len(right)
+        if not right:
+            return {"note": f"no round of {wrong} averaged anything"}
+        return {
+            "seconds": statistics.median(row["seconds"] for row in right),
+            "cpu_seconds": statistics.median(row["cpu_seconds"] for row in right),
+            "turns": len(right),
+            "wrong": wrong,
+        }
+
+
+@asynccontextmanager
+async def averagers(codec: str, elements: int) -> AsyncIterator[Averagers]:
+    """Raises UsageError when hivemind does not start."""
+    ends: list[asyncio.subprocess.Process] = []
+    known: list[str] = []
+    try:
+        for rank in range(2):
+            setting = {"rank": rank, "elements": elements, "codec": codec, "initial_peers": known}
+            ends.append(
+                await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "benchmarks.averager", json.dumps(setting)),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    env=os.environ | {"HIVEMIND_LOGLEVEL": "CRITICAL"},
+                )
+            )
+            known = (await hear(ends[-1], 120.0))["maddrs"]
+        yield Averagers(ends)
+    finally:
+        await asyncio.gather(*(stop(end) for end in ends))
+
+
+async def one_size(mb: float, codecs: list[str], repeats: int) -> dict[str, Any]:
+    """Rows by name."""
+    rows: dict[str, Any] = {}
+    gloo: list[tuple[float, float]] = []
+    async with AsyncExitStack() as stack:
+        others = {}
+        for name in AVERAGERS:
+            try:
+                others[name] = await stack.enter_async_context(averagers(name, int(mb * 1e6 / 4)))
+                await others[name].round()
+            except UsageError as error:
+                others.pop(name, None)
+                rows[f"hivemind {name}"] = {"note": f"does not run: {error}"}
+        for codec in codecs:
+            await _around(others, max(1, -(-repeats // (len(codecs) + 1))))
+            found = await asyncio.to_thread(swap_of, codec, mb, "gloo", repeats)
+            gloo.append((found["gloo_seconds"], found["gloo_cpu_seconds"]))
+            rows[codec] = found | {"ratio": found["seconds"] / found["gloo_seconds"], "turns": repeats}
+        await _around(others, max(1, -(-repeats // (len(codecs) + 1))))
+    seconds, cpu = (statistics.median(one) for one in zip(*gloo, strict=True))
+    rows["gloo fp32, in the clear"] = {
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "ratio": 1.0,
+        "turns": len(gloo) * repeats,
+    }
+    for name, other in others.items():
+        row = other.row()
+        rows[f"hivemind {name}"] = row | ({"ratio": row["seconds"] / seconds} if "seconds" in row else {})
+    return rows
+
+
+async def _around(others: dict[str, Averagers], rounds: int) -> None:
+    for other in others.values():
+        for _ in range(rounds):
+            await other.round()
+
+
+def show(mb: float, rows: dict[str, Any]) -> None:
+    print(f"{mb:g} MB of fp32 each way")
+    cells = [
+        [name, row.get("seconds"), row.get("cpu_seconds"), row.get("ratio"), row.get("turns"), row.get("note", "")]
+        for name, row in rows.items()
+    ]
+    print(table(["", "seconds", "CPU s of both", "times gloo", "turns", "note"], cells), flush=True)
+
+
+def loopback(given: argparse.Namespace) -> dict[str, Any]:
+    sizes = {}
+    for mb in (float(size) for size in given.mb.split(",")):
+        sizes[f"{mb:g}"] = rows = asyncio.run(one_size(mb, given.codecs.split(","), given.repeats))
+        show(mb, rows)
+    return {"mb": sizes, "repeats": given.repeats}
+
+
+# -- between two homes -----------------------------------------------------------------------------------------------
+
+
+async def home(codec: str, seconds: float, repeats: int) -> dict[str, float]:
+    """Medians over the turns, of the worse direction; of the fullest window the worst."""
+    elements = max(2**18, int(seconds * CAP / EVERY[codec].nbytes(2**20) * 2**20))
+    line = Line(min(UP, DOWN), RTT_S / 2)
+    ways = Link(line), Link(line)  # from the first home, from the second
+    async with AsyncExitStack() as stack:
+
+        async def behind(number: int, endpoint: str) -> str:
+            there, back = (ways[1], ways[0]) if number == 0 else (ways[0], ways[1])
+            return await stack.enter_async_context(relay(endpoint, there, back))
+
+        both = await stack.enter_async_context(pair(codec, elements, CAP, seen_at=behind))
+        turns = []
+        for _ in range(repeats + 1):
+            for way in ways:
+                way.passed.clear()
+            found = await both.swap()
+            turns.append(
+                [_share(way, EVERY[codec].nbytes(elements), end) for way, end in zip(ways, found, strict=True)]
+            )
+    warm = turns[1:]
+    return {
+        "payload_mb": EVERY[codec].nbytes(elements) / 1e6,
+        "seconds": statistics.median(max(way["seconds"] for way in turn) for turn in warm),
+        "used_on_the_line": statistics.median(min(way["line"] for way in turn) for turn in warm),
+        "used_by_payload": statistics.median(min(way["payload"] for way in turn) for turn in warm),
+        "used_of_swap": statistics.median(min(way["whole"] for way in turn) for turn in warm),
+        "fullest_window": max(way["fullest"] for turn in warm for way in turn),
+    }
+
+
+def _share(way: Link, payload: int, end: dict[str, Any]) -> dict[str, float]:
+    """Of the cap: all bytes while they flow (what TLS and HTTP add included), the payload in them, the payload over the
+    whole swap, and all bytes of the fullest window."""
+    line, total = rate_of(way.passed) / CAP, sum(nbytes for _, nbytes in way.passed)
+    return {
+        "seconds": end["seconds"],
+        "line": line,
+        "payload": line * payload / total,
+        "whole": payload / end["seconds"] / CAP,
+        "fullest": fullest(way.passed, WINDOW_S) / (WINDOW_S * CAP),
+    }
+
+
+def homes(given: argparse.Namespace) -> dict[str, Any]:
+    rows = {codec: asyncio.run(home(codec, given.seconds, given.repeats)) for codec in given.codecs.split(",")}
+    print(f"10 Mbit/s up, 100 down, {1e3 * RTT_S:.0f} ms; upload cap {CAP * 8 / 1e6:g} Mbit/s; {given.repeats} turns")
+    heads = [
+        "",
+        "payload MB",
+        "seconds",
+        "cap used on the line",
+        "by the payload",
+        "of the whole swap",
+        "fullest 2 s / cap",
+    ]
+    print(table(heads, [[codec, *row.values()] for codec, row in rows.items()]))
+    return {"link": "home", "cap": CAP, "rows": rows, "repeats": given.repeats}
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--mb", default="16,64,256", help="million bytes of fp32, several with commas")
+    parser.add_argument("--codecs", default=",".join(EVERY))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--link", choices=["loopback", "home"], default="loopback")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of the payload at the cap, with --link home")
+    given = parser.parse_args()
+    write(given.json, homes(given) if given.link == "home" else loopback(given))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What does a daemon cost, by the number of peers and by the size of the fragment?
+
+    python -m benchmarks.growth [--peers 2,4,8,16] [--sizes 0.9,20,100] [--rounds 6] [--round-s 10] [--json FILE]
+
+Whole swarms of real processes on loopback, one after the other: a bootstrap node and the peers, which train slowly
+(their trainers are no part of the account). Counted are the processor seconds of each daemon (without its trainer and
+its directory helper) a round's length; medians over rounds and peers. Linux only."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from peer.bench.machine import cpu_seconds
+from peer.bench.tables import options, table, write
+from peer.identity import load_or_create
+from peer.run.manifest import default_text, derive, sign_text
+from peer.run.schema import parse_manifest
+from peer.swarm.processes import Daemon, start_bootstrap, start_peer
+
+READY_S = 400.0
+SPEED = 0.03
+"""Part of the time the trainers may work: sixteen of them share this machine."""
+SHAPES = {
+    0.9: (64, 176, 4),
+    5.0: (128, 352, 6),
+    20.0: (256, 704, 6),
+    100.0: (512, 1408, 8),
+    200.0: (640, 1760, 10),
+}
+"""MB of fp32, about, to hidden and intermediate size and layers."""
+
+
+def manifest_of(shape: tuple[int, int, int], round_s: float) -> str:
+    hidden, inner, layers = shape
+    settings = {
+        "model.hidden_size": hidden,
+        "model.intermediate_size": inner,
+        "model.num_hidden_layers": layers,
+        "train.batch": 1,
+        "train.total_rounds": 100_000,
+        "train.eval_every": 1000,
+        "sync.sync_every": round_s,
+    }
+    return derive(default_text(), [f"{key}={value}" for key, value in settings.items()])
+
+
+async def swarm(folder: Path, text: str, peers: int, rounds: int, round_s: float) -> dict[str, Any]:
+    manifest = folder / "run.toml"
+    sign_text(text, load_or_create(folder / "operator.key"), manifest)
+    bootstrap = Daemon("bootstrap", folder / "bootstrap")
+    daemons = [Daemon(f"peer-{number}", folder / f"peer-{number}") for number in range(peers)]
+    try:
+        ticket = await start_bootstrap(bootstrap, manifest, peers)
+        for daemon in daemons:
+            await start_peer(daemon, ticket, threads=1, speed=SPEED, min_peers=peers)
+        await all_exchanged(daemons)
+        before = [await counts(daemon) for daemon in daemons]
+        costs = await asyncio.gather(*(rounds_of(daemon, rounds, round_s) for daemon in daemons))
+        after = [await counts(daemon) for daemon in daemons]
+    finally:
+        await asyncio.gather(*(daemon.stop(15.0) for daemon in [*daemons, bootstrap]))
+    each = [cost for daemon in costs for cost in daemon]
+    return {
+        "cpu_s": statistics.median(each),
+        "least": min(each),
+        "most": max(each),
+        "daemon_rounds": len(each),
+        "exchanged": _more(before, after, "exchanged") / max(1, _more(before, after, "due")),
+    }
+
+
+async def counts(daemon: Daemon) -> dict[str, int]:
+    """Rounds that were due, and what became of them."""
+    found: dict[str, int] = ((await daemon.status()) or {}).get("rounds") or {}
+    return found
+
+
+def _more(before: list[dict[str, int]], after: list[dict[str, int]], what: str) -> int:
+    return sum(late.get(what, 0) - early.get(what, 0) for early, late in zip(before, after, strict=True))
+
+
+async def all_exchanged(daemons: list[Daemon]) -> None:
+    """At least once: the first exchange loads what later ones find."""
+    async with asyncio.timeout(READY_S):
+        for daemon in daemons:
+            while not (await counts(daemon)).get("exchanged"):
+                assert daemon.running, daemon.last_words()
+                await asyncio.sleep(1.0)
+
+
+async def rounds_of(daemon: Daemon, rounds: int, round_s: float) -> list[float]:
+    """Processor seconds of so many stretches of a round's length, each with one round's work; nobody asks it anything
+    meanwhile."""
+    marks, began = [cpu_of(daemon)], time.monotonic()
+    for number in range(1, rounds + 1):
+        await asyncio.sleep(began + number * round_s - time.monotonic())
+        marks.append(cpu_of(daemon))
+    return [later - earlier for earlier, later in pairwise(marks)]
+
+
+def cpu_of(daemon: Daemon) -> float:
+    assert daemon.process is not None
+    used = cpu_seconds(daemon.process.pid)
+    assert used is not None, "not Linux, or the daemon is gone"
+    return used
+
+
+def run(shape: tuple[int, int, int], peers: int, rounds: int, round_s: float) -> dict[str, Any]:
+    text = manifest_of(shape, round_s)
+    with tempfile.TemporaryDirectory(prefix="peer-growth-") as folder:
+        found = asyncio.run(swarm(Path(folder), text, peers, rounds, round_s))
+    row = {"peers": peers, "mb": 4 * parse_manifest(text.encode()).model.parameters / 1e6, **found}
+    print(row, flush=True)
+    return row
+
+
+def show(what: str, rows: list[dict[str, Any]]) -> None:
+    heads = ["peers", "MB of fp32", "CPU s a round", "least", "most", "daemon rounds", "exchanged"]
+    print(f"{what}\n{table(heads, [list(row.values()) for row in rows])}", flush=True)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--peers", default="2,4,8,16")
+    parser.add_argument("--sizes", default="0.9,20,100", help=f"MB of fp32; known: {', '.join(map(str, SHAPES))}")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--round-s", type=float, default=10.0)
+    given = parser.parse_args()
+    rounds, round_s = given.rounds, given.round_s
+    by_peers = [run(SHAPES[0.9], int(peers), rounds, round_s) for peers in given.peers.split(",") if peers]
+    show("by the number of peers", by_peers)
+    by_size = [run(SHAPES[float(size)], 2, rounds, round_s) for size in given.sizes.split(",") if size]
+    show("by the size of the fragment", by_size)
+    write(given.json, {"rounds": rounds, "round_s": round_s, "by_peers": by_peers, "by_size": by_size})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Does control traffic get through while bulk fills the line? Two peers exchange payloads without a pause over a line
+of 1 Mbit/s each way, and ask each other every second whether they still hold the round, as partners of an exchange do.
+
+    python -m benchmarks.heartbeats [--minutes 10] [--rate 125000] [--buffer 0.2] [--json FILE]
+
+Prints the time of these calls, and how often one was not answered in the time that the daemon allows it: then a live
+peer would have been taken for dead. Twice at the same time, each over a line of its own: without a cap, so that the
+senders fill the router's buffer of `--buffer` seconds, and with a cap as fast as the line carries payload; `used` is
+the payload's part of the line. Wanted: at most 2 s, and never."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import statistics
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks import homelink
+from peer.daemon.clock import WallClock
+from peer.daemon.donor import Donor
+from peer.daemon.watch import Watch
+from peer.errors import ExchangeError, PartnerLost
+from peer.identity import Identity
+from peer.net.transport import GrpcTransport
+from peer.protocol.budget import FRAMING
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.roundtrips import MOST_S
+
+RUN = RunId(b"heartbeats".ljust(32, b"."))
+DELAY_S = 0.015
+EVERY_S = 1.0
+PAYLOAD_S = 20.0
+"""One payload takes about so long."""
+WANTED_S = 2.0
+
+
+@dataclass
+class Seen:
+    """Of one pair of peers."""
+
+    pings: list[float] = field(default_factory=list)
+    """Seconds of the calls that were answered."""
+    dead: list[str] = field(default_factory=list)
+    """Why a live peer was taken for dead."""
+    swaps: int = 0
+    failed_swaps: list[str] = field(default_factory=list)
+    sent: int = 0
+    """Bytes of payload frames, one way."""
+
+
+class Agreeable(Donor):
+    """Holds everybody and swaps with everybody."""
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        return Answer(Verdict.LOCKED)
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return Answer(Verdict.LOCKED)
+
+
+@dataclass
+class Home:
+    transport: GrpcTransport
+    record: PeerRecord
+    watch: Watch
+
+
+async def home(cap: float | None) -> Home:
+    identity, clock = Identity.generate(), WallClock()
+    transport = GrpcTransport(identity, RUN, Agreeable(), clock.now, max_upload=cap, max_download=cap)
+    transport.set_layout(b"L" * 32, 2**30)
+    port = await transport.start("127.0.0.1", 0)
+    now, me = clock.now(), PeerId(identity.peer_id)
+    record = PeerRecord(me, RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)
+    return Home(transport, record, Watch(clock.now))
+
+
+async def pings(own: Home, to: PeerRecord, seen: Seen, until: float) -> None:
+    """As `peer.daemon.match` asks a locked partner."""
+    while (began := time.monotonic()) < until:
+        try:
+            bound_s = min(MOST_S, own.watch.timeout(to.peer_id))
+            await own.transport.offer(to, Offer(RoundKey(0, 0)), bound_s)
+        except PartnerLost as error:
+            own.watch.failed(to.peer_id, str(error), time.monotonic() - began)
+            seen.dead.append(str(error))
+        else:
+            own.watch.answered(to.peer_id, time.monotonic() - began)
+            seen.pings.append(time.monotonic() - began)
+        await asyncio.sleep(max(0.0, began + EVERY_S - time.monotonic()))
+
+
+async def swaps(one: Home, other: Home, to_other: PeerRecord, nbytes: int, seen: Seen, until: float) -> None:
+    """Both ways at once, one after the other; a swap lasts a few times `PAYLOAD_S` at most."""
+    payload = bytes(nbytes)
+    for number in itertools.count(1):
+        if time.monotonic() >= until:
+            return
+        key, wait_s = RoundKey(number, 0), 6 * PAYLOAD_S
+        try:
+            async with asyncio.TaskGroup() as group:
+                for side, partner, dial in ((one, to_other, True), (other, one.record, False)):
+                    source, sink = BytesSource(payload), BufferSink(nbytes)
+                    group.create_task(side.transport.swap(partner, key, source, sink, wait_s, dial=dial))
+        except* ExchangeError as errors:
+            seen.failed_swaps.append("; ".join(map(str, errors.exceptions)))
+        else:
+            seen.swaps += 1
+
+
+async def measure(rate: float, cap: float | None, minutes: float) -> Seen:
+    seen, until = Seen(), time.monotonic() + 60 * minutes
+    async with contextlib.AsyncExitStack() as stack:
+        homes = [await home(cap), await home(cap)]
+        for one in homes:
+            stack.push_async_callback(one.transport.close)
+        line = homelink.Line(rate, DELAY_S)
+        there, back = homelink.Link(line), homelink.Link(line)
+        seconds = await stack.enter_async_context(homelink.relay(homes[1].record.endpoints[0], there, back))
+        firsts = await stack.enter_async_context(homelink.relay(homes[0].record.endpoints[0], back, there))
+        to_second = replace(homes[1].record, endpoints=(seconds,))
+        to_first = replace(homes[0].record, endpoints=(firsts,))
+        bulk = asyncio.create_task(swaps(homes[0], homes[1], to_second, int(rate * PAYLOAD_S), seen, until))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pings(homes[0], to_second, seen, until))
+            group.create_task(pings(homes[1], to_first, seen, until))
+        bulk.cancel()  # the last payload ends with the time
+        await asyncio.wait({bulk})
+        if not bulk.cancelled():
+            bulk.result()
+        seen.sent = homes[0].transport.bytes_sent
+    return seen
+
+
+def told(name: str, seen: Seen, rate: float, minutes: float) -> str:
+    ordered = sorted(seen.pings)
+    times = (statistics.median(ordered), ordered[int(0.99 * len(ordered))], ordered[-1])
+    numbers = "".join(f"{1e3 * seconds:>9.0f}" for seconds in times)
+    used = seen.sent / (rate * 60 * minutes)
+    return (
+        f"{name:<8}{len(ordered):>7}{numbers}{len(seen.dead):>7}{seen.swaps:>7}{len(seen.failed_swaps):>8}{used:>7.2f}"
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=125_000.0, help="of the line, bytes per second each way")
+    parser.add_argument("--buffer", type=float, default=homelink.BUFFER_S, help="seconds that a router holds")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    homelink.BUFFER_S = given.buffer
+    caps = {"no cap": None, "cap": given.rate / FRAMING}
+    found = await asyncio.gather(*(measure(given.rate, cap, given.minutes) for cap in caps.values()))
+    rows = dict(zip(caps, found, strict=True))
+    print(f"{given.rate * 8e-6:g} Mbit/s each way, a buffer of {given.buffer:g} s, {given.minutes:g} minutes; ms")
+    print(f"{'':<8}{'pings':>7}{'median':>9}{'99 %':>9}{'worst':>9}{'dead':>7}{'swaps':>7}{'failed':>8}{'used':>7}")
+    for name, seen in rows.items():
+        print(told(name, seen, given.rate, given.minutes))
+    for why in sorted({why for seen in rows.values() for why in seen.failed_swaps}):
+        print(f"a swap failed: {why}")
+    well = all(not seen.dead and max(seen.pings) <= WANTED_S for seen in rows.values())
+    print(f"wanted: at most {WANTED_S:g} s and nobody taken for dead: {'yes' if well else 'no'}")
+    if given.json:
+        given.json.write_text(json.dumps({name: vars(seen) for name, seen in rows.items()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

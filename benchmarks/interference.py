@@ -1,0 +1,157 @@
+"""What does an exchange cost the training beside it?
+
+    python -m benchmarks.interference [--repeats 5] [--phase-s 4] [--mb 64] [--codec bf16] [--threads 1] [--json FILE]
+
+A real trainer (child process, as the daemon starts it) trains all the time. Beside it, by turns with nothing: swaps
+one after the other at a cap of 100 Mbit/s each way, swaps as fast as loopback goes, and encoding alone, in processes
+with the daemon's own exchange. A turn's step time over the mean of the quiet turns before and after it; medians. The
+far end of the swap stands for another machine, but runs on this one (at nice 19): what is shown is an upper bound.
+Wanted: at most +3 % at 100 Mbit/s, +15 % at full speed.
+
+Start it at nice 0 on a machine that does nothing else: the daemon's bulk thread sets its own niceness, which is to be
+above the trainer's, and a trainer that waits for other programs says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from peer.bench.pair import Pair, pair
+from peer.bench.tables import options, table, write
+from peer.codec.every import EVERY
+from peer.protocol.messages import RoundKey
+from peer.run.layouts import layout_for
+from peer.run.manifest import default_text, derive
+from peer.run.presets import resolve
+from peer.run.schema import Manifest, parse_manifest
+from peer.steady import steady
+from peer.trainer.config import TrainerConfig
+from peer.trainer.model import first_params
+from peer.trainer.process import TrainerProcess
+from peer.trainer.seam import WorkRequest
+
+CAP = 12.5e6
+FAR_NICE = 19
+WANTED = {"100 Mbit/s": 3.0, "full speed": 15.0}
+MODEL = (
+    "model.hidden_size=256",
+    "model.intermediate_size=704",
+    "model.max_position_embeddings=128",
+    "train.context=128",
+    "train.batch=4",
+)
+"""3.2 million parameters, of which a step takes about 0.1 s."""
+
+Beside = Callable[[float], Awaitable[int]]
+"""Is busy for at least so many seconds; swaps made."""
+
+
+async def train(trainer: TrainerProcess, seconds: float) -> float:
+    """Mean seconds of an inner step of so long a phase, as the trainer counts them."""
+    before = trainer.counters()
+    request = WorkRequest(RoundKey(0, 0), steps=None, until=steady() + seconds, hold=True)
+    await trainer.work(request)
+    after = trainer.counters()
+    return (after.seconds_training - before.seconds_training) / max(1, after.steps - before.steps)
+
+
+def swapping(ends: Pair) -> Beside:
+    async def beside(seconds: float) -> int:
+        until, swaps = steady() + seconds, 0
+        while steady() < until:
+            await ends.swap()
+            swaps += 1
+        return swaps
+
+    return beside
+
+
+def encoding(ends: Pair) -> Beside:
+    async def beside(seconds: float) -> int:
+        await ends.encode(seconds)
+        return 0
+
+    return beside
+
+
+async def phase(trainer: TrainerProcess, beside: Beside | None, seconds: float) -> tuple[float, float]:
+    """Step time, and swaps a second."""
+    if beside is None:
+        return await train(trainer, seconds), 0.0
+    began = steady()
+    step_s, swaps = await asyncio.gather(train(trainer, seconds), beside(seconds))
+    return step_s, swaps / (steady() - began)
+
+
+async def measure(manifest: Manifest, given: Any) -> dict[str, Any]:
+    layout, elements = layout_for(manifest.model, resolve(manifest.sync)), int(given.mb * 1e6 / 4)
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-interference-")))
+        trainer = TrainerProcess(
+            folder, layout, TrainerConfig.of(manifest, "bench", threads=given.threads, device="cpu")
+        )
+        stack.push_async_callback(trainer.stop)
+        await trainer.start(first_params(manifest.model, 0, layout), 0, None)
+        capped = await stack.enter_async_context(pair(given.codec, elements, CAP, far_nice=FAR_NICE))
+        full = await stack.enter_async_context(pair(given.codec, elements, far_nice=FAR_NICE))
+        for ends in (capped, full):
+            await ends.swap()
+        await train(trainer, given.phase_s)
+        kinds = {"100 Mbit/s": swapping(capped), "full speed": swapping(full), "encoding only": encoding(full)}
+        return await by_turns(trainer, kinds, given)
+
+
+async def by_turns(trainer: TrainerProcess, kinds: dict[str, Beside], given: Any) -> dict[str, Any]:
+    quiet, rows = list[float](), {kind: {"more": list[float](), "rate": list[float]()} for kind in kinds}
+    before, _ = await phase(trainer, None, given.phase_s)
+    quiet.append(before)
+    payload = EVERY[given.codec].nbytes(int(given.mb * 1e6 / 4))
+    for _ in range(given.repeats):
+        for kind, beside in kinds.items():
+            step_s, swaps = await phase(trainer, beside, given.phase_s)
+            after, _ = await phase(trainer, None, given.phase_s)
+            rows[kind]["more"].append(100 * (2 * step_s / (before + after) - 1))
+            rows[kind]["rate"].append(swaps * payload / 1e6)
+            quiet.append(after)
+            before = after
+    return {"quiet_step_ms": [1e3 * step_s for step_s in quiet], "beside": rows}
+
+
+def show(found: dict[str, Any]) -> None:
+    quiet = found["quiet_step_ms"]
+    if found["nice"]:
+        print(f"started at nice {found['nice']}: the bulk thread is not below the trainer, so this is no result")
+    print(f"step alone: {statistics.median(quiet):.1f} ms (turns {min(quiet):.1f} to {max(quiet):.1f})")
+    rows = []
+    for kind, row in found["beside"].items():
+        more = row["more"]
+        rate = statistics.median(row["rate"])
+        rows.append([kind, statistics.median(more), min(more), max(more), WANTED.get(kind), rate, len(more)])
+    print(
+        table(["beside the trainer", "step more %", "least", "most", "wanted at most", "MB/s each way", "turns"], rows)
+    )
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--phase-s", type=float, default=4.0)
+    parser.add_argument("--mb", type=float, default=64, help="million bytes of fp32")
+    parser.add_argument("--codec", default="bf16")
+    parser.add_argument("--threads", type=int, default=1, help="of the trainer")
+    given = parser.parse_args()
+    manifest = parse_manifest(derive(default_text(), MODEL).encode())
+    found = {"nice": os.getpriority(os.PRIO_PROCESS, 0), **asyncio.run(measure(manifest, given))}
+    show(found)
+    setting = {"codec": given.codec, "mb": given.mb, "threads": given.threads, "phase_s": given.phase_s}
+    write(given.json, {**setting, "wanted_percent": WANTED, **found})
+
+
+if __name__ == "__main__":
+    main()

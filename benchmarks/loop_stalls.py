@@ -1,0 +1,63 @@
+"""How long does the daemon's event loop stand still during a swap of a large fragment?
+
+    python -m benchmarks.loop_stalls [--mb 256] [--codecs bf16,int8] [--repeats 5] [--json FILE]
+
+Two processes with the daemon's own exchange, bulk thread and transport, over loopback TLS. The loop asks to be woken
+every millisecond; a stall is by how much later it was. By turns with as long without a swap, for what the machine
+itself does to a process that sleeps. Wanted: never more than 20 ms."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from typing import Any
+
+from peer.bench.pair import Found, pair
+from peer.bench.tables import options, percentile, table, write
+
+WANTED_MS = 20.0
+
+
+def row(found: list[Found]) -> dict[str, float]:
+    """Of both ends in all turns, ms; `worst_median`: of the turns' worst, for one that was hit by something else."""
+    worst = [max(max(end["late_ms"]) for end in turn) for turn in found]
+    late = [late for turn in found for end in turn for late in end["late_ms"]]
+    seconds = statistics.median(max(end["seconds"] for end in turn) for turn in found)
+    return {
+        "p50_ms": percentile(late, 0.5),
+        "p99_ms": percentile(late, 0.99),
+        "worst_ms": max(worst),
+        "worst_median_ms": statistics.median(worst),
+        "over_wanted": float(sum(late > WANTED_MS for late in late)),
+        "seconds": seconds,
+    }
+
+
+async def measure(codec: str, elements: int, repeats: int) -> dict[str, dict[str, float]]:
+    """The rows `swap` and `idle`."""
+    swaps, idles = list[Found](), list[Found]()
+    async with pair(codec, elements) as both:
+        await both.swap()
+        for _ in range(repeats):
+            swaps.append(await both.swap())
+            idles.append(await both.idle(max(end["seconds"] for end in swaps[-1])))
+    return {"swap": row(swaps), "idle": row(idles)}
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--mb", type=float, default=256, help="million bytes of fp32")
+    parser.add_argument("--codecs", default="bf16,int8")
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    found: dict[str, Any] = {}
+    for codec in given.codecs.split(","):
+        found[codec] = asyncio.run(measure(codec, int(given.mb * 1e6 / 4), given.repeats))
+    rows = [[f"{codec} {what}", *row.values()] for codec, both in found.items() for what, row in both.items()]
+    heads = ["", "p50 ms", "p99 ms", "worst ms", "median of worst", f"over {WANTED_MS:g} ms", "seconds"]
+    print(f"{given.mb:g} MB of fp32, {given.repeats} turns\n{table(heads, rows)}")
+    write(given.json, {"mb": given.mb, "repeats": given.repeats, "wanted_ms": WANTED_MS, "rows": found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What a measurement was made on and with, and what the system counts for a process."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from peer import __version__
+
+LIBRARIES = ("torch", "numpy", "grpcio", "uvloop", "hivemind", "bitsandbytes", "torchao")
+MIB = 2**20
+
+
+def facts() -> dict[str, Any]:
+    """JSON-able: `machine`, `versions` (of this program, Python and the libraries compared), `commit` (empty outside a
+    checkout; a `+` behind it: with changes that are not committed) and the load of the last minute."""
+    return {"machine": machine(), "versions": versions(), "commit": commit(), "load": round(os.getloadavg()[0], 2)}
+
+
+def machine() -> dict[str, Any]:
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "cores_allowed": allowed,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"peer": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def commit() -> str:
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short", "HEAD").strip()
+        return head + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no").strip() else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(where: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(where), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout  # noqa: S603
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+# -- of one process, on Linux ----------------------------------------------------------------------------------------
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Processor seconds that a process has used so far, its threads' included and its children's not; None where the
+    system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(what: str = "VmRSS") -> float:
+    """MiB of this process in memory; `VmHWM`: the most since `forget_peak`. Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"no {what}: not Linux")
+
+
+def forget_peak() -> None:
+    """Count `VmHWM` anew from now on."""
+    Path("/proc/self/clear_refs").write_text("5")

@@ -1,0 +1,31 @@
+"""Amounts of data as people write them: 500MB, 5GB, 1.5 TB; GiB and the like are powers of 1024; no unit: bytes."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+UNITS = {
+    "": 1,
+    "b": 1,
+    **{unit + "b": 1000**power for power, unit in enumerate("kmgt", 1)},
+    **{unit + "ib": 1024**power for power, unit in enumerate("kmgt", 1)},
+}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s?([a-z]{0,3})", re.ASCII | re.IGNORECASE)
+LARGEST = 10**18
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """Gives whole bytes, above 0."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip()
+        found = _SIZE.fullmatch(text)
+        unit = UNITS.get(found[2].lower()) if found else None
+        nbytes = round(float(found[1]) * unit) if found and unit else 0
+        if not 0 < nbytes <= LARGEST:
+            self.fail(f"{text!r} is no amount of data; write 500MB, 5GB or 1.5TB", param, ctx)
+        return nbytes

@@ -1,0 +1,47 @@
+"""What came of the shards of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from peer.protocol.messages import PeerId
+from peer.protocol.roster import Roster
+from peer.protocol.shards import Shard
+from peer.protocol.vouchers import Voucher, Vouchers
+
+
+@dataclass(slots=True)
+class Given:
+    """One shard's part of a round."""
+
+    payload: bytes | bytearray = b""
+    named: bool = False
+    sent: int = 0
+    received: int = 0
+    why: str = ""
+    """There is no result."""
+    numbers: tuple[int, ...] = ()
+    """Who is named, as indices into the roster's members."""
+    signature: bytes = b""
+    """The owner's."""
+    digest: bytes = b""
+    """What that is about, once it was checked."""
+
+
+def vouchers_of(roster: Roster, shards: Sequence[Shard], given: Sequence[Given]) -> tuple[Vouchers, tuple[PeerId, ...]]:
+    """What the owners put their names to, as far as it checked; and who they are, by shard."""
+    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.digest]
+    shown = tuple(Voucher(shard.index, part.digest, part.signature) for shard, part in both)
+    return Vouchers(roster.name() if shown else b"", shown), tuple(shard.owner for shard in shards)
+
+
+def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Adjacent spans as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,186 @@
+"""Members of a group that are gone for a moment, in virtual time: what it costs the others, and how they come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from peer.daemon.group import Averaged
+from peer.errors import PartnerSilent
+from peer.protocol.messages import RoundKey
+from peer.testing.clock import EPOCH
+from peer.testing.links import Link
+from tests.simulation.test_groups import ELEMENTS, ROUND_S, Member, Party, virtual
+
+SOON_S = 2.0
+"""Within this a round is over in which nobody is waited for."""
+WINDOW_S = 10.0
+
+
+def used_to_each_other(party: Party) -> None:
+    """Whoever leads has seen that the others come together."""
+    for member in party.members:
+        member.group._leading._grace.observe(0.1)
+
+
+def due(round_: int) -> float:
+    return EPOCH + round_ * ROUND_S
+
+
+def others_of(party: Party, member: Member) -> list[Member]:
+    return [other for other in party.members if other is not member]
+
+
+def cut(party: Party, one: Member, others: Sequence[Member]) -> None:
+    for other in others:
+        party.network.cut(one.me, other.me)
+
+
+async def sounded(members: Sequence[Member], round_: int) -> None:
+    """Up to the moment in which the round is due."""
+    async with asyncio.TaskGroup() as sounding:
+        for member in members:
+            sounding.create_task(member.group.sound(RoundKey(round_, 0), due(round_) - WINDOW_S, due(round_)))
+    assert members[0].clock.now() < due(round_)
+
+
+async def seconds_of(party: Party, round_: int, who: Sequence[Member]) -> float:
+    """From the moment in which it is due."""
+    await party.play(round_, who)
+    return who[0].clock.now() - due(round_)
+
+
+@virtual
+async def test_a_leader_that_is_silent_before_the_round_costs_none_of_its_window() -> None:
+    party = Party(5)
+    await party.play(0)
+    used_to_each_other(party)
+    silent = party.leader(1)
+    others = others_of(party, silent)
+    cut(party, silent, others)
+    await sounded(others, 1)
+    assert await seconds_of(party, 1, others) < SOON_S
+    assert all(len(member.got(1).members) == 4 for member in others)
+    silent = party.leader(2)
+    assert silent in others, "for the comparison below another one has to lead"
+    rest = others_of(party, silent)
+    cut(party, silent, rest)
+    assert await seconds_of(party, 2, [member for member in rest if member in others]) > SOON_S, "without being asked"
+
+
+@virtual
+async def test_who_hears_of_nobody_suspects_its_own_link_and_not_the_leaders() -> None:
+    party = Party(5)
+    await party.play(0)
+    away = next(member for member in party.members if member is not party.leader(1))
+    cut(party, away, others_of(party, away))
+    await sounded([away], 1)
+    for other in others_of(party, away):
+        party.network.mend(away.me, other.me)
+    await party.play(1)
+    assert all(len(member.got(1).members) == 5 for member in party.members)
+
+
+@virtual
+async def test_whose_link_to_the_leader_was_bad_for_a_moment_is_in_the_roster_all_the_same() -> None:
+    party = Party(5)
+    await party.play(0)
+    leader = party.leader(1)
+    one = others_of(party, leader)[0]
+    cut(party, one, [leader])
+    await sounded(party.members, 1)
+    party.network.mend(one.me, leader.me)
+    await party.play(1)
+    assert all(len(member.got(1).members) == 5 for member in party.members)
+    assert len(party.digests()) == 1
+
+
+@virtual
+async def test_who_takes_part_later_is_not_waited_for_as_a_leader() -> None:
+    party = Party(5)
+    await party.play(0)
+    used_to_each_other(party)
+    later = party.leader(1)
+    later.group.begins(3)
+    others = others_of(party, later)
+    assert await seconds_of(party, 1, others) < SOON_S
+    assert all(isinstance(member.results[1], Averaged) for member in others)
+
+
+@virtual
+async def test_a_round_that_is_given_up_gives_what_is_there() -> None:
+    """All but the shard of an owner that is cut off when the roster is closed; and in time."""
+    party = Party(5)
+    party.network.link = Link("slow", 20e3, 20e3, 0.02)
+    await party.play(0)
+    gone = next(member for member in party.members if member is not party.leader(1))
+    others = others_of(party, gone)
+
+    async def cut_off() -> None:
+        await asyncio.sleep(due(1) + 0.4 - gone.clock.now())
+        cut(party, gone, others)
+
+    async def exchange(member: Member, number: int) -> Averaged:
+        key, own = RoundKey(1, 0), member.outer.digest(0)
+        await member.clock.sleep(due(1) - member.clock.now())
+        return await member.group.exchange(
+            key, party.gradient(number, 1), own, 100, due(1) - WINDOW_S, due(1) + WINDOW_S, due(1) + 4.0
+        )
+
+    async with asyncio.TaskGroup() as playing:
+        playing.create_task(cut_off())
+        lost = playing.create_task(exchange(gone, party.members.index(gone)))
+        tasks = [playing.create_task(exchange(member, party.members.index(member))) for member in others]
+    assert others[0].clock.now() <= due(1) + 5.0
+    for task in tasks:
+        got = task.result()
+        assert 0 < ELEMENTS - sum(end - start for start, end in got.spans) <= 640, got.spans
+        assert gone.me in got.reason
+    assert lost.result().spans == [], "alone it makes nothing"
+
+
+@virtual
+async def test_who_missed_a_round_knows_and_is_back_before_the_next_whoever_is_silent() -> None:
+    party = Party(5)
+    await party.play(0)
+    away, silent = party.members[0], party.members[4]
+    here = others_of(party, away)
+    await party.play(1, here)
+    assert [member.group.up_to_date(RoundKey(2, 0)) for member in (away, *here)] == [False, True, True, True, True]
+    cut(party, silent, others_of(party, silent))
+    began = away.clock.now()
+    values = await away.group.catch_up(RoundKey(2, 0), None, away.outer.digest(0), settle_s=0.0)
+    assert away.clock.now() - began < 1.5, "who is silent is not waited for"
+    assert values is not None
+    away.outer.put(0, *values)
+    away.group.holds(0, away.outer.digest(0))
+    assert away.group.up_to_date(RoundKey(2, 0))
+    assert len(party.digests()) == 1
+    party.network.heal()
+    party.network._cut.clear()
+    await party.play(2)
+    assert all(len(member.got(2).members) == 5 for member in party.members)
+
+
+@virtual
+async def test_who_lacks_a_shard_is_not_up_to_date_until_it_has_it() -> None:
+    party = Party(3)
+    await party.play(0)
+    one, other = party.members[0], party.members[1]
+    failed = one.transport.group.contribute
+
+    async def lost(*call: object) -> object:
+        raise PartnerSilent("nothing comes")
+
+    one.transport.group.contribute = lost  # type: ignore[method-assign,assignment]
+    await party.play(1)
+    assert one.got(1).spans != [(0, ELEMENTS)]
+    assert not one.group.up_to_date(RoundKey(2, 0))
+    assert other.group.up_to_date(RoundKey(2, 0)) == (other.got(1).spans == [(0, ELEMENTS)])
+    one.transport.group.contribute = failed  # type: ignore[method-assign]
+    values = await one.group.catch_up(RoundKey(2, 0), None, one.outer.digest(0), settle_s=0.0)
+    assert values is not None
+    one.outer.put(0, *values)
+    one.group.holds(0, one.outer.digest(0))
+    assert one.group.up_to_date(RoundKey(2, 0))
+    assert len(party.digests()) == 1

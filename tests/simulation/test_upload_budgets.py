@@ -1,0 +1,67 @@
+"""A peer whose upload budget is used trains alone, is nobody's partner meanwhile, and takes part again afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from peer.observe.events import PartnerFailed, RoundEnded, RoundMissed
+from peer.protocol.messages import Status
+from peer.testing.swarm import SimulatedPeer, SimulatedSwarm
+from tests.simulation.test_volunteers_pause import balanced, between, simulate
+
+USED = "today's upload of 5 GB is used; next exchange after 00:00"
+UNTIL_SEEN_S = 25.0
+"""A round and a little: what was open when the budget ended may still end."""
+
+
+async def used_up_between(swarm: SimulatedSwarm, begin: float, end: float) -> None:
+    peer = swarm.peers[1]
+    await asyncio.sleep(begin)
+    peer.coordinator.why_no_exchange = lambda: USED
+    assert peer.life.view is not None
+    peer.life.view.touch()
+    await asyncio.sleep(end - begin)
+    assert peer.coordinator.live.status is Status.TRAINING
+    assert peer.coordinator.announced is Status.PAUSED
+    peer.coordinator.why_no_exchange = str
+    peer.life.view.touch()
+
+
+def ended(peer: SimulatedPeer, begin: float, end: float) -> list[RoundEnded]:
+    return [event for event in between(peer, begin, end, RoundEnded) if isinstance(event, RoundEnded)]
+
+
+@pytest.mark.parametrize("preset", ["noloco", "streaming-noloco"])
+def test_a_pair_peer_goes_on_alone(preset: str) -> None:
+    swarm = simulate(lambda swarm: used_up_between(swarm, 70, 190), preset)
+    peer, others = swarm.peers[1], [peer for peer in swarm.peers if peer.number != 1]
+    alone = ended(peer, 70 + UNTIL_SEEN_S, 190)
+    assert len(alone) >= 3
+    assert {(event.outcome, event.reason) for event in alone} == {("solo", USED)}
+    assert all(event.steps > 0 for event in alone), "it trains"
+    assert not between(peer, 70 + UNTIL_SEEN_S, 190, RoundMissed)
+    for other in others:
+        met = ended(other, 70 + UNTIL_SEEN_S, 190)
+        assert {event.outcome for event in met} == {"exchanged"}, "four others are two pairs: nobody waits for it"
+        assert all(peer.peer_id not in event.partner for event in met)
+        assert not between(other, 70, 190, PartnerFailed)
+    assert "exchanged" in {event.outcome for event in ended(peer, 190 + UNTIL_SEEN_S, 1000)}
+    balanced(swarm)
+
+
+def test_a_group_goes_on_without_it_and_takes_it_in_again() -> None:
+    swarm = simulate(lambda swarm: used_up_between(swarm, 70, 190), "diloco")
+    peer = swarm.peers[1]
+    assert not ended(peer, 70 + UNTIL_SEEN_S, 190)
+    missed = between(peer, 70 + UNTIL_SEEN_S, 190, RoundMissed)
+    assert {event.reason for event in missed if isinstance(event, RoundMissed)} == {USED}
+    for other in swarm.peers:
+        if other is not peer:
+            met = ended(other, 70 + UNTIL_SEEN_S, 190)
+            assert met
+            assert all(e.outcome == "exchanged" and len(e.partner.split()) == 3 for e in met)
+    again = ended(peer, 190 + UNTIL_SEEN_S, 1000)
+    assert [event.outcome for event in again].count("exchanged") >= 1
+    balanced(swarm)

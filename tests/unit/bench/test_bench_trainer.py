@@ -1,0 +1,78 @@
+"""`peer bench trainer`: a real child process, the tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from peer.bench import trainer as bench
+from peer.cli.bench import command
+from peer.errors import UsageError
+from peer.run.manifest import default_text
+from peer.run.schema import parse_manifest
+from peer.trainer.process import TrainerProcess
+from peer.trainer.seam import Counters, WorkRequest
+
+
+class Warming:
+    """A trainer whose first bursts are slower."""
+
+    pid = 2**22 + 1  # of no process
+
+    def __init__(self, *step_s: float) -> None:
+        self._step_s = itertools.chain(step_s, itertools.repeat(step_s[-1]))
+        self._done, self._seconds = 0, 0.0
+        self.bursts = 0
+
+    def counters(self) -> Counters:
+        return Counters(self._done * 8, self._done, (0,), self._seconds, 0.0)
+
+    async def work(self, request: WorkRequest) -> None:
+        assert request.steps is not None
+        self.bursts += 1
+        self._done += request.steps
+        self._seconds += request.steps * next(self._step_s)
+
+
+def test_nothing_is_measured_before_two_bursts_took_as_long() -> None:
+    fake = Warming(3.0, 2.0, 1.0, 1.01)
+
+    asyncio.run(bench._warm(cast(TrainerProcess, fake)))
+
+    assert fake.bursts == 4
+
+
+def test_a_burst_counts_what_the_trainer_counts() -> None:
+    found = asyncio.run(bench.burst(cast(TrainerProcess, Warming(0.25)), 7))
+
+    assert (found.steps, found.step_s) == (7, 0.25)
+
+
+def test_the_parts_are_all_the_steps() -> None:
+    assert bench._parts(50) == [10] * bench.BURSTS
+    assert sum(bench._parts(13)) == 13
+    assert min(bench._parts(bench.BURSTS)) == 1
+
+
+def test_too_few_steps_are_refused() -> None:
+    with pytest.raises(UsageError, match="--steps 1 "):
+        bench.measure(parse_manifest(default_text().encode()), 1)
+
+
+def test_the_command_tells_the_rates_of_a_real_trainer() -> None:
+    tiny = ["--set", "model.hidden_size=16", "--set", "model.num_hidden_layers=1", "--set", "train.batch=2"]
+    result = CliRunner().invoke(command, ["trainer", "--json", "--steps", "5", *tiny], catch_exceptions=False)
+
+    found: dict[str, Any] = json.loads(result.output)
+    assert found["steps"] == 5
+    assert found["tokens_per_step"] == 2 * 64
+    assert 0 < found["step_s"] <= found["step_s_slowest"]
+    # Time between the steps counts for the rate of tokens, not for a step.
+    assert 0 < found["tokens_per_s"] <= 1.0001 * found["tokens_per_step"] / found["step_s"]
+    assert 0 < found["utilization"] < 1
+    assert found["device"] == "cpu"

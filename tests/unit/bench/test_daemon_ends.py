@@ -1,0 +1,63 @@
+"""The ends with which the daemon's exchange is measured: two in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from peer.bench.daemonend import DaemonEnd, Setting, Ticker
+
+ELEMENTS = 20_000
+
+
+async def met(*commands: dict[str, Any], cap: float = 0.0) -> list[list[dict[str, Any]]]:
+    """What two ends that know each other tell of these commands."""
+    ends = [DaemonEnd(Setting(rank, "bf16", ELEMENTS, cap)) for rank in range(2)]
+    try:
+        records = [await end.open() for end in ends]
+        for end, other in zip(ends, reversed(records), strict=True):
+            end.meet(other)
+        return [list(await asyncio.gather(*(end.obey(command) for end in ends))) for command in commands]
+    finally:
+        for end in ends:
+            await end.close()
+
+
+def test_both_ends_swap_and_tell_what_it_took() -> None:
+    rounds = asyncio.run(met({"do": "swap", "round": 1}, {"do": "swap", "round": 2}))
+
+    assert [len(found) for found in rounds] == [2, 2]
+    for end in rounds[1]:
+        assert 0 < end["seconds"] < 30
+        assert end["peak"] >= end["rss"] - 1
+        assert end["late_ms"]
+        assert min(end["late_ms"]) >= 0
+
+
+def test_a_cap_is_kept() -> None:
+    """40 kB at 100 kB/s take 0.4 s, less what may go at once."""
+    (found,) = asyncio.run(met({"do": "swap", "round": 1}, cap=100_000.0))
+
+    assert min(end["seconds"] for end in found) > 0.25
+
+
+def test_encoding_alone_moves_no_bytes_and_lasts_as_long_as_told() -> None:
+    (found,) = asyncio.run(met({"do": "encode", "seconds": 0.05}))
+
+    assert all(end["seconds"] >= 0.05 for end in found)
+
+
+def test_the_ticker_sees_a_loop_that_stands_still() -> None:
+    async def stand_still() -> list[float]:
+        ticker = Ticker()
+        async with ticker.running():
+            await asyncio.sleep(0.005)
+            until = time.perf_counter() + 0.05
+            while time.perf_counter() < until:
+                pass
+        return ticker.late
+
+    assert max(asyncio.run(stand_still())) == pytest.approx(0.05, abs=0.03)

@@ -1,0 +1,112 @@
+"""A newcomer's first questions go to several peers at once: one that is gone does not hold it up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from peer.daemon import starting
+from peer.daemon.clock import WallClock
+from peer.daemon.joining import obtain_manifest
+from peer.daemon.node import Node
+from peer.daemon.starting import round_clock
+from peer.errors import ExchangeError, JoinRefused, PartnerLost, PartnerRefused
+from peer.identity import Identity
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.run.home import RunFolder
+from peer.run.manifest import SignedManifest, default_text, parse_manifest, sign_text
+
+SILENT, GONE = "silent", "gone"
+
+
+def record(name: str, run_start: float = 0.0) -> PeerRecord:
+    return PeerRecord(PeerId(name), RunId(bytes(32)), (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 9e9, run_start)
+
+
+class Others:
+    """Directory and transport: peers that are silent for ever, gone, refuse, or answer."""
+
+    def __init__(self, signed: SignedManifest, answers: dict[str, Any]) -> None:
+        self.signed, self.answers, self.asked, self.left = signed, answers, list[str](), list[str]()
+
+    async def peers(self) -> list[PeerRecord]:
+        return [record(name, run_start=float(len(name))) for name in self.answers]
+
+    def contact(self) -> Any:
+        return SimpleNamespace(reasons={}, clock_offset_s=None)
+
+    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
+        return await self._answer(to, (self.signed.raw, self.signed.signature))
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Any:
+        return await self._answer(to, SimpleNamespace(clock_offset_s=3.0))
+
+    async def _answer(self, to: PeerRecord, answer: Any) -> Any:
+        self.asked.append(to.peer_id)
+        try:
+            match self.answers[to.peer_id]:
+                case "silent":
+                    await asyncio.Event().wait()
+                case "gone":
+                    raise PartnerLost("gone")
+                case ExchangeError() as error:
+                    raise error
+            return answer if self.answers[to.peer_id] is None else self.answers[to.peer_id]
+        finally:
+            self.left.append(to.peer_id)
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> SignedManifest:
+    return sign_text(default_text(), Identity.generate(), tmp_path / "run.toml")
+
+
+def manifest_of(signed: SignedManifest, others: Others) -> SignedManifest:
+    async def ask() -> SignedManifest:
+        async with asyncio.timeout(5):
+            given: Any = others
+            return await obtain_manifest(signed.run_id, given, given, WallClock(), lambda line: None, 3.0)
+
+    return asyncio.run(ask())
+
+
+def test_the_first_answer_is_taken_and_no_question_is_left_behind(signed: SignedManifest) -> None:
+    others = Others(signed, {"a": SILENT, "b": GONE, "c": None})
+    assert manifest_of(signed, others).run_id == signed.run_id
+    assert sorted(others.left) == sorted(others.asked) == ["a", "b", "c"]
+
+
+def test_more_are_asked_when_the_first_four_have_nothing_of_use(signed: SignedManifest, tmp_path: Path) -> None:
+    foreign = sign_text(default_text(), Identity.generate(), tmp_path / "foreign.toml")
+    forged = (signed.raw, bytes(64))
+    answers = {"a": GONE, "b": GONE, "c": (foreign.raw, foreign.signature), "d": forged, "e": None}
+    others = Others(signed, answers)
+    assert manifest_of(signed, others).signature == signed.signature
+    assert len(others.asked) == 5
+
+
+def test_it_is_refused_only_when_everybody_refuses(signed: SignedManifest) -> None:
+    no = PartnerRefused("banned", "you are banned")
+    with pytest.raises(JoinRefused, match="you are banned"):
+        manifest_of(signed, Others(signed, dict.fromkeys("abcde", no)))
+    assert manifest_of(signed, Others(signed, {"a": no, "b": no, "c": None})).run_id == signed.run_id
+
+
+def test_the_clock_does_not_wait_for_a_silent_peer_when_another_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signed: SignedManifest
+) -> None:
+    monkeypatch.setattr(starting, "GREETED_S", 0.01)
+    others, clock = Others(signed, {"a": SILENT, "bbb": None, "c": GONE}), WallClock()
+    node: Any = SimpleNamespace(clock=clock, transport=others, directory=others, folder=RunFolder(tmp_path))
+
+    async def main() -> float:
+        async with asyncio.timeout(3):  # the silent one would be waited for longer
+            return (await round_clock(cast(Node, node), parse_manifest(default_text().encode()))).start
+
+    assert asyncio.run(main()) in (1.0, 3.0), "of one who said when the run began"
+    assert clock.correction == 3.0
+    assert sorted(others.left) == ["a", "bbb", "c"]

@@ -1,0 +1,51 @@
+"""Who is suspected is asked about at once; while nobody is, nothing is done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import cast
+
+from peer.daemon.interfaces import Transport
+from peer.daemon.watch import Watch
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Vouched
+from peer.testing.clock import nap, run_virtual
+
+ABOUT, BY = PeerId("about"), PeerId("by")
+
+
+def record(peer: PeerId) -> PeerRecord:
+    return PeerRecord(peer, RunId(bytes(32)), ("memory:1",), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 1e9)
+
+
+class Asked:
+    """Answers that it reaches everybody."""
+
+    def __init__(self) -> None:
+        self.at: list[tuple[float, PeerId, PeerId]] = []
+
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        self.at.append((asyncio.get_running_loop().time(), by.peer_id, about))
+        return Vouched(True, "it answers")
+
+
+def test_nothing_is_looked_at_before_somebody_is_suspected_and_then_at_once() -> None:
+    async def main() -> None:
+        loop, asked, looks = asyncio.get_running_loop(), Asked(), list[float]()
+        watch = Watch(loop.time)
+
+        def peers() -> dict[PeerId, PeerRecord]:
+            looks.append(loop.time())
+            return {ABOUT: record(ABOUT), BY: record(BY)}
+
+        task = asyncio.create_task(watch.run(cast(Transport, asked), peers, random.Random(0), nap))
+        for at in (100.0, 200.0):
+            await nap(at - loop.time())
+            watch.failed(ABOUT, "it did not answer", 0.0)
+            await nap(50.0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert asked.at == [(100.0, BY, ABOUT), (200.0, BY, ABOUT)]
+        assert looks == [100.0, 200.0]
+
+    run_virtual(main())

@@ -1,0 +1,129 @@
+"""Two real transports, one of which may send no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from blake3 import blake3
+
+from peer.daemon.clock import WallClock
+from peer.daemon.donor import Donor
+from peer.errors import PartnerLost, PartnerRefused
+from peer.identity import Identity
+from peer.net.stream import Budget
+from peer.net.transport import GrpcTransport
+from peer.protocol.messages import (
+    Answer,
+    PeerId,
+    PeerRecord,
+    Piece,
+    RoundKey,
+    RunId,
+    StateIndex,
+    Status,
+    SwapReport,
+    Verdict,
+)
+from peer.protocol.payload import BufferSink, BytesSource
+
+RUN = RunId(b"B" * 32)
+TIMEOUT = 10.0
+STATE = b"s" * 1000
+INDEX = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(STATE), blake3(STATE).digest()),))
+USED = "today's upload of 5 GB is used"
+
+
+class Willing(Donor):
+    """Swaps with everybody, and has a state."""
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return Answer(Verdict.LOCKED)
+
+    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex:
+        return INDEX
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview:
+        return memoryview(STATE)
+
+
+class Used(Budget):
+    """Holds nothing more. `told`: whether joiners hear of it before they ask for a piece."""
+
+    def __init__(self, *, told: bool = True) -> None:
+        self._told = told
+
+    def why_not_give(self) -> str:
+        return USED if self._told else ""
+
+    @contextlib.contextmanager
+    def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
+        raise PartnerRefused("budget", USED)
+        yield
+
+
+@contextlib.asynccontextmanager
+async def two() -> AsyncIterator[list[tuple[GrpcTransport, PeerRecord]]]:
+    now, ends = WallClock().now, list[tuple[GrpcTransport, PeerRecord]]()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            identity = Identity.generate()
+            end = GrpcTransport(identity, RUN, Willing(), now)
+            end.set_layout(b"L" * 32, 10**6)
+            stack.push_async_callback(end.close)
+            where = (f"127.0.0.1:{await end.start('127.0.0.1', 0)}",)
+            me = PeerId(identity.peer_id)
+            ends.append((end, PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now(), now() + 60)))
+        async with asyncio.timeout(30):
+            yield ends
+
+
+def test_no_state_is_given_and_the_joiner_hears_why() -> None:
+    async def main() -> None:
+        async with two() as ((donor, record), (joiner, _)):
+            assert await joiner.fetch_piece(record, INDEX, 0, TIMEOUT) == STATE
+            donor.keep_to(Used())
+            with pytest.raises(PartnerRefused, match="5 GB is used; ask another peer"):
+                await joiner.describe_state(record, TIMEOUT)
+            with pytest.raises(PartnerRefused, match="5 GB is used; ask another peer"):
+                await joiner.fetch_piece(record, INDEX, 0, TIMEOUT)
+
+    asyncio.run(main())
+
+
+def test_a_budget_that_ends_between_question_and_piece_is_a_refusal_too() -> None:
+    async def main() -> None:
+        async with two() as ((donor, record), (joiner, _)):
+            donor.keep_to(Used(told=False))
+            with pytest.raises(PartnerRefused, match="5 GB is used") as refused:
+                await joiner.fetch_piece(record, INDEX, 0, TIMEOUT)
+            assert refused.value.code == "budget"
+            assert donor.bytes_sent == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("dials", [0, 1])
+def test_a_swap_that_does_not_fit_sends_nothing_and_hangs_nobody(dials: int) -> None:
+    async def main() -> None:
+        async with two() as ends:
+            poor, rich = ends
+            poor[0].keep_to(Used())
+            both = await asyncio.gather(
+                *(_swap(end, other, dial=number == dials) for number, (end, other) in enumerate((ends, ends[::-1]))),
+                return_exceptions=True,
+            )
+            assert poor[0].bytes_sent == 0
+            assert rich[0].bytes_sent > 0
+            assert isinstance(both[1], PartnerLost)
+            assert isinstance(both[0], PartnerLost) or (isinstance(both[0], SwapReport) and not both[0].sent_all)
+
+    async def _swap(
+        own: tuple[GrpcTransport, PeerRecord], other: tuple[GrpcTransport, PeerRecord], *, dial: bool
+    ) -> SwapReport:
+        source, sink = BytesSource(bytes(1000)), BufferSink(1000)
+        return await own[0].swap(other[1], RoundKey(1, 0), source, sink, TIMEOUT, dial)
+
+    asyncio.run(main())
