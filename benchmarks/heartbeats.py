@@ -1,7 +1,7 @@
 """Does control traffic get through while bulk fills the line? Two peers exchange payloads without a pause over a line
 of 1 Mbit/s each way, and ask each other every second whether they still hold the round, as partners of an exchange do.
 
-    python -m benchmarks.heartbeats [--minutes 10] [--rate 125000] [--buffer 0.2] [--json FILE]
+    python -m benchmarks.heartbeats [--minutes 10] [--rate 125000] [--delay 0.015] [--buffer 0.2] [--json FILE]
 
 Prints the time of these calls, and how often one was not answered in the time that the daemon allows it: then a live
 peer would have been taken for dead. Twice at the same time, each over a line of its own: without a cap, so that the
@@ -34,6 +34,7 @@ from peer.protocol.roundtrips import MOST_S
 
 RUN = RunId(b"heartbeats".ljust(32, b"."))
 DELAY_S = 0.015
+"""One way."""
 EVERY_S = 1.0
 PAYLOAD_S = 20.0
 """One payload takes about so long."""
@@ -114,19 +115,18 @@ async def swaps(one: Home, other: Home, to_other: PeerRecord, nbytes: int, seen:
             seen.swaps += 1
 
 
-async def measure(rate: float, cap: float | None, minutes: float) -> Seen:
+async def measure(line: homelink.Line, cap: float | None, minutes: float) -> Seen:
     seen, until = Seen(), time.monotonic() + 60 * minutes
     async with contextlib.AsyncExitStack() as stack:
         homes = [await home(cap), await home(cap)]
         for one in homes:
             stack.push_async_callback(one.transport.close)
-        line = homelink.Line(rate, DELAY_S)
         there, back = homelink.Link(line), homelink.Link(line)
         seconds = await stack.enter_async_context(homelink.relay(homes[1].record.endpoints[0], there, back))
         firsts = await stack.enter_async_context(homelink.relay(homes[0].record.endpoints[0], back, there))
         to_second = replace(homes[1].record, endpoints=(seconds,))
         to_first = replace(homes[0].record, endpoints=(firsts,))
-        bulk = asyncio.create_task(swaps(homes[0], homes[1], to_second, int(rate * PAYLOAD_S), seen, until))
+        bulk = asyncio.create_task(swaps(homes[0], homes[1], to_second, int(line.rate * PAYLOAD_S), seen, until))
         async with asyncio.TaskGroup() as group:
             group.create_task(pings(homes[0], to_second, seen, until))
             group.create_task(pings(homes[1], to_first, seen, until))
@@ -152,12 +152,14 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=125_000.0, help="of the line, bytes per second each way")
+    parser.add_argument("--delay", type=float, default=DELAY_S, help="of the line, seconds one way")
     parser.add_argument("--buffer", type=float, default=homelink.BUFFER_S, help="seconds that a router holds")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     homelink.BUFFER_S = given.buffer
     caps = {"no cap": None, "cap": given.rate / FRAMING}
-    found = await asyncio.gather(*(measure(given.rate, cap, given.minutes) for cap in caps.values()))
+    line = homelink.Line(given.rate, given.delay)
+    found = await asyncio.gather(*(measure(line, cap, given.minutes) for cap in caps.values()))
     rows = dict(zip(caps, found, strict=True))
     print(f"{given.rate * 8e-6:g} Mbit/s each way, a buffer of {given.buffer:g} s, {given.minutes:g} minutes; ms")
     print(f"{'':<8}{'pings':>7}{'median':>9}{'99 %':>9}{'worst':>9}{'dead':>7}{'swaps':>7}{'failed':>8}{'used':>7}")

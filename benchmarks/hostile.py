@@ -3,7 +3,7 @@ caller does everything it should not to the first peer (B): wrong checksums, sha
 infinity, absurd norms, empty streams, garbage, half a payload, silence, forged and replayed records, replayed proofs
 and tokens, a foreign run, idle connections and streams, floods of calls and large messages.
 
-    python benchmarks/hostile.py [--seconds 30] [--turns 2] [--speed 0.5] [--pin] [--one]
+    python benchmarks/hostile.py [--seconds 30] [--turns 2] [--speed 0.5] [--pin 2] [--one]
 
 Prints for the victim: growth of its resident memory, its trainer's tokens per second in B over A, when its rounds ended
 against their deadlines, and which refusals it journaled. Attacker and victim share the machine: a slower trainer may
@@ -292,11 +292,11 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def pin(pid: int, core: int) -> None:
+def pin(pid: int, cores: set[int]) -> None:
     """A process, what it started and what they will start."""
     for one in family(pid):
         for task in Path(f"/proc/{one}/task").iterdir():
-            os.sched_setaffinity(int(task.name), {core})
+            os.sched_setaffinity(int(task.name), cores)
 
 
 def who_worked(pid: int) -> Counter[str]:
@@ -376,7 +376,7 @@ async def ready(daemon: Daemon) -> dict[str, Any]:
     raise SystemExit(f"{daemon.name} did not begin to exchange:\n{daemon.last_words()}")
 
 
-async def measure(folder: Path, seconds: float, turns: int, speed: float, pinned: bool, one: bool) -> dict[str, Any]:
+async def measure(folder: Path, seconds: float, turns: int, speed: float, own_cores: int, one: bool) -> dict[str, Any]:
     operator = load_or_create(folder / "operator.key")
     signed = write_new(folder / "run.toml", operator, SETTINGS)
     layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
@@ -395,8 +395,8 @@ async def measure(folder: Path, seconds: float, turns: int, speed: float, pinned
             victim,
         )
         played, locked = list[Turn](), Counter[str]()
-        if pinned:
-            pin_apart(victim)
+        if own_cores:
+            pin_apart(victim, own_cores)
         liars = dict(zip(LIES, keys_below(target.peer, len(LIES)), strict=True))
         target.only = next(iter(liars.values())) if one else None
         for number in range(2 * turns):
@@ -412,12 +412,12 @@ async def measure(folder: Path, seconds: float, turns: int, speed: float, pinned
                 await daemon.stop(15.0)
 
 
-def pin_apart(victim: Daemon) -> None:
-    """The victim on the first core, everybody else, whom we started, and we on the last."""
+def pin_apart(victim: Daemon, own: int) -> None:
+    """The victim on the first `own` cores, everybody else, whom we started, and we on the last."""
     cores = sorted(os.sched_getaffinity(0))
     assert victim.process is not None
-    pin(os.getpid(), cores[-1])
-    pin(victim.process.pid, cores[0])
+    pin(os.getpid(), {cores[-1]})
+    pin(victim.process.pid, set(cores[:own]))
 
 
 def read_journal(daemon: Daemon) -> list[tuple[Event, float]]:
@@ -474,7 +474,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="Of one turn.")
     parser.add_argument("--turns", type=int, default=2, help="Pairs of A and B.")
     parser.add_argument("--speed", type=float, default=0.5, help="Of the victim's trainer.")
-    parser.add_argument("--pin", action="store_true", help="The victim alone on one core, everybody else on another.")
+    parser.add_argument("--pin", type=int, default=0, help="The victim on so many cores, all else on the last one.")
     parser.add_argument("--one", action="store_true", help="One hostile key in all, instead of eleven and fresh ones.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peer-hostile-") as name:
