@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from peer.daemon.interfaces import Clock, Handler
-from peer.daemon.pace import MeasuredSource
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.net.vouching import DIAL_S
 from peer.protocol.diagnosis import believed
@@ -38,6 +37,7 @@ from peer.protocol.messages import (
 from peer.testing.clock import Gate, nap
 from peer.testing.flows import Flows, milestones
 from peer.testing.groupnetwork import MemoryGroup
+from peer.testing.lasting import Lasting
 from peer.testing.links import PROFILES, Link, message_s, wire_bytes
 
 T = TypeVar("T")
@@ -273,7 +273,7 @@ class MemoryTransport:
         dial: bool,
         told: Told | None = None,
     ) -> SwapReport:
-        lasting = _Lasting(source)
+        lasting = Lasting(source)
         try:
             swap = self._swap(partner.peer_id, key, lasting, sink, dial, told)
             return await _bounded(swap, timeout_s, partner.peer_id)
@@ -282,7 +282,7 @@ class MemoryTransport:
             self._network.part(self._me, partner.peer_id, key)
 
     async def _swap(
-        self, partner: PeerId, key: RoundKey, lasting: _Lasting, sink: Sink, dial: bool, told: Told | None
+        self, partner: PeerId, key: RoundKey, lasting: Lasting, sink: Sink, dial: bool, told: Told | None
     ) -> SwapReport:
         if dial:
             host = await self._network.reach(self._me, partner)
@@ -346,40 +346,6 @@ class MemoryTransport:
         named = index.pieces[piece].nbytes
         more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
-
-
-class _Lasting:
-    """What a side sends, for a receiver that is still reading when the sender has left and its params move on. (Over
-    gRPC the sender stays, or the receiver notices that it left.)"""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._read = 0
-        self.nbytes, self.grain = source.nbytes, source.grain
-
-    def read(self, offset: int, size: int) -> bytes:
-        self._read = max(self._read, offset + size)
-        return self._source.read(offset, size)
-
-    def keep(self) -> None:
-        """The sender leaves: what nobody has read yet lasts."""
-        if self._read == self.nbytes:
-            return
-        unmeasured = self._source.source if isinstance(self._source, MeasuredSource) else self._source
-        rest = unmeasured.read(self._read, self.nbytes - self._read)
-        self._source = _Rest(rest, self._read)
-
-
-class _Rest:
-    """The end of a payload."""
-
-    def __init__(self, data: bytes, begins: int) -> None:
-        self._data = data
-        self._begins = begins
-        self.nbytes, self.grain = begins + len(data), 1
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self._data[offset - self._begins :][:size]
 
 
 def _into(sink: Sink, source: Source) -> Callable[[int], None]:

@@ -172,6 +172,7 @@ def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caugh
 
     monkeypatch.setattr(Group, "_averaged", averaged)
     assert broken("diloco", listen) == []
+    # Of the last round alone: who is back from a fault earlier also takes over what it missed, and says so.
     last = [event for event in told if event.round == ROUNDS]
     assert [(e.fragment, e.bytes) for e in last] == [(0, 8 * ELEMENTS["group"])]
     assert last[0].peer.startswith("sim-")

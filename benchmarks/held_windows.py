@@ -1,0 +1,134 @@
+"""How far does a server's memory grow when callers send all they can and nobody reads it? A server in a process of its
+own, whose swaps wait for their turn; twenty keys with eight swaps each, and 64 Hellos that begin with a message too
+long to be one: as many calls as one address gets.
+
+    python -m benchmarks.held_windows [--seconds 20]
+
+Prints the growth of the server's resident memory at its peak. Wanted: at most 64 MiB."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from benchmarks.caps import Agreeable
+from peer.daemon.clock import WallClock
+from peer.identity import Identity
+from peer.net.channels import AHEAD
+from peer.net.transport import GrpcTransport
+from peer.protocol.frames import MAX_CHUNK, Kind, pack
+from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
+from peer.testing.hostile import HostileCaller, Refused
+from peer.v1 import exchange_pb2 as pb
+
+RUN, LAYOUT = RunId(b"windows".ljust(32, b".")), b"L" * 32
+KEYS, SWAPS, CONNECTIONS, HELLOS = 20, 8, 4, 16
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""So a call ends that the server has had enough of."""
+
+
+class Parks(Agreeable):
+    """Whoever wants to swap is told to come later, and its call is held."""
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return Answer(Verdict.LATER)
+
+
+async def serve() -> None:
+    """Until standard input ends."""
+    identity = Identity.generate()
+    transport = GrpcTransport(identity, RUN, Parks(), WallClock().now)
+    transport.set_layout(LAYOUT, 2**30)
+    print(identity.peer_id, await transport.start("127.0.0.1", 0), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await transport.close()
+
+
+def rss_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def stuff(call: Any, first: bytes, rest: bytes) -> None:
+    """As much as it takes."""
+    with contextlib.suppress(BROKEN):
+        await call.write(first)
+        while True:
+            await call.write(rest)
+
+
+def dials(server: PeerId) -> Identity:
+    """A key with the smaller id."""
+    while (identity := Identity.generate()).peer_id >= server:
+        pass
+    return identity
+
+
+async def flood(endpoint: str, server: PeerId, callers: contextlib.AsyncExitStack, group: asyncio.TaskGroup) -> int:
+    """Open all calls; how many there are."""
+    calls = 0
+    for _ in range(KEYS):
+        caller = await callers.enter_async_context(HostileCaller(endpoint, server, RUN, dials(server)))
+        with contextlib.suppress(Refused):
+            token = await caller.hello(layout_digest=LAYOUT)
+            for number in range(SWAPS):
+                body = pb.SwapOpen(round=number, codec="fp32", nbytes=2**28).SerializeToString()
+                group.create_task(stuff(caller.open("Swap", token), pack(Kind.OPEN, 0, body), b"x" * 2**15))
+                calls += 1
+    for _ in range(CONNECTIONS):
+        caller = await callers.enter_async_context(HostileCaller(endpoint, server, RUN))
+        for _ in range(HELLOS):
+            call = caller.channel.stream_stream("/peer.v1.Exchange/Hello")(timeout=30)
+            group.create_task(stuff(call, b"y" * (MAX_CHUNK - 100), b"y" * (MAX_CHUNK - 100)))
+            calls += 1
+    return calls
+
+
+async def peak_mib(pid: int, seconds: float) -> float:
+    peak, end = 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        peak = max(peak, rss_mib(pid))
+        await asyncio.sleep(0.05)
+    return peak
+
+
+async def measure(seconds: float) -> None:
+    pipe = asyncio.subprocess.PIPE
+    command = (sys.executable, "-m", "benchmarks.held_windows", "--serve")
+    server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert server.stdout is not None
+    assert server.stdin is not None
+    try:
+        peer, port = (await server.stdout.readline()).decode().split()
+        before = rss_mib(server.pid)
+        peak = asyncio.create_task(peak_mib(server.pid, seconds))
+        async with contextlib.AsyncExitStack() as callers:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                    calls = await flood(f"127.0.0.1:{port}", PeerId(peer), callers, group)
+                    await asyncio.sleep(seconds)
+        grown = await peak - before
+        sizes = f"windows of {AHEAD >> 10} KiB, chunks of {MAX_CHUNK >> 10} KiB"
+        print(f"{calls} calls, {sizes}: {grown:.1f} MiB above {before:.0f}")
+    finally:
+        server.stdin.close()
+        await server.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    asyncio.run(serve() if given.serve else measure(given.seconds))
+
+
+if __name__ == "__main__":
+    main()
