@@ -87,8 +87,9 @@ class Named:
     def __init__(self, donors: list[dict[str, Any]]) -> None:
         self._donors = donors
 
-    async def peers(self) -> list[PeerRecord]:
-        return [self._record(PeerId(donor["peer_id"]), donor["port"]) for donor in self._donors]
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        records = [self._record(PeerId(donor["peer_id"]), donor["port"]) for donor in self._donors]
+        return {record.peer_id: record for record in records}
 
     @staticmethod
     def _record(peer: PeerId, port: int) -> PeerRecord:

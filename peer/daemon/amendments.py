@@ -4,7 +4,7 @@ A new one reaches everybody in a few hops even when the operator's node is seen 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from peer.daemon.interfaces import Clock, Transport
@@ -112,12 +112,12 @@ class Amendments:
         transport: Transport,
         clock: Clock,
         rng: random.Random,
-        peers: Callable[[], Awaitable[list[PeerRecord]]],
+        peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]],
         every_s: float = ASK_EVERY_S,
     ) -> None:
         """Ask for ever: now the operator's node, now anybody. The owner cancels."""
         while True:
-            if (record := _whom(await peers(), rng)) is not None:
+            if (record := _whom(list((await peers()).values()), rng)) is not None:
                 await self.ask(transport, record)
             await clock.sleep(every_s * rng.uniform(0.8, 1.2))
 

@@ -188,7 +188,7 @@ class RunStart:
         """Look once; True when the start is known."""
         if not self.value:
             records = await self._node.directory.peers()
-            if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
+            if sum(record.status is Status.TRAINING for record in records.values()) >= self._min_peers:
                 self.value = self._node.clock.now() + START_DELAY_S
                 write_whole(self._kept, repr(self.value).encode())
         return bool(self.value)
@@ -202,7 +202,7 @@ async def _announce(node: Node, run_start: RunStart, run_round: RunRound) -> Non
         if await run_start.settle() and not known:
             announced = 0.0
         if time.monotonic() - learnt >= LEARN_EVERY_S:
-            run_round.learn(await node.directory.peers())
+            run_round.learn((await node.directory.peers()).values())
             learnt = time.monotonic()
         if time.monotonic() - announced >= RECORD_TTL_S / 3:
             await node.directory.announce(_record(node, run_start.value, run_round.value))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from peer.daemon.interfaces import Transport
@@ -65,12 +65,12 @@ class Offers:
         return "; ".join(some[:3]) or "no peer with a complete state is in the directory yet"
 
 
-def live_round(records: Sequence[PeerRecord]) -> int | None:
+def live_round(records: Iterable[PeerRecord]) -> int | None:
     """The round that the run is in: the lower median of those who train or have finished. None: nobody is known to."""
     return lower_median(r.round for r in records if r.status in (Status.TRAINING, Status.FINISHED))
 
 
-def candidates(records: Sequence[PeerRecord], rates: Rates, rng: random.Random) -> list[PeerRecord]:
+def candidates(records: Collection[PeerRecord], rates: Rates, rng: random.Random) -> list[PeerRecord]:
     """Those with a complete state, the best first: dialable, training, fast as far as was measured."""
     shuffled = rng.sample(list(records), len(records))
     able = [record for record in shuffled if record.status in COMPLETE]

@@ -75,8 +75,9 @@ class Directory(Protocol):
     async def withdraw(self) -> None:
         """Publish a record of status LEAVING that expires at once, best effort within a second."""
 
-    async def peers(self) -> list[PeerRecord]:
-        """The live records of this run but our own: signature, run id and expiry checked, latest per peer."""
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        """The live records of this run but our own: signature, run id and expiry checked, latest per peer. Not
+        changed afterwards."""
 
     def contact(self) -> Contact:
         """How the addresses given at the start are answered, and how far our clock is from the others'."""
@@ -129,8 +130,9 @@ class Transport(Protocol):
     ) -> SwapReport:
         """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
         `peer.protocol.pairing.initiates`. Returns when `sink` holds the partner's complete verified payload, whatever
-        became of ours. Raises when it does not: `sink` is then to be thrown away. `told`: what the partner is told of
-        us; the report holds what it told."""
+        became of ours. Raises when it does not: `sink` is then to be thrown away. Neither source nor sink is touched
+        after that: what they lie in is used again. `told`: what the partner is told of us; the report holds what it
+        told."""
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         """Ask a peer to dial us, at these endpoints and where it sees us calling from."""

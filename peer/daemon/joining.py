@@ -70,7 +70,7 @@ async def obtain_manifest(
     said = problem = ""
     progress("reaching the run", 0, wait_s, "s")
     while asyncio.get_running_loop().time() < deadline:
-        records = await directory.peers()
+        records = list((await directory.peers()).values())
         failed = dict[PeerId, BaseException]()
         for at in range(0, len(records), ASKED_AT_ONCE):
             signed = await _first_manifest(run_id, records[at : at + ASKED_AT_ONCE], transport, failed)
@@ -195,7 +195,7 @@ class _Joining:
     async def why_fetch(self, own: Own) -> str:
         """Why the own checkpoint is too old to go on from; empty: it is not, or there is nobody to fetch from."""
         until = self._now() + SETTLE_S
-        while not (records := await self._directory.peers()) and self._now() < until:
+        while not (records := (await self._directory.peers()).values()) and self._now() < until:
             await self._clock.sleep(RETRY_S / 2)
         why, own.state = why_fetch(own, live_round(records))
         if not why:
@@ -229,7 +229,7 @@ class _Joining:
         return self._first_state(self._clock.now() - began, own)
 
     async def _offers(self) -> Offers:
-        records = await self._directory.peers()
+        records = (await self._directory.peers()).values()
         now, wrong = self._now(), self._outcome.wrong
         free = [r for r in records if r.peer_id not in wrong and self._left_at.get(r.peer_id, 0.0) <= now]
         return await self._asking.ask(candidates(free, self._rates, self._rng), live_round(records) or 0, self._wanted)

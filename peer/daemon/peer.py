@@ -54,7 +54,7 @@ from peer.observe import events
 from peer.observe.journal import Journal
 from peer.observe.tally import Tally
 from peer.protocol.layout import Layout
-from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, Status
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerId, PeerRecord, Status
 from peer.protocol.ruling import Ruling
 from peer.run.home import Home
 from peer.run.layouts import layout_for
@@ -387,7 +387,7 @@ class PeerDaemon:
         return founded_on(state.outer.params, state.round, amendments.ruling(MAX_ROUND))
 
     async def _fetch_founded(self, digest: bytes, states: FoundedStates) -> torch.Tensor | None:
-        return await states.fetch(digest, await self._known())
+        return await states.fetch(digest, list((await self._known()).values()))
 
     def _ruling(self) -> Ruling:
         held = self._node.donor.amendments
@@ -426,7 +426,7 @@ class PeerDaemon:
     def _directory_changed(self, peers: int, reason: str) -> None:
         self._journal.append(events.DirectoryChanged(peers=peers, reason=reason))
 
-    async def _known(self) -> list[PeerRecord]:
+    async def _known(self) -> dict[PeerId, PeerRecord]:
         return await (self._view.known() if self._view is not None else self._node.directory.peers())
 
     def _reachability_changed(self, reachable: bool, why: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from peer.daemon.interfaces import Clock, Transport
 from peer.errors import ExchangeError, PartnerLost
 from peer.protocol.messages import PeerId, PeerRecord
-from peer.protocol.reachability import Reachability
+from peer.protocol.reachability import MAX_VOICES, Reachability
 from peer.protocol.roundtrips import RoundTrips
 
 PROBING_S = 6.5
@@ -45,7 +45,7 @@ class Reach:
         """Until somebody has tried we hope so."""
         return self.state.reachable() is not False
 
-    async def ask(self, peers: list[PeerRecord]) -> None:
+    async def ask(self, peers: Iterable[PeerRecord]) -> None:
         """Ask one of these peers, if it is time to. A peer that cannot be asked says nothing about us."""
         now, ours = self._clock.now(), self._endpoints()
         if ours != self._asked_about:
@@ -53,16 +53,16 @@ class Reach:
             self._asked_about = ours
         if not self.state.due(now):
             return
-        able = {record.peer_id: record for record in peers if record.reachable and record.endpoints}
+        able = [record for record in peers if record.reachable and record.endpoints]
         if not able:
             return
         before = self.state.reachable()
         self.state.asked(now)
-        shuffled = self._rng.sample(sorted(able), len(able))
-        by: PeerId = self.state.unasked(shuffled)[0]
-        timeout_s = PROBING_S + self._trips.timeout(by)
+        drawn = self._rng.sample(able, min(MAX_VOICES + 1, len(able)))
+        asked = next((record for record in drawn if not self.state.has_word_of(record.peer_id)), drawn[0])
+        by, timeout_s = asked.peer_id, PROBING_S + self._trips.timeout(asked.peer_id)
         try:
-            probed = await self._transport.probe(able[by], ours, timeout_s)
+            probed = await self._transport.probe(asked, ours, timeout_s)
         except PartnerLost:
             self._trips.gave_up(by, self._trips.timeout(by))
             return
@@ -74,9 +74,9 @@ class Reach:
             self.changed(after, self.state.why())
 
     async def run(
-        self, peers: Callable[[], Awaitable[list[PeerRecord]]], settled_tick_s: float = SETTLED_TICK_S
+        self, peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]], settled_tick_s: float = SETTLED_TICK_S
     ) -> None:
         """For ever; the owner cancels."""
         while True:
-            await self.ask(await peers())
+            await self.ask((await peers()).values())
             await self._clock.sleep(settled_tick_s if self.state.settled() else TICK_S)

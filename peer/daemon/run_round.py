@@ -3,7 +3,7 @@ for the current one when it is the only node that a newcomer meets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from peer.daemon.donors import FIRST_ROUNDS, live_round
@@ -25,7 +25,7 @@ class RunRound:
         except (OSError, ValueError):
             return 0
 
-    def learn(self, records: Sequence[PeerRecord]) -> None:
+    def learn(self, records: Iterable[PeerRecord]) -> None:
         """Those in the directory now. Raises HomeUnusable when it cannot be kept."""
         seen = min(live_round(records) or 0, MAX_ROUND)
         if seen > self.value:

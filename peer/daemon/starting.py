@@ -63,7 +63,7 @@ async def first_amendments(
     held.told = lambda amendment: node.say(describe(amendment))
     node.donor.amendments = held
     node.transport.obey(banned)
-    records = await node.directory.peers()
+    records = list((await node.directory.peers()).values())
     for record in records[:CATCH_UP_FROM]:
         await held.ask(node.transport, record)
     check(held.ruling(max((record.round for record in records), default=0)), node.me)
@@ -75,7 +75,7 @@ async def round_clock(node: Node, manifest: Manifest) -> RoundClock:
     corrected by a Hello to each of them first."""
     sync = manifest.sync
     start = manifest.start or _kept_start(node.folder)
-    records = await node.directory.peers()
+    records = list((await node.directory.peers()).values())
     for offset in await _offsets(node, random.sample(records, min(GREETED, len(records)))):
         node.clock.observe(offset)  # after the last answer: a Hello under way would count a correction twice
     start = start or next((record.run_start for record in records if record.run_start), 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Container
+from operator import attrgetter
 
 from peer.daemon.bell import Bell
 from peer.daemon.interfaces import Clock, Directory
@@ -25,6 +26,7 @@ GLANCE_S = 0.5
 """How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
+_EXPIRES_AT = attrgetter("expires_at")
 
 
 def pace(round_s: float | None) -> float:
@@ -101,8 +103,8 @@ class View:
         self._training = None
         return merged
 
-    async def known(self) -> list[PeerRecord]:
-        return list(self.peers.values())
+    async def known(self) -> dict[PeerId, PeerRecord]:
+        return self.peers
 
     def learn(self, record: PeerRecord) -> None:
         """A caller showed its record, already verified."""
@@ -162,8 +164,7 @@ class View:
 
     async def look(self) -> None:
         """Read the directory now."""
-        records = await self._directory.peers()
-        self._looked = {record.peer_id: record for record in records}
+        self._looked = await self._directory.peers()
         self._merged = None
         present, before = self.peers, self._present
         self._present = present
@@ -212,4 +213,4 @@ class View:
 
 
 def _first_expiry(records: dict[PeerId, PeerRecord]) -> float:
-    return min([record.expires_at for record in records.values()], default=float("inf"))
+    return min(map(_EXPIRES_AT, records.values()), default=float("inf"))

@@ -126,7 +126,9 @@ class Buckets:
         if self._others(own) + 1 > self._split and self.depth < MAX_DEPTH:
             return self.depth + 1
         beside, above = (found.get(_beside(self.own)), found.get(self.own[:-1])) if self.depth else (None, None)
-        if beside is not None and above is not None and 2 * len(own | beside | above | {self._me}) <= self._split:
+        if beside is None or above is None or 2 * len(above) > self._split:
+            return self.depth
+        if 2 * len(own | beside | above | {self._me}) <= self._split:
             return self.depth - 1
         return self.depth
 

@@ -12,9 +12,11 @@ same."""
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
 
@@ -24,6 +26,9 @@ MAX_NOTICES = 32
 """One that cannot be dialled tells at most so many others that it is locked: they could only wait for its call."""
 MAX_MET = 1024
 """So many peers that were met are remembered, whether they are in sight or not."""
+MULTIPLIER = 0x9E3779B97F4A7C15
+"""Odd; the golden ratio in 64 bits (Knuth, vol. 3, 6.4)."""
+LOW_BITS = 2**64 - 1
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
@@ -31,41 +36,37 @@ POLL_S = 0.5
 def score(run_id: RunId, key: RoundKey, one: PeerId, other: PeerId) -> int:
     """The weight of a pair in a round, 64 bits; the same whoever asks. Keyed by the run, so that ids cannot be prepared
     for a run that is not written yet."""
-    return _Scores(run_id, key).of(one, other)
+    return _Scores(run_id, key).of([one], other)[one]
 
 
 class _Scores:
-    """All scores of one (round, fragment): what they have in common is hashed once."""
+    """All scores of one (round, fragment). A keyed hash is made once of each peer and once of the round; a pair's score
+    is a multiplicative hash of all three together (Dietzfelbinger et al. 1997: the high bits, which rank, depend on
+    every bit). A hash for every pair in every round would be most of what a peer of a large swarm computes."""
 
     def __init__(self, run_id: RunId, key: RoundKey) -> None:
-        text = f"{key.round}/{key.fragment}/".encode()
-        self._begun = hashlib.blake2b(text, digest_size=8, key=run_id[:32])
+        self._run_id = run_id
+        self._turn = _hashed(run_id, f"round {key.round}/{key.fragment}")
 
-    def of(self, one: PeerId, other: PeerId) -> int:
-        hashed = self._begun.copy()
-        hashed.update((f"{one}/{other}" if one < other else f"{other}/{one}").encode())
-        return int.from_bytes(hashed.digest(), "big")
+    def of(self, peers: Iterable[PeerId], me: PeerId) -> dict[PeerId, int]:
+        """Of each with this one."""
+        run_id = self._run_id
+        own = self._turn ^ _mark(run_id, me)
+        return {peer: (own ^ _mark(run_id, peer)) * MULTIPLIER & LOW_BITS for peer in peers}
+
+
+@lru_cache(maxsize=16384)
+def _mark(run_id: RunId, peer: PeerId) -> int:
+    return _hashed(run_id, f"peer {peer}")
+
+
+def _hashed(run_id: RunId, text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=run_id[:32]).digest(), "big")
 
 
 def initiates(me: PeerId, other: PeerId, me_dialable: bool = True, other_dialable: bool = True) -> bool:
     """Which of a locked pair dials: the one that cannot be dialled, else the one with the smaller id."""
     return me < other if me_dialable == other_dialable else not me_dialable
-
-
-@dataclass(slots=True)
-class _Candidate:
-    score: int
-    gone: str = ""
-    """Why it is out for this round: taken, refused, failed. Empty: still in."""
-    dialable: bool = True
-    awaited_since: float | None = None
-    """It cannot be dialled: since when it is our turn to wait for its call."""
-    silent: bool = False
-    """It did not call in time: only if nobody else is left."""
-
-
-def _rank(candidate: _Candidate) -> tuple[bool, int]:
-    return not candidate.silent, candidate.score
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,16 @@ class Pairing:
     we_dial: bool = False
     """Once locked: whether the swap is ours to dial."""
     closed: bool = False
-    _candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
+    _candidates: dict[PeerId, int] = field(default_factory=dict)
+    """Their scores with us."""
+    _gone: dict[PeerId, str] = field(default_factory=dict)
+    """Who is out for this round and why: taken, refused, failed."""
+    _callers: set[PeerId] = field(default_factory=set)
+    """Who cannot be dialled, and only calls."""
+    _awaited: dict[PeerId, float] = field(default_factory=dict)
+    """Of them: since when it is our turn to wait for its call."""
+    _silent: set[PeerId] = field(default_factory=set)
+    """Who did not call in time: only if nobody else is left."""
     _target: PeerId | None = None
     _in_flight: PeerId | None = None
     _retry_at: float = 0.0
@@ -107,15 +117,16 @@ class Pairing:
     def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
         """New candidates from the directory; those known keep their fate. `undialable`: those that only call, and have
         to be waited for. Two that cannot be dialled cannot meet."""
-        scores = _Scores(self.run_id, self.key)
-        for peer in peers:
-            if peer not in self._candidates and peer != self.me:
-                candidate = _Candidate(scores.of(self.me, peer), dialable=peer not in undialable)
-                self._candidates[peer] = candidate
-                if not self.dialable and not candidate.dialable:
-                    candidate.gone = "not to be dialled, and neither are we"
-                if self._settled:
-                    self._rise(peer, candidate)
+        known = self._candidates
+        new = [peer for peer in peers if peer not in known and peer != self.me]
+        if not new:
+            return
+        known |= _Scores(self.run_id, self.key).of(new, self.me)
+        for peer in filter(undialable.__contains__, new):
+            self._callers.add(peer)
+            if not self.dialable:
+                self._gone[peer] = "not to be dialled, and neither are we"
+        self._settled = False
 
     def on_offer(self, sender: PeerId, now: float, dialable: bool = True) -> Answer:
         """Another peer offers. One that offers is alive and a candidate, whatever we thought of it."""
@@ -129,10 +140,7 @@ class Pairing:
             self.add([sender])
         if not self.dialable and not dialable:
             return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
-        candidate = self._candidates[sender]
-        candidate.gone, candidate.silent, candidate.dialable = "", False, dialable
-        if self._settled:
-            self._rise(sender, candidate)
+        self._comes(sender, dialable)
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender)
             return Answer(Verdict.LOCKED)
@@ -143,8 +151,7 @@ class Pairing:
         """Another peer is locked elsewhere."""
         self._waiting.discard(sender)
         if sender in self._candidates and sender != self.locked:
-            self._candidates[sender].gone = "taken"
-            self._fell(sender)
+            self._falls(sender, "taken")
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
         """The answer to the offer in flight."""
@@ -152,7 +159,7 @@ class Pairing:
             self._in_flight = None
         if answer.verdict is Verdict.LOCKED:
             if self.locked is None and not self.closed:
-                self._candidates[peer].dialable = answer.dialable
+                self._set_dialable(peer, answer.dialable)
                 self._lock(peer)
         elif answer.verdict is Verdict.LATER and now + answer.eta_s > self.patience_until:
             self._drop(peer, "behind")
@@ -173,7 +180,7 @@ class Pairing:
     def exclude(self, unwanted: Callable[[PeerId], bool], reason: str) -> int:
         """Candidates of which this holds are out for this round, unless they are locked or being asked; how many."""
         busy = (self.locked, self._in_flight)
-        out = [p for p, c in self._candidates.items() if not c.gone and p not in busy and unwanted(p)]
+        out = [peer for peer in self._free() if peer not in busy and unwanted(peer)]
         for peer in out:
             self._drop(peer, reason)
         return len(out)
@@ -197,10 +204,9 @@ class Pairing:
         """When `actions` may have something new although nothing happened."""
         if self.locked is not None or self.closed or self._in_flight is not None or (best := self._best()) is None:
             return None
-        candidate = self._candidates[best]
-        if candidate.dialable:
+        if best not in self._callers:
             return self._retry_at
-        return None if candidate.silent or candidate.awaited_since is None else candidate.awaited_since + AWAIT_S
+        return None if best in self._silent or best not in self._awaited else self._awaited[best] + AWAIT_S
 
     @property
     def exhausted(self) -> bool:
@@ -211,52 +217,64 @@ class Pairing:
         """For a person: what became of the candidates."""
         if not self._candidates:
             return "no other peer is known"
-        fates = Counter(c.gone or "undecided" for c in self._candidates.values())
+        fates = Counter(self._gone.get(peer, "undecided") for peer in self._candidates)
         return f"{len(self._candidates)} candidates: " + ", ".join(f"{n} {fate}" for fate, n in fates.most_common(4))
+
+    def _free(self) -> Iterable[PeerId]:
+        gone = self._gone
+        return [peer for peer in self._candidates if peer not in gone] if gone else self._candidates
 
     def _best(self) -> PeerId | None:
         if not self._settled:
-            free = [(not c.silent, c.score, peer) for peer, c in self._candidates.items() if not c.gone]
-            self._ranked, self._settled = max(free)[2] if free else None, True
+            free = self._free()
+            loud = [peer for peer in free if peer not in self._silent] if self._silent else free
+            self._ranked = max(loud or free, key=self._candidates.__getitem__, default=None)
+            self._settled = True
         return self._ranked
 
-    def _rise(self, peer: PeerId, candidate: _Candidate) -> None:
-        """One that is new, or in again, may be the best now."""
-        best = None if self._ranked is None else self._candidates[self._ranked]
-        if not candidate.gone and (best is None or _rank(candidate) > _rank(best)):
+    def _comes(self, peer: PeerId, dialable: bool) -> None:
+        """It is in, whatever was thought of it, and may be the best now."""
+        self._gone.pop(peer, None)
+        self._silent.discard(peer)
+        self._set_dialable(peer, dialable)
+        best, scores = self._ranked, self._candidates
+        if self._settled and (best is None or best in self._silent or scores[peer] > scores[best]):
             self._ranked = peer
 
-    def _fell(self, peer: PeerId) -> None:
-        """One is out, or silent: that matters when it was the best."""
+    def _falls(self, peer: PeerId, reason: str) -> None:
+        """It is out; that matters when it was the best."""
+        self._gone[peer] = reason
         if peer == self._ranked:
             self._settled = False
+
+    def _set_dialable(self, peer: PeerId, dialable: bool) -> None:
+        if dialable:
+            self._callers.discard(peer)
+        else:
+            self._callers.add(peer)
 
     def _best_to_ask(self, now: float) -> PeerId | None:
         """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in
         the same order, but not for long: it may be dead."""
         while (best := self._best()) is not None:
-            candidate = self._candidates[best]
-            if candidate.dialable:
+            if best not in self._callers:
                 return best
-            if candidate.awaited_since is None:
-                candidate.awaited_since = now
-            if candidate.silent or now < candidate.awaited_since + AWAIT_S:
+            if best in self._silent or now < self._awaited.setdefault(best, now) + AWAIT_S:
                 return None
-            candidate.silent = True
-            self._fell(best)
+            self._silent.add(best)
+            self._settled = False
         return None
 
     def _drop(self, peer: PeerId, reason: str) -> None:
         self._waiting.discard(peer)
         if peer in self._candidates:
-            self._candidates[peer].gone = reason
-            self._fell(peer)
+            self._falls(peer, reason)
         if self._target == peer:
             self._target = None
 
     def _lock(self, peer: PeerId) -> None:
         self.locked = peer
-        self.we_dial = initiates(self.me, peer, self.dialable, self._candidates[peer].dialable)
+        self.we_dial = initiates(self.me, peer, self.dialable, peer not in self._callers)
         self._waiting.discard(peer)
         if not self.dialable:
             self._tell_those_who_wait()
@@ -264,8 +282,8 @@ class Pairing:
 
     def _tell_those_who_wait(self) -> None:
         """Others cannot ask us, so they wait for our call in silence: tell those that may."""
-        free = [(c.score, p) for p, c in self._candidates.items() if not c.gone and c.dialable and p != self.locked]
-        self._waiting.update(peer for _, peer in sorted(free, reverse=True)[:MAX_NOTICES])
+        free = [peer for peer in self._free() if peer not in self._callers and peer != self.locked]
+        self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._candidates.__getitem__))
 
     def _release_waiting(self) -> None:
         self._outbox += [Send(peer, Offer(self.key, withdraw=True)) for peer in sorted(self._waiting)]

@@ -65,9 +65,9 @@ class Reachability:
         newest = list(self._voices.values())[-1].probed
         return f"{of} ({newest.reason}): most likely a router or firewall lets nothing in; this peer dials the others"
 
-    def unasked(self, peers: list[PeerId]) -> list[PeerId]:
-        """Those whose word we do not have yet, first; then the others."""
-        return sorted(peers, key=lambda peer: peer in self._voices)
+    def has_word_of(self, peer: PeerId) -> bool:
+        """Whether its verdict is among those that count: others are asked first."""
+        return peer in self._voices
 
     def due(self, now: float) -> bool:
         """Whether it is time to ask (somebody else): soon until enough have spoken with one voice, seldom then."""

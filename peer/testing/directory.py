@@ -93,17 +93,20 @@ class MemoryDirectoryHub:
 
     def visible(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord | bytes]:
         """What a look of `reader` finds in a bucket, ordered by peer id."""
-        self._forget()
+        self._forget(self.now())
         held = self._held.get((run_id, bits), {})
         if not self._side and self.hide is None:
             return list(held.values())
         return [record for peer, record in held.items() if self._sees(reader, peer)]
 
-    def live(self, run_id: RunId, bits: str = "") -> dict[PeerId, PeerRecord]:
-        """The unexpired records in a bucket, ordered by peer id, while all see alike. Not to be changed, and good for
-        this moment only."""
-        self._forget()
-        place, now = (run_id, bits), self.now()
+    def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
+        """The unexpired records in these buckets, ordered by peer id, while all see alike. Not to be changed, and good
+        for this moment only."""
+        now = self.now()
+        self._forget(now)
+        return {bits: self._live_at((run_id, bits), now) for bits in wanted}
+
+    def _live_at(self, place: tuple[RunId, str], now: float) -> dict[PeerId, PeerRecord]:
         live = self._live.get(place)
         if live is None or now >= live.until:
             held = cast(dict[PeerId, PeerRecord], self._held.get(place, {}))
@@ -136,9 +139,8 @@ class MemoryDirectoryHub:
         else:
             self._live.pop(place, None)
 
-    def _forget(self) -> None:
+    def _forget(self, now: float) -> None:
         """What is too old to count; looked for now and then."""
-        now = self.now()
         if now - self._forgot_at < FORGET_EVERY_S:
             return
         self._forgot_at = now
@@ -174,7 +176,7 @@ class MemoryDirectory:
         self._view = View(run_id, self.peer_id)
         self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
         """By bucket and id(), what the view was told already."""
-        self._last: list[PeerRecord] = []
+        self._last: dict[PeerId, PeerRecord] = {}
         self.buckets = Buckets(self.peer_id, hub.look or SPLIT)
         self.buckets.everybody = hub.look is None
         hub.joined(self)
@@ -195,7 +197,7 @@ class MemoryDirectory:
             self._publish(replace(self._own, status=Status.LEAVING, issued_at=at, expires_at=at))
             self._own = None
 
-    async def peers(self) -> list[PeerRecord]:
+    async def peers(self) -> dict[PeerId, PeerRecord]:
         round_ = self._own.round if self._own is not None else 0
         found = self._read(self.buckets.reads(round_))
         there = {bits: records.keys() for bits, records in found.items()}
@@ -210,12 +212,12 @@ class MemoryDirectory:
         live = self._view.live(self._hub.now())
         if self._hub.hide is None:
             return live
-        return [record for record in live if not self._hub.hidden(self.peer_id, record.peer_id)]
+        return {peer: record for peer, record in live.items() if not self._hub.hidden(self.peer_id, peer)}
 
     def _read(self, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
         """The live records in these buckets."""
         if self._hub.alike:
-            return {bits: self._hub.live(self._run_id, bits) for bits in wanted}
+            return self._hub.live(self._run_id, wanted)
         return {bits: self._taken_in(bits) for bits in wanted}
 
     def _taken_in(self, bits: str) -> dict[PeerId, PeerRecord]:
@@ -230,9 +232,9 @@ class MemoryDirectory:
     def remember(self) -> None:
         """From here on what was seen before is known here alone."""
         now = self._hub.now()
-        for record in self._last:
+        for record in self._last.values():
             self._view.take(record, now)
-        self._last = []
+        self._last = {}
 
     def contact(self) -> Contact:
         """Nothing is dialled here, and there is one clock."""
@@ -246,7 +248,7 @@ class MemoryDirectory:
             self._hub.store_unsigned(record, places)
 
 
-def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> list[PeerRecord]:
+def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[PeerId, PeerRecord]:
     """The others, each once, by its latest record."""
     first, *others = found.values()
     latest = first.copy()
@@ -257,7 +259,7 @@ def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> list[Peer
             if latest[record.peer_id].issued_at < record.issued_at:
                 latest[record.peer_id] = record
     latest.pop(me, None)
-    return list(latest.values())
+    return latest
 
 
 def _issued(held: PeerRecord | bytes) -> float:

@@ -111,6 +111,9 @@ class SimulatedPeer:
     """The trainer's, when the simulation ended."""
     listeners: list[Callable[[SimulatedPeer, Event], None]] = field(default_factory=list)
     """Called with every event, in the middle of the peer's own doing."""
+    _totals: Totals = field(default_factory=Totals)
+    """Of the first `_folded` events."""
+    _folded: int = 0
 
     @property
     def life(self) -> Life:
@@ -173,10 +176,10 @@ class SimulatedPeer:
 
     def totals(self) -> Totals:
         """Of its journal."""
-        totals = Totals()
-        for event in self.events:
-            totals = fold(totals, event, 0.0)
-        return totals
+        for event in self.events[self._folded :]:
+            self._totals = fold(self._totals, event, 0.0)
+        self._folded = len(self.events)
+        return self._totals
 
     def counters(self) -> Counters:
         """The trainer's; after the simulation, as they were when it ended."""

@@ -70,6 +70,8 @@ class Values:
     """Copies of the peers' states after their last event."""
     _known: set[bytes] = field(default_factory=set)
     """Digests of all states of a fragment there ever were: of its params, and of params and momentum."""
+    _refounded: bool = False
+    """The operator has put a state in place; it may be any."""
     _lives: dict[int, Life] = field(default_factory=dict)
     """The ones that are watched, by the number of their peer."""
 
@@ -141,6 +143,7 @@ class Values:
     def heard(self, peer: SimulatedPeer, event: events.Event) -> None:
         """An event of this peer. A step and its line are one; between them and other lines there may be one under way,
         so that only these are looked at."""
+        self._refounded |= isinstance(event, events.Refounded)
         self._watch_life(peer)
         if peer.life.outer is None:
             return
@@ -152,14 +155,11 @@ class Values:
 
     def _begins(self, peer: SimulatedPeer, event: events.Event) -> None:
         """A state comes from a checkpoint, a donor or the operator: but for the last, somebody had it before."""
-        if not isinstance(event, events.Refounded) and not self._refounded():
+        if not isinstance(event, events.Refounded) and not self._refounded:
             for fragment in range(len(peer.layout.fragments)):
                 if _params_digest(peer.outer, fragment) not in self._known:
                     self._tell(peer, f"began with fragment {fragment} in a state that nobody had")
         self._keep(peer)
-
-    def _refounded(self) -> bool:
-        return any(isinstance(event, events.Refounded) for other in self.swarm.peers for event in other.events)
 
     def _moved(self, peer: SimulatedPeer, event: events.Event) -> None:
         before, after = self._held[peer.number], peer.outer

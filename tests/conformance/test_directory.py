@@ -42,7 +42,7 @@ class Directory(Protocol):
     def dropped(self) -> Counter[str]: ...
     async def announce(self, record: PeerRecord) -> None: ...
     async def withdraw(self) -> None: ...
-    async def peers(self) -> list[PeerRecord]: ...
+    async def peers(self) -> dict[PeerId, PeerRecord]: ...
 
 
 class Bench:
@@ -85,7 +85,7 @@ class Bench:
     async def sees(self, reader: int, identity: Identity, **fields: Any) -> bool:
         return any(
             record.peer_id == identity.peer_id and all(getattr(record, name) == value for name, value in fields.items())
-            for record in await self.directories[reader].peers()
+            for record in (await self.directories[reader].peers()).values()
         )
 
     async def everybody_sees(self, identity: Identity, **fields: Any) -> bool:
@@ -218,7 +218,7 @@ def test_an_announced_peer_is_seen_by_the_others_and_not_by_itself(play: Play) -
         for identity in bench.identities:
             await bench.until(lambda identity=identity: bench.everybody_sees(identity, round=3))
         for identity, directory in zip(bench.identities, bench.directories, strict=True):
-            assert identity.peer_id not in {record.peer_id for record in await directory.peers()}
+            assert identity.peer_id not in await directory.peers()
 
     play(scenario)
 
@@ -232,7 +232,7 @@ def test_every_field_arrives(play: Play) -> None:
         )
         await bench.directories[0].announce(sent)
         await bench.until(lambda: bench.everybody_sees(identity, round=7))
-        assert [r for r in await bench.directories[1].peers() if r.peer_id == identity.peer_id] == [sent]
+        assert (await bench.directories[1].peers()).get(identity.peer_id) == sent
 
     play(scenario)
 
@@ -298,7 +298,7 @@ def test_a_foreign_run_is_not_listed(play: Play) -> None:
         await bench.directories[0].announce(bench.record(bench.identities[0]))
         await bench.until(lambda: bench.everybody_sees(bench.identities[0]))
         assert await bench.nobody_sees(stranger)
-        assert await bench.foreign.peers() == []
+        assert await bench.foreign.peers() == {}
 
         smuggled = seal(bench.record(stranger, run_id=OTHER_RUN), stranger)
         await bench.plant(smuggled, stranger)
@@ -420,7 +420,7 @@ def test_a_killed_p2pd_is_rebuilt_under_the_same_name_and_address(tmp_path: Path
             struck = time.monotonic()
             await bench.until(lambda: done(killed.helper_pid != pid))
             # What it knew is still there, what it says is kept for later, and nothing raises.
-            assert [record.peer_id for record in await killed.peers()] == [other.peer_id]
+            assert list(await killed.peers()) == [other.peer_id]
             await killed.announce(bench.record(own, round=2))
             await meets(reader, own, 10.0, round=2)
             assert time.monotonic() - struck < 5.0
@@ -444,7 +444,7 @@ def test_a_dead_bootstrap_is_no_error_and_is_joined_when_it_appears(tmp_path: Pa
             stack.push_async_callback(early.close)
             assert early.neighbours() == 0
             assert early.trouble
-            assert await early.peers() == []
+            assert await early.peers() == {}
             await early.announce(DhtBench().record(own, round=5))
             late = await start(tmp_path, bootstrap, host_maddrs=listen)
             stack.push_async_callback(late.close)

@@ -30,7 +30,7 @@ MANY, SOME, LEFT = 150, 80, 6
 
 class Directory(Protocol):
     async def announce(self, record: PeerRecord) -> None: ...
-    async def peers(self) -> list[PeerRecord]: ...
+    async def peers(self) -> dict[PeerId, PeerRecord]: ...
 
 
 class Crowd:
@@ -55,7 +55,7 @@ class Crowd:
         await asyncio.gather(*(directory.announce(records[peer]) for peer, directory in self.directories.items()))
 
     async def look(self) -> dict[PeerId, set[PeerId]]:
-        return {peer: {r.peer_id for r in await d.peers()} for peer, d in self.directories.items()}
+        return {peer: set(await d.peers()) for peer, d in self.directories.items()}
 
     def members(self) -> dict[str, set[PeerId]]:
         found: dict[str, set[PeerId]] = defaultdict(set)

@@ -258,7 +258,7 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
 
     async def announce() -> None:
         while True:
-            run_round.learn(await directory.peers())
+            run_round.learn((await directory.peers()).values())
             now, round_ = clock.now(), run_round.value
             record = PeerRecord(me, RUN, ("memory:b",), True, 1, 1, round_, 0.0, Status.SERVING, now, now + 45.0)
             await directory.announce(record)

@@ -107,7 +107,7 @@ class DhtDirectory:
         """From here on see all peers of the run, as groups need it: their records are never spread over buckets."""
         self._buckets.everybody = True
 
-    async def peers(self) -> list[PeerRecord]:
+    async def peers(self) -> dict[PeerId, PeerRecord]:
         """The live records of this run but our own, ordered by peer id; in a large run of those whose buckets we looked
         into lately. Within `LOOK_S`; when the look fails, what is known from earlier ones and has not expired; while we
         cannot look at all, what had not when that began."""
@@ -143,12 +143,13 @@ class DhtDirectory:
             there[bits] = {record.peer_id for record in live if record is not None}
         return there
 
-    def _known(self, now: float) -> list[PeerRecord]:
+    def _known(self, now: float) -> dict[PeerId, PeerRecord]:
         lost_at = self._helper.lost_at
         if lost_at is None or now - lost_at > HOLD_S:
             return self._view.live(now)
         held = now + HELD_LIFE_S
-        return [replace(record, expires_at=max(record.expires_at, held)) for record in self._view.live(lost_at)]
+        known = self._view.live(lost_at)
+        return {peer: replace(record, expires_at=max(record.expires_at, held)) for peer, record in known.items()}
 
     def addresses(self) -> list[str]:
         """Multiaddrs with /p2p/ under which others can join the DHT through us, best first."""

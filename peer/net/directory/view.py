@@ -44,14 +44,14 @@ class View:
                 self._order = None
             self._forget_at = min(self._forget_at, record.issued_at + MAX_RECORD_TTL_S)
 
-    def live(self, now: float) -> list[PeerRecord]:
+    def live(self, now: float) -> dict[PeerId, PeerRecord]:
         """Unexpired records of peers that are not leaving, ordered by peer id."""
         if now >= self._forget_at:
             self._forget(now)
         if self._order is None:
             self._order = sorted(self._latest)
-        records = map(self._latest.__getitem__, self._order)
-        return [record for record in records if record.expires_at > now and record.status is not Status.LEAVING]
+        records = ((peer, self._latest[peer]) for peer in self._order)
+        return {peer: r for peer, r in records if r.expires_at > now and r.status is not Status.LEAVING}
 
     def _forget(self, now: float) -> None:
         """Records are kept past their expiry: an expired word of farewell must go on outdating the one before it."""

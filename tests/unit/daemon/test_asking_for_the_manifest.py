@@ -33,8 +33,8 @@ class Others:
     def __init__(self, signed: SignedManifest, answers: dict[str, Any]) -> None:
         self.signed, self.answers, self.asked, self.left = signed, answers, list[str](), list[str]()
 
-    async def peers(self) -> list[PeerRecord]:
-        return [record(name, run_start=float(len(name))) for name in self.answers]
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return {PeerId(name): record(name, run_start=float(len(name))) for name in self.answers}
 
     def contact(self) -> Any:
         return SimpleNamespace(reasons={}, clock_offset_s=None)

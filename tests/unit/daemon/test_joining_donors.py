@@ -67,8 +67,8 @@ class World:
         self.records.append(PeerRecord(PeerId(name), RUN, (), True, 1, 1, round_, 1.0, status, 0.0, 1e12))
         return donor
 
-    async def peers(self) -> list[PeerRecord]:
-        return list(self.records)
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return {record.peer_id: record for record in self.records}
 
     def contact(self) -> Contact:
         return Contact()

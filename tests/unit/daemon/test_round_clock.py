@@ -39,8 +39,8 @@ def transport(now: Any) -> GrpcTransport:
 @pytest.mark.parametrize("others", [1, 3, 6])
 def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any) -> None:
     async def ask(clock: WallClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
-        async def peers() -> list[PeerRecord]:
-            return records
+        async def peers() -> dict[PeerId, PeerRecord]:
+            return {record.peer_id: record for record in records}
 
         directory = SimpleNamespace(peers=peers)
         node = SimpleNamespace(clock=clock, transport=ours, directory=directory, folder=RunFolder(tmp_path))

@@ -76,7 +76,7 @@ async def until(holds: Callable[[], object], within_s: float = 10.0) -> float:
 async def until_seen(reader: DhtDirectory, *others: Identity, within_s: float = 10.0) -> None:
     wanted = {identity.peer_id for identity in others}
     deadline = time.monotonic() + within_s
-    while not wanted <= {record.peer_id for record in await reader.peers()}:
+    while not wanted <= (await reader.peers()).keys():
         assert time.monotonic() < deadline, "was not seen in time"
         await asyncio.sleep(0.05)
 
@@ -214,7 +214,7 @@ def test_while_it_cannot_be_started_the_known_peers_stay_and_the_reason_is_told(
             assert first.trouble.startswith("rebuilding, 3rd time, because the DHT helper (p2pd)")
             expired = time.time() + 1.6
             await until(lambda: time.time() > expired)
-            (held,) = await first.peers()
+            (held,) = (await first.peers()).values()
             assert held.peer_id == other.peer_id
             assert held.expires_at > time.time()
             monkeypatch.setattr(process, "BINARY", None)
@@ -238,7 +238,7 @@ def test_held_peers_are_not_held_for_ever(tmp_path: Path, monkeypatch: pytest.Mo
             assert len(await first.peers()) == 1
             assert first._helper.lost_at is not None
             later = first._helper.lost_at + dht.HOLD_S + 1
-            assert first._known(later) == []
+            assert first._known(later) == {}
 
     run(scenario())
 
@@ -328,7 +328,7 @@ def test_two_swarms_become_one_when_one_peer_knows_both(tmp_path: Path) -> None:
             of_left, of_right = await start(own[2], left), await start(own[3], right)
             await until_seen(of_left, own[0])
             await until_seen(of_right, own[1])
-            assert {r.peer_id for r in await of_left.peers()} == {own[0].peer_id}, "they do not know each other yet"
+            assert set(await of_left.peers()) == {own[0].peer_id}, "they do not know each other yet"
             everybody = [left, right, of_left, of_right, await start(own[4], left, right)]
             for reader, me in zip(everybody, own, strict=True):
                 await until_seen(reader, *(identity for identity in own if identity is not me))

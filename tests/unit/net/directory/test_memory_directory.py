@@ -23,7 +23,7 @@ class Swarm:
         asyncio.run(self.peers[name].announce(record))
 
     def seen_by(self, name: PeerId) -> dict[str, int]:
-        return {record.peer_id: record.round for record in asyncio.run(self.peers[name].peers())}
+        return {record.peer_id: record.round for record in asyncio.run(self.peers[name].peers()).values()}
 
 
 def test_views_can_differ() -> None:
