@@ -53,15 +53,19 @@ def normal(elements: int, seed: int = 0) -> Tensor:
 
 
 def values_of(elements: int) -> list[Tensor]:
-    """Plain ones, ones of many orders of magnitude, zeros of both signs, and ones that lie on the ties."""
+    """Plain ones, ones of many orders of magnitude and near the largest fp32, zeros of both signs, and ones that lie on
+    the ties or next to them."""
     exponents = torch.randint(-80, 60, (elements,), generator=torch.Generator().manual_seed(elements))
     steps = torch.arange(elements) % 509 - 254
     ties = [steps / 254, steps.sign() * 1.5 * 2.0 ** -(steps.abs() % 11), steps.sign() * 2.0 ** -(steps.abs() % 13)]
-    ones = [torch.where(torch.arange(elements) % 128 == 0, 1.0, tie.to(torch.float32)) for tie in ties]
+    ties = [tie.to(torch.float32).clamp(-1, 1) for tie in ties]  # of a scale that is 1
+    ties += [tie.nextafter(torch.tensor(beside)) for tie in ties for beside in (-1.0, 1.0)]
+    ones = [torch.where(torch.arange(elements) % 128 == 0, 1.0, tie) for tie in ties]
     return [
         normal(elements),
         normal(elements, 1) * 2.0**exponents,
         normal(elements, 2) * 2.0**-140,
+        normal(elements, 3).clamp(-1, 1) * torch.finfo(torch.float32).max,
         -torch.zeros(elements),
         *ones,
     ]

@@ -11,7 +11,13 @@
 
 INLINE __m256 magnitude(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 
-INLINE uint32_t largest_of(const float *values) {
+#define AHEAD 8192 /* bytes */
+
+/* The values after these are asked for early: from memory, that is faster by a third and more than what the processor
+   foresees by itself. Past the end of the values it touches nothing. */
+AVX2 static uint32_t largest_of(const float *values) {
+    for (int i = 0; i < BLOCK; i += 16)
+        _mm_prefetch((const char *)((uintptr_t)(values + i) + AHEAD), _MM_HINT_T0);
     __m256i most[4];
     for (int k = 0; k < 4; k++)
         most[k] = _mm256_setzero_si256();
@@ -47,23 +53,27 @@ INLINE __m256i levels_of(const float *values, __m256 divisor, __m256 top) {
                              level_of(values + 16, divisor, top), level_of(values + 24, divisor, top)));
 }
 
-/* Exponents of 32 ratios to nearest among 0, 2^-6 .. 1, ties to the even code: see power_of in scalar.c. */
-INLINE __m256i powers_of(const float *values, __m256 divisor) {
-    __m256i bits[4], rounded[4], some[4];
-    for (int k = 0; k < 4; k++) {
-        bits[k] = _mm256_castps_si256(_mm256_div_ps(_mm256_loadu_ps(values + 8 * k), divisor));
-        __m256i size = _mm256_and_si256(bits[k], _mm256_set1_epi32(0x7fffffff));
-        __m256i odd = _mm256_and_si256(_mm256_srli_epi32(size, 23), _mm256_set1_epi32(1));
-        __m256i up = _mm256_add_epi32(_mm256_add_epi32(size, _mm256_set1_epi32(0x3fffff)), odd);
-        rounded[k] = _mm256_srli_epi32(up, 23);
-        some[k] = _mm256_cmpgt_epi32(size, _mm256_set1_epi32(0x3c000000));
-    }
-    __m256i codes = to_bytes(rounded[0], rounded[1], rounded[2], rounded[3]);
-    __m256i least = _mm256_abs_epi8(to_bytes(some[0], some[1], some[2], some[3]));
-    codes = _mm256_max_epu8(_mm256_subs_epu8(codes, _mm256_set1_epi8(120)), least);
-    __m256i signs = to_bytes(bits[0], bits[1], bits[2], bits[3]); /* saturated, they keep the sign */
-    signs = _mm256_srli_epi16(_mm256_and_si256(signs, _mm256_set1_epi8(-128)), 4);
-    return in_order(_mm256_or_si256(codes, signs));
+/* Of 8 ratios, halved: the exponent and the first bit of the mantissa, in bits 0 to 8, and the sign in bit 9. The
+   borders between codes, 2^-8 and 1.5 times a power of two, are where this rises by one. A ratio on the border below an
+   odd code belongs to the code below: ties go to the even one. Of the borders those, and they alone, have an odd
+   exponent, and so has no zero: that is what the halving is for. */
+INLINE __m256i half_octaves(const float *values, __m256 twice) {
+    __m256i bits = _mm256_castps_si256(_mm256_div_ps(_mm256_loadu_ps(values), twice));
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(1));
+    return _mm256_srli_epi32(_mm256_sub_epi32(bits, odd), 22);
+}
+
+/* Of 16 values, in the order that packing gives; the magnitude is made in the low byte, the sign in the high one. */
+INLINE __m256i powers_of_16(const float *values, __m256 twice) {
+    __m256i code_of = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7));
+    __m256i halves = _mm256_packs_epi32(half_octaves(values, twice), half_octaves(values + 8, twice));
+    halves = _mm256_subs_epu8(halves, _mm256_set1_epi16(237)); /* 2^-8 itself, less the one for its odd exponent */
+    return _mm256_maddubs_epi16(_mm256_shuffle_epi8(code_of, halves), _mm256_set1_epi16(0x0801));
+}
+
+/* Codes of 32 values, as power_of in scalar.c makes them. */
+INLINE __m256i powers_of(const float *values, __m256 twice) {
+    return in_order(_mm256_packus_epi16(powers_of_16(values, twice), powers_of_16(values + 16, twice)));
 }
 
 /* 64 codes below 16 to 32 bytes, the earlier one low. */
@@ -74,31 +84,26 @@ INLINE void join(__m256i first, __m256i second, uint8_t *codes) {
     _mm256_storeu_si256((__m256i *)codes, _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xd8));
 }
 
-AVX2 static uint32_t int8_encode(const float *values, uint8_t *codes, float *scale) {
-    uint32_t largest = largest_of(values);
+AVX2 static void int8_encode(const float *values, uint32_t largest, uint8_t *codes) {
     __m256 divisor = divisor_of(largest), top = _mm256_set1_ps(127.0f);
     for (int i = 0; i < BLOCK; i += 32)
         _mm256_storeu_si256((__m256i *)(codes + i), levels_of(values + i, divisor, top));
-    *scale = float_of(largest);
-    return largest;
 }
 
-AVX2 static uint32_t int4_encode(const float *values, uint8_t *codes, float *scale) {
-    uint32_t largest = largest_of(values);
+AVX2 static void int4_encode(const float *values, uint32_t largest, uint8_t *codes) {
     __m256 divisor = divisor_of(largest), top = _mm256_set1_ps(7.0f);
     for (int i = 0; i < BLOCK; i += 64)
         join(levels_of(values + i, divisor, top), levels_of(values + i + 32, divisor, top), codes + i / 2);
-    *scale = float_of(largest);
-    return largest;
 }
 
-AVX2 static uint32_t e3m0_encode(const float *values, uint8_t *codes, float *scale) {
-    uint32_t largest = largest_of(values);
-    __m256 divisor = divisor_of(largest);
+AVX2 static void e3m0_encode(const float *values, uint32_t largest, uint8_t *codes) {
+    if (largest >= 0x7f000000) { /* twice as much would be infinite */
+        scalar_kernels.blocks[E3M0].encode(values, largest, codes);
+        return;
+    }
+    __m256 twice = _mm256_set1_ps(largest > 0 ? 2 * float_of(largest) : 1.0f);
     for (int i = 0; i < BLOCK; i += 64)
-        join(powers_of(values + i, divisor), powers_of(values + i + 32, divisor), codes + i / 2);
-    *scale = float_of(largest);
-    return largest;
+        join(powers_of(values + i, twice), powers_of(values + i + 32, twice), codes + i / 2);
 }
 
 INLINE void put(float *into, __m256 ratio, __m256 scale) { _mm256_storeu_ps(into, _mm256_mul_ps(ratio, scale)); }
@@ -282,9 +287,9 @@ AVX2 static void fp32_add(const float *payload, float weight, float *into, size_
 
 static const kernel_set kernels = {
     "avx2",
-    {{BLOCK, int8_encode, int8_decode, int8_add},
-     {BLOCK / 2, int4_encode, int4_decode, int4_add},
-     {BLOCK / 2, e3m0_encode, e3m0_decode, e3m0_add}},
+    {{BLOCK, largest_of, int8_encode, int8_decode, int8_add},
+     {BLOCK / 2, largest_of, int4_encode, int4_decode, int4_add},
+     {BLOCK / 2, largest_of, e3m0_encode, e3m0_decode, e3m0_add}},
     chunk_counts, chunk_candidates, bf16_encode, bf16_decode, bf16_add, fp32_add,
 };
 

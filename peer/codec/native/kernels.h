@@ -22,8 +22,9 @@ enum verdict { FINE = 0, BAD_SCALE = 1, BAD_CODE = 2, BAD_INDEX = 3, NOT_FINITE 
 /* One block of BLOCK elements. */
 typedef struct {
     int code_bytes;
-    uint32_t (*encode)(const float *values, uint8_t *codes, float *scale); /* bits of the largest magnitude */
-    unsigned (*decode)(const uint8_t *codes, float scale, float *into);    /* not 0: a code that is not used */
+    uint32_t (*largest)(const float *values); /* bits of the largest magnitude, which is the scale */
+    void (*encode)(const float *values, uint32_t largest, uint8_t *codes);
+    unsigned (*decode)(const uint8_t *codes, float scale, float *into); /* not 0: a code that is not used */
     unsigned (*add)(const uint8_t *codes, float scale, float weight, float *into);
 } block_kernel;
 

@@ -13,12 +13,7 @@ static uint32_t largest_of(const float *values) {
     return largest;
 }
 
-static uint32_t scale_of(const float *values, float *scale, float *divisor) {
-    uint32_t largest = largest_of(values);
-    *scale = float_of(largest);
-    *divisor = largest > 0 && largest < INFINITE ? *scale : 1.0f;
-    return largest;
-}
+static float divisor_of(uint32_t largest) { return largest > 0 && largest < INFINITE ? float_of(largest) : 1.0f; }
 
 /* Of a finite ratio in [-1, 1]; what is not finite is refused afterwards. */
 static int level_of(float ratio, float top) { return isfinite(ratio) ? (int)lrintf(ratio * top) : 0; }
@@ -32,30 +27,24 @@ static uint8_t power_of(float ratio) {
     return (uint8_t)(code | (int32_t)(bits >> 31 << 3));
 }
 
-static uint32_t int8_encode(const float *values, uint8_t *codes, float *scale) {
-    float divisor;
-    uint32_t largest = scale_of(values, scale, &divisor);
+static void int8_encode(const float *values, uint32_t largest, uint8_t *codes) {
+    float divisor = divisor_of(largest);
     for (int i = 0; i < BLOCK; i++)
         codes[i] = (uint8_t)level_of(values[i] / divisor, 127.0f);
-    return largest;
 }
 
-static uint32_t int4_encode(const float *values, uint8_t *codes, float *scale) {
-    float divisor;
-    uint32_t largest = scale_of(values, scale, &divisor);
+static void int4_encode(const float *values, uint32_t largest, uint8_t *codes) {
+    float divisor = divisor_of(largest);
     for (int i = 0; i < BLOCK; i += 2) {
         int low = level_of(values[i] / divisor, 7.0f), high = level_of(values[i + 1] / divisor, 7.0f);
         codes[i / 2] = (uint8_t)((low & 15) | (high & 15) << 4);
     }
-    return largest;
 }
 
-static uint32_t e3m0_encode(const float *values, uint8_t *codes, float *scale) {
-    float divisor;
-    uint32_t largest = scale_of(values, scale, &divisor);
+static void e3m0_encode(const float *values, uint32_t largest, uint8_t *codes) {
+    float divisor = divisor_of(largest);
     for (int i = 0; i < BLOCK; i += 2)
         codes[i / 2] = (uint8_t)(power_of(values[i] / divisor) | power_of(values[i + 1] / divisor) << 4);
-    return largest;
 }
 
 static float int8_ratio(const uint8_t *codes, int i) { return (float)(int8_t)codes[i] / 127.0f; }
@@ -152,8 +141,8 @@ static void fp32_add(const float *payload, float weight, float *into, size_t n) 
 
 const kernel_set scalar_kernels = {
     "scalar",
-    {{BLOCK, int8_encode, int8_decode, int8_add},
-     {BLOCK / 2, int4_encode, int4_decode, int4_add},
-     {BLOCK / 2, e3m0_encode, e3m0_decode, e3m0_add}},
+    {{BLOCK, largest_of, int8_encode, int8_decode, int8_add},
+     {BLOCK / 2, largest_of, int4_encode, int4_decode, int4_add},
+     {BLOCK / 2, largest_of, e3m0_encode, e3m0_decode, e3m0_add}},
     chunk_counts, chunk_candidates, bf16_encode, bf16_decode, bf16_add, fp32_add,
 };
