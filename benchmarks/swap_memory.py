@@ -1,12 +1,14 @@
-"""What memory does a swap take beside the fragment itself, and does any of it stay?
+"""What memory does a swap take beside the daemon's state, and does any of it stay?
 
-    python -m benchmarks.swap_memory [--mb 256] [--codecs fp32,bf16] [--repeats 5] [--small-mb 4] [--swaps 200]
-                                     [--json FILE]
+    python -m benchmarks.swap_memory [--mb 256] [--codecs bf16,int8] [--repeats 5] [--small-mb 4] [--swaps 200]
+                                     [--work whole|piled] [--json FILE]
 
-Two processes with the daemon's own exchange over loopback TLS. Before a swap each holds its params and outer_params of
-the fragment; counted is by how much its resident size rises above that at most (VmHWM, counted anew for each swap),
-the partner's values that the exchange returns included. Wanted: at most 64 MB. Then many swaps of a smaller fragment:
-the slope of the resident size, which should be flat. Linux only."""
+Two processes with the daemon's own round over loopback TLS (`benchmarks.round_end`): exchange of the snapshot in the
+arena, outer step, result into the arena. Before a swap each holds the fragment's state: outer_params and
+outer_momentum, two slots in the arena, and the buffer that partners' values are decoded into. Counted is by how much
+the resident size rises above that at most (VmHWM, counted anew for each swap, against before the first). Wanted: at
+most 64 MB. Then many swaps of a smaller fragment: the slope of the resident size, which should be flat. `--work
+piled`: of the work the half counts, so that values are made as they are sent. Linux only."""
 
 from __future__ import annotations
 
@@ -17,16 +19,17 @@ from typing import Any
 from peer.bench.pair import Found, pair
 from peer.bench.tables import options, slope, table, write
 
+ROUND_END = "benchmarks.round_end"
 WANTED_MB = 64.0
 MB_PER_MIB = 2**20 / 1e6
 SETTLING = 4
 """This part of the swaps, a quarter, is left out of the slope: buffers grow to their size."""
 
 
-async def peaks(codec: str, elements: int, repeats: int) -> dict[str, float]:
+async def peaks(codec: str, elements: int, repeats: int, work: str) -> dict[str, float]:
     """MB over what was resident before; the first swap of a process counts for itself."""
-    async with pair(codec, elements) as both:
-        found: list[Found] = [await both.swap() for _ in range(repeats + 1)]
+    async with pair(codec, elements, program=ROUND_END) as both:
+        found: list[Found] = [await both.swap(work=work) for _ in range(repeats + 1)]
     state = found[0][0]["rss"] * MB_PER_MIB
     over = [
         max((end["peak"] - first["rss"]) * MB_PER_MIB for end, first in zip(turn, found[0], strict=True))
@@ -34,6 +37,7 @@ async def peaks(codec: str, elements: int, repeats: int) -> dict[str, float]:
     ]
     return {
         "first_mb": over[0],
+        "last_mb": over[-1],
         "median_mb": statistics.median(over[1:]),
         "worst_mb": max(over),
         "process_before_mb": state,
@@ -42,10 +46,10 @@ async def peaks(codec: str, elements: int, repeats: int) -> dict[str, float]:
     }
 
 
-async def drift(codec: str, elements: int, swaps: int) -> dict[str, float]:
+async def drift(codec: str, elements: int, swaps: int, work: str) -> dict[str, float]:
     """The resident size after each of many swaps: MB a hundred swaps, and first to last."""
-    async with pair(codec, elements) as both:
-        after = [[end["rss_after"] * MB_PER_MIB for end in await both.swap()] for _ in range(swaps)]
+    async with pair(codec, elements, program=ROUND_END) as both:
+        after = [[end["rss_after"] * MB_PER_MIB for end in await both.swap(work=work)] for _ in range(swaps)]
     late = after[swaps // SETTLING :]
     slopes = [100 * slope([turn[end] for turn in late]) for end in range(2)]
     return {
@@ -60,25 +64,26 @@ async def drift(codec: str, elements: int, swaps: int) -> dict[str, float]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--mb", type=float, default=256, help="million bytes of fp32")
-    parser.add_argument("--codecs", default="fp32,bf16,int8")
+    parser.add_argument("--codecs", default="bf16,int8,e3m0")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--small-mb", type=float, default=4)
     parser.add_argument("--swaps", type=int, default=200)
+    parser.add_argument("--work", choices=("whole", "piled"), default="whole")
     given = parser.parse_args()
     codecs: list[str] = given.codecs.split(",")
     large: dict[str, Any] = {
-        codec: asyncio.run(peaks(codec, int(given.mb * 1e6 / 4), given.repeats)) for codec in codecs
+        codec: asyncio.run(peaks(codec, int(given.mb * 1e6 / 4), given.repeats, given.work)) for codec in codecs
     }
-    small = {codec: asyncio.run(drift(codec, int(given.small_mb * 1e6 / 4), given.swaps)) for codec in codecs[-2:]}
-    heads = ["peak over state", "first MB", "median MB", "worst MB", "process MB", "values MB", "seconds"]
+    elements = int(given.small_mb * 1e6 / 4)
+    small = {codec: asyncio.run(drift(codec, elements, given.swaps, given.work)) for codec in codecs}
+    heads = ["peak over state", "first MB", "last MB", "median MB", "worst MB", "process MB", "values MB", "seconds"]
     print(f"a fragment of {given.mb:g} MB; wanted: {WANTED_MB:g}")
     print(table(heads, [[codec, *row.values()] for codec, row in large.items()]))
     heads = ["resident size", "MB/100 swaps", "after the first", "after a quarter", "after the last", "swaps"]
     print(f"a fragment of {given.small_mb:g} MB")
     print(table(heads, [[codec, *row.values()] for codec, row in small.items()]))
-    write(
-        given.json, {"mb": given.mb, "wanted_mb": WANTED_MB, "peaks": large, "small_mb": given.small_mb, "drift": small}
-    )
+    found = {"mb": given.mb, "wanted_mb": WANTED_MB, "peaks": large, "small_mb": given.small_mb, "drift": small}
+    write(given.json, {**found, "work": given.work})
 
 
 if __name__ == "__main__":

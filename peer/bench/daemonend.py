@@ -19,6 +19,7 @@ import torch
 from peer.bench.end import Willing
 from peer.bench.machine import forget_peak, resident
 from peer.codec.every import EVERY
+from peer.daemon.buffers import Buffers
 from peer.daemon.clock import BulkThread, WallClock
 from peer.daemon.exchange import Exchange
 from peer.daemon.garbage import settle
@@ -84,8 +85,10 @@ class DaemonEnd:
         self._transport.set_layout(DIGEST, codec.nbytes(setting.elements), setting.codec)
         self._exchange = Exchange(self._transport, self._clock, codec, self._bulk, limit)
         self._outer = torch.randn(setting.elements, generator=torch.Generator().manual_seed(0))
-        change = torch.randn(setting.elements, generator=torch.Generator().manual_seed(1 + setting.rank))
+        random = torch.Generator().manual_seed(1 + setting.rank)
+        change = torch.randn(setting.elements, generator=random, out=self._place())
         self._own = change.mul_(0.05).add_(self._outer)
+        self._buffers = Buffers(setting.elements, 1)
         self._ticker = Ticker()
         self._partner: PeerRecord
         self._works: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, None]]] = {
@@ -93,6 +96,10 @@ class DaemonEnd:
             "encode": self._encode,
             "idle": self._idle,
         }
+
+    def _place(self) -> torch.Tensor:
+        """Where our own values are to lie."""
+        return torch.empty(self._setting.elements)
 
     async def open(self) -> dict[str, Any]:
         """Listen on loopback; what the other end has to know."""
@@ -120,9 +127,14 @@ class DaemonEnd:
         memory = {"rss": before, "peak": resident("VmHWM"), "rss_after": resident()}
         return {"seconds": seconds, "cpu_s": used, "late_ms": late, **memory}
 
+    @property
+    def _we_dial(self) -> bool:
+        return self._identity.peer_id < self._partner.peer_id
+
     async def _swap(self, command: dict[str, Any]) -> None:
-        key, dial = RoundKey(command["round"], 0), self._identity.peer_id < self._partner.peer_id
-        await self._exchange.swap(self._partner, key, self._own, self._outer, WAIT_S, dial, _alive)
+        key, dial = RoundKey(command["round"], 0), self._we_dial
+        with self._buffers.lent() as into:
+            await self._exchange.swap(self._partner, key, self._own, self._outer, into, WAIT_S, dial, _alive)
 
     async def _encode(self, command: dict[str, Any]) -> None:
         """Again and again, in the thread in which the daemon does it."""
@@ -146,8 +158,8 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
-async def _serve(setting: Setting) -> None:
-    end = DaemonEnd(setting)
+async def _serve(kind: type[DaemonEnd]) -> None:
+    end = kind(Setting(**json.loads(sys.argv[1])))
     try:
         say(await end.open())
         end.meet(json.loads(await asyncio.to_thread(sys.stdin.readline)))
@@ -161,7 +173,8 @@ async def _serve(setting: Setting) -> None:
         await end.close()
 
 
-def main() -> None:
+def main(kind: type[DaemonEnd] = DaemonEnd) -> None:
+    """Be an end of this kind."""
     tune()
     try:
         import uvloop
@@ -169,7 +182,7 @@ def main() -> None:
         run = asyncio.run
     else:
         run = uvloop.run
-    run(_serve(Setting(**json.loads(sys.argv[1]))))
+    run(_serve(kind))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ START_S, REPLY_S, END_S = 120.0, 300.0, 5.0
 MAX_LINE = 2**26
 """A line tells of every tick of the event loop."""
 
+DAEMON_END = "peer.bench.daemonend"
+
 Found = list[dict[str, Any]]
 """What each end told."""
 
@@ -33,10 +35,10 @@ class Pair:
     def pids(self) -> list[int]:
         return [end.pid for end in self._ends]
 
-    async def swap(self) -> Found:
-        """The next round. Raises UsageError when it failed."""
+    async def swap(self, **how: str) -> Found:
+        """The next round. `how`: more for the ends to know. Raises UsageError when it failed."""
         self._round += 1
-        return await self._both({"do": "swap", "round": self._round})
+        return await self._both({"do": "swap", "round": self._round, **how})
 
     async def encode(self, seconds: float) -> Found:
         """The first end encodes for so long, the other does nothing."""
@@ -64,14 +66,15 @@ async def pair(
     *,
     far_nice: int = 0,
     seen_at: Callable[[int, str], Awaitable[str]] | None = None,
+    program: str = DAEMON_END,
 ) -> AsyncIterator[Pair]:
     """Two ends for a fragment of so many elements. `cap`: bytes a second each way, 0: none. `far_nice`: the niceness of
     the second, which stands for another machine. `seen_at`: the address at which the other reaches an end, by its
-    number and where it listens. Raises UsageError when one does not start."""
+    number and where it listens. `program`: the module that an end runs. Raises UsageError when one does not start."""
     ends: list[asyncio.subprocess.Process] = []
     try:
         for rank in range(2):
-            ends.append(await _start(Setting(rank, codec, elements, cap)))  # noqa: PERF401 - started: has to be ended
+            ends.append(await _start(program, Setting(rank, codec, elements, cap)))  # noqa: PERF401 - started: has to be ended
         os.setpriority(os.PRIO_PROCESS, ends[1].pid, far_nice or os.getpriority(os.PRIO_PROCESS, ends[1].pid))
         records = [await hear(end, START_S) for end in ends]
         for number, record in enumerate(records):
@@ -83,9 +86,9 @@ async def pair(
         await asyncio.gather(*(stop(end) for end in ends))
 
 
-async def _start(setting: Setting) -> asyncio.subprocess.Process:
+async def _start(program: str, setting: Setting) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "peer.bench.daemonend", json.dumps(asdict(setting))),
+        *(sys.executable, "-m", program, json.dumps(asdict(setting))),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=MAX_LINE,

@@ -70,14 +70,20 @@ class Modulo:
         return b"".join(steps + checks + lows)
 
     def decode(self, payload: Payload, own: Tensor) -> tuple[Tensor, Tensor]:
-        """The sender's values as a fresh tensor, as far as `own` (the receiver's, left as it is) tells them, and the
-        blocks it does not tell: there, the values are the receiver's own until `decode_blocks_`.
+        """As `decode_into`, into a fresh tensor: the values and the blocks that are not told."""
+        values = torch.empty_like(own)
+        return values, self.decode_into(payload, own, values)
 
-        Raises BadPayload: `length`; `scale` for a step that is negative, NaN or infinite. What it returns is finite."""
+    def decode_into(self, payload: Payload, own: Tensor, values: Tensor) -> Tensor:
+        """Write the sender's values to `values`, as far as `own` (the receiver's, left as it is) tells them; the blocks
+        it does not tell: there, the values are the receiver's own until `decode_blocks_`.
+
+        Raises BadPayload: `length`; `scale` for a step that is negative, NaN or infinite. What it writes is finite."""
+        assert values.shape == own.shape, (values.shape, own.shape)
         assert finite(own), f"{self.name}: own values that are not finite"
         raw = from_bytes(self, payload, own.numel())
         steps, checks = self._heads(raw, own.numel())
-        values, failed = torch.empty_like(own), torch.empty(len(steps), dtype=torch.bool)
+        failed = torch.empty(len(steps), dtype=torch.bool)
         for start in range(0, own.numel(), TILE):
             near, first = _in_blocks(own[start : start + TILE]), start // BLOCK
             rows = slice(first, first + len(near))
@@ -86,7 +92,7 @@ class Modulo:
             failed[rows] = (_check(highs) != checks[rows]) & (steps[rows] > 0)
             found = torch.where(failed[rows].unsqueeze(1), near, self._values(highs, lows, steps[rows]))
             values[start : start + TILE] = found.view(-1)[: own.numel() - start]
-        return values, failed
+        return failed
 
     def encode_blocks(self, values: Tensor, payload: Payload, wanted: Tensor) -> bytes:
         """The sender's answer to a request: what is missing of the `wanted` blocks of `payload`, which it made of

@@ -3,17 +3,31 @@ Tiles stand for themselves, so that any part of a payload can be made again afte
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from torch import Tensor
 
 from peer.codec.plain import TILE, Codec
+from peer.errors import PartnerLost
+
+
+class Flat(Protocol):
+    """Flat fp32 values to be read, slice by slice; a tensor is one. What a slice gives is read only: it may be a view
+    of the trainer's snapshot or of `outer_params`."""
+
+    def numel(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
 class Encoding:
-    """A `Source`: the payload of `values` (flat fp32, finite, unchanged until it is sent), made as it is read."""
+    """A `Source`: the payload of `values` (flat fp32, finite, unchanged until it is sent or closed), made as it is
+    read."""
 
-    def __init__(self, codec: Codec, values: Tensor) -> None:
+    def __init__(self, codec: Codec, values: Flat) -> None:
         self._codec = codec
         self._values = values
+        self._closed = False
         self._tile_bytes = codec.nbytes(TILE)
         self._last = (-1, b"")
 
@@ -26,7 +40,9 @@ class Encoding:
         return self._tile_bytes
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes from `offset` on: `size` of them."""
+        """Bytes from `offset` on: `size` of them. Raises PartnerLost when it is closed."""
+        if self._closed:
+            raise _over()
         end = offset + size
         assert 0 <= offset <= end <= self.nbytes, (offset, size)
         if size == 0:
@@ -46,7 +62,11 @@ class Encoding:
         return memoryview(self._last[1])[max(0, offset - begins) : end - begins]
 
     def _tiles(self, first: int, end: int) -> bytes:
-        return self._codec.encode(self._values[first * TILE : end * TILE])
+        return self._codec.encode(self._values[first * TILE : min(end * TILE, self._values.numel())])
+
+    def close(self) -> None:
+        """The values may change now: nothing is made of them any more, whoever still asks."""
+        self._closed = True
 
 
 class Decoding:
@@ -59,13 +79,16 @@ class Decoding:
         self._tile_bytes = codec.nbytes(TILE)
         self._received = 0
         self._piece = bytearray()
+        self._closed = False
 
     @property
     def nbytes(self) -> int:
         return self._codec.nbytes(self._into.numel())
 
     def write(self, offset: int, data: bytes) -> None:
-        """Raises BadPayload for bytes that no encoder writes."""
+        """Raises BadPayload for bytes that no encoder writes, PartnerLost when it is closed."""
+        if self._closed:
+            raise _over()
         assert offset == self._received, (offset, self._received)
         assert offset + len(data) <= self.nbytes, "the frame reader checks lengths"
         view = memoryview(data)
@@ -86,6 +109,10 @@ class Decoding:
                 self._decode(number, memoryview(self._piece))
                 self._piece = bytearray()
 
+    def close(self) -> None:
+        """`into` is another's now: nothing is written to it any more, whoever still brings something."""
+        self._closed = True
+
     def _decode(self, number: int, payload: memoryview) -> None:
         tiles = -(-len(payload) // self._tile_bytes)
         self.take(payload, self._into[number * TILE : (number + tiles) * TILE])
@@ -104,3 +131,7 @@ class Adding(Decoding):
 
     def take(self, payload: memoryview, into: Tensor) -> None:
         self._codec.add(payload, into, self._weight)
+
+
+def _over() -> PartnerLost:
+    return PartnerLost("this side's part in the swap is over")

@@ -15,6 +15,7 @@ from torch import Tensor
 from peer.codec.blocks import BLOCK
 from peer.codec.distance import Distance
 from peer.codec.modulo import Modulo, ask, asked
+from peer.daemon.owned import whole
 
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -33,20 +34,20 @@ class Differences:
         self._offload = offload
         self._distances: dict[int, Distance] = {}
 
-    async def exchange(self, send: Send, fragment: int, own: Tensor, outer: Tensor) -> Tensor:
-        """The partner's params as it rounded them, flat fp32. `own` and `outer`: our params and outer_params of the
-        fragment, which stay as they are meanwhile. Raises BadPayload, and what `send` raises."""
+    async def exchange(self, send: Send, fragment: int, own: Tensor, outer: Tensor, into: Tensor) -> None:
+        """The partner's params as it rounded them, flat fp32, come into `into`. `own` and `outer`: our params and
+        outer_params of the fragment, which stay as they are meanwhile. Raises BadPayload, and what `send` raises. A
+        cancelled call ends when no thread writes to `into` any more."""
         codec, offload = self.codec, self._offload
         distance = self._distances.setdefault(fragment, Distance())
         spread: Tensor = await offload(partial(distance.spread, own, outer))
         payload: bytes = await offload(partial(codec.encode, own, spread))
         theirs = await send(0, payload, len(payload))
-        values, failed = await offload(partial(codec.decode, theirs, own))
+        failed: Tensor = await whole(offload(partial(codec.decode_into, theirs, own, into)))
         request = ask(failed)
         wanted = asked(await send(1, request, len(request)), own.numel())
         if bool(torch.any(failed | wanted)):
             answer: bytes = await offload(partial(codec.encode_blocks, own, payload, wanted))
             answered = await send(2, answer, BLOCK * int(failed.sum()))
-            await offload(partial(codec.decode_blocks_, values, theirs, failed, answered))
-        await offload(partial(distance.learn, own, values, outer))
-        return values  # type: ignore[no-any-return]
+            await whole(offload(partial(codec.decode_blocks_, into, theirs, failed, answered)))
+        await offload(partial(distance.learn, own, into, outer))

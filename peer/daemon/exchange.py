@@ -1,7 +1,8 @@
 """One swap as the coordinator sees it: exchange, look at the values, give up when the partner died.
 
 A payload of whole params never lies in memory: a chunk is encoded when it is sent, and decoded when it has come, which
-takes about a millisecond each and therefore happens in the event loop."""
+takes about a millisecond each and therefore happens in the event loop. What is sent is read where it lies, and what
+comes is decoded into a buffer of the caller's; neither is touched once the swap is over, however it ended."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor
 
 from peer.codec.plain import Codec
-from peer.codec.stream import Decoding, Encoding
+from peer.codec.stream import Decoding, Encoding, Flat
 from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.pace import MeasuredSource, Passing
+from peer.daemon.sent import finite
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
-from peer.outer.rules import all_finite
 from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, Sink, Source, SwapReport, Told
 from peer.protocol.payload import BufferSink, BytesSource
 
@@ -40,6 +41,10 @@ step, and to encode."""
 ASSUMED_RATE = 250_000.0
 """Bytes per second assumed of a partner nothing was measured of."""
 
+AWAY_S = 15.0
+"""So long a partner that has begun to send may not answer, and nothing may come: the transport goes on with it when it
+is back. Longer than the transport lets one who has everything wait (`peer.net.resuming.LINGER_S`): what is complete is
+not given up here."""
 
 FAR = 10.0
 FAR_FROM_ZERO = 0.25
@@ -88,18 +93,20 @@ class Exchange:
         self,
         partner: PeerRecord,
         key: RoundKey,
-        own: Tensor,
+        own: Flat,
         outer: Tensor,
+        into: Tensor,
         wait_s: float,
         dial: bool,
         alive: Callable[[], Awaitable[bool]],
         patience_s: float | None = None,
     ) -> tuple[Tensor, SwapReport]:
-        """The partner's params, decoded, fp32, of own's shape. `outer`: our outer_params of the fragment. `wait_s`: how
-        long it may take until the partner is ready; `alive` is asked every second meanwhile. `patience_s`: how far a
-        stranger may be behind, if it is one.
+        """The partner's params, decoded, in `into`: flat fp32 of own's length. `own` and `outer`, our outer_params of
+        the fragment, are read and stay as they are meanwhile. `wait_s`: how long it may take until the partner is
+        ready; `alive` is asked every second meanwhile. `patience_s`: how far a stranger may be behind, if it is one.
 
-        Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used."""
+        Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used: `into` is worth nothing."""
+        assert into.shape == (own.numel(),), into.shape
         reports = list[SwapReport]()
 
         async def swap(part: int, source: Source, sink: Sink) -> None:
@@ -112,15 +119,20 @@ class Exchange:
             await swap(part, BytesSource(payload), sink)
             return sink.data
 
-        fit = await self._offload(lambda: all_finite(own))
+        fit = await self._offload(lambda: finite(own))
         assert fit, "the trainer never leaves params that are not finite"
         if isinstance(self._codec, Differences):
-            values = await self._codec.exchange(send, key.fragment, own, outer)
+            values = await self._offload(lambda: own[0 : own.numel()])
+            await self._codec.exchange(send, key.fragment, values, outer, into)
         else:
-            values = torch.empty(own.numel())
-            await swap(0, Encoding(self._codec, own), Decoding(self._codec, values))
-        await self._offload(lambda: _check_values(values, own))
-        return values, _together(reports)
+            source, sink = Encoding(self._codec, own), Decoding(self._codec, into)
+            try:
+                await swap(0, source, sink)
+            finally:
+                source.close()
+                sink.close()
+        await self._offload(lambda: _check_values(into, own))
+        return into, _together(reports)
 
     async def _swap(
         self,
@@ -141,7 +153,7 @@ class Exchange:
             start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
         begin_by = self._clock.now() + start_s
         swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, dial, told)
-        report = await self._unless_dead(swap, alive, lambda: watched.behind(begin_by, budget_s, slack_s))
+        report = await self._unless_dead(swap, alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s))
         if key.part == 0:
             self._remember(partner.peer_id, report)
         passing = watched.passing
@@ -155,7 +167,11 @@ class Exchange:
             self._rates.popitem(last=False)
 
     async def _unless_dead(
-        self, swap: Awaitable[SwapReport], alive: Callable[[], Awaitable[bool]], behind: Callable[[], None]
+        self,
+        swap: Awaitable[SwapReport],
+        alive: Callable[[], Awaitable[bool]],
+        watched: _Watched,
+        behind: Callable[[], None],
     ) -> SwapReport:
         """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
         only says that it is there."""
@@ -167,17 +183,20 @@ class Exchange:
                     return running.result()
                 behind()
                 if pulse % PULSES == 0:
-                    await self._check(alive, running)
+                    await self._check(alive, running, watched)
             raise AssertionError("counts for ever")
         finally:
             running.cancel()
             await asyncio.wait({running})
 
-    async def _check(self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport]) -> None:
+    async def _check(
+        self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport], watched: _Watched
+    ) -> None:
         try:
             holds_us = await alive()
+            watched.away_since = None
         except ExchangeError as error:
-            if running.done():
+            if running.done() or (isinstance(error, PartnerLost) and watched.may_come_back()):
                 return
             raise PartnerLost(f"the partner stopped answering: {error}") from error
         if not holds_us and not running.done():
@@ -192,18 +211,28 @@ class _Watched:
         self._sink = sink
         self._clock = clock
         self.passing = Passing(sink.nbytes, clock.now)
-        self._began = 0.0
+        self._began = self._last = 0.0
         self._received = 0
+        self.away_since: float | None = None
+        """When the partner was first called in vain."""
 
     @property
     def nbytes(self) -> int:
         return self._sink.nbytes
 
     def write(self, offset: int, data: bytes) -> None:
-        self._began = self._began or self._clock.now()
+        self._last = self._clock.now()
+        self._began = self._began or self._last
         self._received += len(data)
         self.passing.note(self._received)
         self._sink.write(offset, data)
+
+    def may_come_back(self) -> bool:
+        """The partner does not answer: whether the swap may go on all the same when it does."""
+        now = self._clock.now()
+        if self.away_since is None:
+            self.away_since = now
+        return self._began > 0 and now - self.away_since < AWAY_S
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> None:
         """Raise PartnerSilent when it is. `budget_s`: for the whole transfer, from its first byte; `slack_s` of it may
@@ -213,14 +242,18 @@ class _Watched:
             if now > begin_by:
                 raise PartnerSilent("the partner was locked with us and sent nothing in time")
             return
+        if self._received == self.nbytes:  # the transport gives up the partner, not what is here
+            return
+        if now - self._last > AWAY_S:
+            raise PartnerSilent(f"nothing came from the partner for {AWAY_S:.0f} s", "silent")
         due = self.nbytes * (now - self._began - slack_s) / max(budget_s - slack_s, 1e-9)
         if self._received < due:
             raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
 
 
-def _check_values(values: Tensor, own: Tensor) -> None:
+def _check_values(values: Tensor, own: Flat) -> None:
     """Whether a partner's params may be mixed in. Raises BadPayload."""
-    if not all_finite(values):
+    if not finite(values):
         raise BadPayload("not_finite", "the partner's params hold NaN or infinity")
     apart, limit = rms(values, own), FAR * rms(own) + FAR_FROM_ZERO
     if apart > limit:
@@ -240,13 +273,14 @@ def _together(reports: list[SwapReport]) -> SwapReport:
     )
 
 
-def rms(one: Tensor, other: Tensor | None = None) -> float:
-    """Root mean square of a flat fp32 tensor, or of the difference of two; in blocks, so that no large temporary is
+def rms(one: Flat, other: Flat | None = None) -> float:
+    """Root mean square of flat fp32 values, or of the difference of two; in blocks, so that no large temporary is
     made. Infinite when a square overflows."""
     total = 0.0
     for start in range(0, one.numel(), BLOCK):
-        block = one[start : start + BLOCK]
+        part = slice(start, min(start + BLOCK, one.numel()))
+        block = one[part]
         if other is not None:
-            block = block - other[start : start + BLOCK]
+            block = block - other[part]
         total += float(torch.dot(block, block))
     return math.sqrt(total / max(one.numel(), 1))

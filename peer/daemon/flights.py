@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from peer.daemon.care import Care
@@ -86,9 +87,9 @@ class Landing:
         """The lock is kept until the trainer has it, too: a checkpoint in between would hold two grounds."""
 
         def put() -> Tensor:
-            former = self._outer.fragment(key.fragment).clone()
+            moved = self._outer.fragment(key.fragment).clone()
             ahead.step(self._outer)
-            return self._outer.fragment(key.fragment) - former
+            return torch.sub(self._outer.fragment(key.fragment), moved, out=moved)
 
         async with self.stepping:
             with self._outer.stepping():

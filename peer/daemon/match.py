@@ -91,12 +91,22 @@ class Match:
     async def run(self) -> None:
         """Offer until locked or out of candidates, and go on so after a partner is lost."""
         await self._around.clock.sleep(self._opens_at - self._around.clock.now())
-        async with asyncio.TaskGroup() as sends:
+        # No TaskGroup: each that is cancelled leaves a circle of references behind, here once a round and with all
+        # that was known of the candidates.
+        sends = set[asyncio.Task[None]]()
+        try:
             while not self._pairing.closed:
                 self._meet()
-                for send in self._pairing.actions(self._around.clock.now()):
-                    sends.create_task(self._send(send))
+                sends.update(map(asyncio.create_task, map(self._send, self._pairing.actions(self._around.clock.now()))))
                 await self._wait()
+                for ended in [task for task in sends if task.done()]:
+                    sends.remove(ended)
+                    ended.result()
+        finally:
+            for task in sends:
+                task.cancel()
+            if sends:
+                await asyncio.wait(sends)
 
     async def partner(self, closes_at: float) -> PeerId | None:
         """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""

@@ -8,16 +8,22 @@ from pathlib import Path
 
 from peer.errors import MachineTooSmall
 from peer.run.activations import window_bytes
+from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
+from peer.run.presets import resolve
 
 MIB = 2**20
 TRAINER_BYTES = 16
 """For each parameter, fp32: the parameter, its gradient and the optimizer's two moments. (Measured: 16.0.)"""
 ARENA_BYTES = 8
 """The two snapshots that daemon and trainer share."""
-DAEMON_BYTES = 26
-"""outer_params and their momentum, and the most that an exchange and a checkpoint hold beside them. (Measured with 39
-million parameters: 25.5; a bootstrap node 12.)"""
+DAEMON_BYTES = 16
+"""outer_params and their momentum, and the two copies that a donor keeps at most. (A bootstrap node: 12.)"""
+BUFFER_BYTES = 4
+"""In pairs, for each vector that is sent: what a partner's values are decoded into, made once. In streaming that is as
+much when the exchanges of all fragments overlap. (Measured with 39 million parameters, bf16, all together: 20.)"""
+GROUP_BYTES = 26
+"""In groups: the state, and the most that an exchange and a checkpoint hold beside it."""
 BOOTSTRAP_BYTES = 12
 DAEMON_BASE, TRAINER_BASE = 300 * MIB, 250 * MIB
 """Interpreter and libraries, before there is a model."""
@@ -47,7 +53,15 @@ def need_of(manifest: Manifest, *, trains_here: bool = True, donates_only: bool 
         return Need(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
     step = micro_batch * window_bytes(manifest.model, manifest.train.context)
     trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
-    return Need(DAEMON_BASE + DAEMON_BYTES * parameters, trainer, ARENA_BYTES * parameters)
+    return Need(DAEMON_BASE + _daemon_bytes(manifest), trainer, ARENA_BYTES * parameters)
+
+
+def _daemon_bytes(manifest: Manifest) -> int:
+    method, parameters = resolve(manifest.sync), manifest.model.parameters
+    if method.topology == "group":
+        return GROUP_BYTES * parameters
+    swapping = cost_of(manifest.model, method).payload_bytes
+    return (DAEMON_BYTES + BUFFER_BYTES * method.vectors) * parameters + swapping
 
 
 def activation_bytes(manifest: Manifest, free: int | None) -> int | None:

@@ -23,11 +23,11 @@ async def owned(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[N
         task.result()
 
 
-async def whole(call: Awaitable[None]) -> None:
+async def whole(call: Awaitable[T]) -> T:
     """Run to the end even when cancelled meanwhile; the cancellation comes after."""
     running = asyncio.ensure_future(call)
     try:
-        await asyncio.shield(running)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait({running})
         raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from peer.codec.every import EVERY
 from peer.codec.feedback import Feedback
 from peer.codec.plain import Codec
+from peer.daemon.buffers import Buffers
 from peer.daemon.conduct import Conduct
 from peer.daemon.diagnosis import Diagnosing
 from peer.daemon.differences import Differences
@@ -60,8 +61,9 @@ def topology_of(parts: Parts) -> Topology:
 
 
 def _pairs(parts: Parts) -> Pairs:
-    plan = parts.plan
+    plan, layout = parts.plan, parts.outer.layout
     codec = _codec_of(plan.method.codec, parts.offload)
+    sizes = [layout.fragment_elements(f) for f in range(len(layout.fragments))]
     return Pairs(
         method=plan.method,
         run_id=plan.run_id,
@@ -69,6 +71,7 @@ def _pairs(parts: Parts) -> Pairs:
         outer=parts.outer,
         matchmaker=parts.matchmaker,
         swaps=Exchange(parts.transport, parts.clock, codec, parts.offload, plan.max_upload, parts.diagnosis.tell),
+        buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
         diagnosis=parts.diagnosis,
         offload=parts.offload,
         clock=parts.clock,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
+from peer.codec.stream import Flat
+from peer.daemon.buffers import Buffers
 from peer.daemon.conduct import Conduct
 from peer.daemon.diagnosis import Diagnosing
 from peer.daemon.exchange import Exchange, Offload
@@ -18,10 +19,10 @@ from peer.daemon.interfaces import Clock, Work
 from peer.daemon.match import Match
 from peer.daemon.matchmaker import Matchmaker
 from peer.daemon.owned import owned
+from peer.daemon.sent import Joined, work_of
 from peer.daemon.view import View
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
 from peer.observe import events
-from peer.outer.rules import scale_work_
 from peer.outer.state import OuterState
 from peer.protocol.ledger import Cut
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
@@ -112,21 +113,16 @@ class Alone:
         """A solo outer step with this work."""
 
         def step(outer: OuterState) -> None:
-            pair_step(self._method, outer, work.key.fragment, taken(outer, work, cut))
+            pair_step(self._method, outer, work.key.fragment, work.params, None, cut.share)
 
         return Exchanged(outcome, reason, step, cut.applied, cut.dropped)
 
 
-def taken(outer: OuterState, work: Work, cut: Cut) -> Tensor:
-    """A copy of the work's params of which only the share counts that may: what is exchanged and stepped with."""
-    own = work.params.clone()
-    scale_work_(own, outer.fragment(work.key.fragment), cut.share)
-    return own
-
-
-def pair_step(method: Method, outer: OuterState, fragment: int, own: Tensor, partner: Tensor | None = None) -> None:
-    """The outer step of a pair, or alone. `own` and `partner` are overwritten; of a method with a consensus of its own
-    `partner` holds params and, after them, outer_params."""
+def pair_step(
+    method: Method, outer: OuterState, fragment: int, own: Tensor, partner: Tensor | None = None, share: float = 1.0
+) -> None:
+    """The outer step of a pair, or alone. `own` and `partner` are only read; of a method with a consensus of its own
+    `partner` holds params and, after them, outer_params. `share`: of the own work, what counts."""
     theirs = (None, None) if partner is None else (partner[: own.numel()], partner[own.numel() :])
     outer.step(
         fragment,
@@ -135,6 +131,7 @@ def pair_step(method: Method, outer: OuterState, fragment: int, own: Tensor, par
         rule=method.rule,
         outer_lr=method.outer_lr,
         outer_momentum=method.outer_momentum,
+        share=share,
         consensus=method.consensus if method.rule == "noloco" else None,
         partner_outer=theirs[1],
     )
@@ -146,7 +143,11 @@ def pair_step(method: Method, outer: OuterState, fragment: int, own: Tensor, par
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """NoLoCo's topology. What happens on failure: a partner lost or refusing costs this round its exchange, never its
-    work: the next candidate while the window is open, at last a solo outer step."""
+    work: the next candidate while the window is open, at last a solo outer step.
+
+    The trainer's snapshot is read where it lies: the trainer writes there only when the fragment's next work is asked
+    for, which is after the end of its flight (`peer.daemon.flights`). A buffer is lent as long as the round is open,
+    hence until the outer step that reads it is done."""
 
     method: Method
     run_id: RunId
@@ -154,6 +155,7 @@ class Pairs:
     outer: OuterState
     matchmaker: Matchmaker
     swaps: Exchange
+    buffers: Buffers
     diagnosis: Diagnosing
     offload: Offload
     clock: Clock
@@ -174,8 +176,9 @@ class Pairs:
             return
         match = self.matchmaker.open(key, opens_at, closes_at)
         try:
-            async with owned(match.run()):
-                yield PairRound(self, match)
+            with ExitStack() as lent:
+                async with owned(match.run()):
+                    yield PairRound(self, match, lent)
         finally:
             self.matchmaker.end(match)
 
@@ -188,11 +191,12 @@ class Pairs:
 
 
 class PairRound:
-    """One round's search and swap."""
+    """One round's search and swap. `lent`: what it gives back at its end."""
 
-    def __init__(self, pairs: Pairs, match: Match) -> None:
+    def __init__(self, pairs: Pairs, match: Match, lent: ExitStack) -> None:
         self._pairs = pairs
         self._match = match
+        self._lent = lent
         self._alone = Alone(pairs.method, pairs.outer)
 
     async def behind(self) -> None:
@@ -200,13 +204,13 @@ class PairRound:
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
         pairs, fragment, refusal = self._pairs, work.key.fragment, ""
-        own = await pairs.offload(lambda: taken(pairs.outer, work, cut))
-        sent = await pairs.offload(lambda: self._sent(own, fragment))
+        sent = self._sent(work, cut)
+        into = self._lent.enter_context(pairs.buffers.lent())[: sent.numel()]
         while (partner := await self._partner(closes_at)) is not None:
             pairs.tell(f"exchanging with {partner}")
             began = pairs.clock.now()
             try:
-                theirs, report = await self._swap(partner, work.key, sent, closes_at)
+                theirs, report = await self._swap(partner, work.key, sent, into, closes_at)
             except ExchangeError as error:
                 refusal = self._failed(partner, error, pairs.clock.now() - began) or refusal
                 continue
@@ -216,20 +220,19 @@ class PairRound:
             pairs.diagnosis.exchanged(partner, report)
 
             def step(outer: OuterState, theirs: Tensor = theirs) -> None:
-                pair_step(pairs.method, outer, fragment, own, theirs)
+                pair_step(pairs.method, outer, fragment, work.params, theirs, cut.share)
 
             return Exchanged("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
         if refusal:
             return self._alone.stepped(work, cut, "refused", refusal)
         return self._alone.stepped(work, cut, "solo", pairs.why_not() or self._match.why_alone())
 
-    def _sent(self, own: Tensor, fragment: int) -> Tensor:
+    def _sent(self, work: Work, cut: Cut) -> Flat:
         """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
         only those travel."""
-        method = self._pairs.method
-        if method.consensus == method.outer_lr:
-            return own
-        return torch.cat([own, self._pairs.outer.fragment(fragment)])
+        method, outer = self._pairs.method, self._pairs.outer.fragment(work.key.fragment)
+        own = work_of(work.params, outer, cut.share)
+        return own if method.consensus == method.outer_lr else Joined(own, outer)
 
     def late(self, work: Work, cut: Cut) -> Exchanged:
         return self._alone.late(work, cut)
@@ -240,7 +243,9 @@ class PairRound:
         sought = self._pairs.wanted() and (promised or not self._pairs.why_not())
         return await self._match.partner(closes_at) if sought else None
 
-    async def _swap(self, partner: PeerId, key: RoundKey, own: Tensor, closes_at: float) -> tuple[Tensor, SwapReport]:
+    async def _swap(
+        self, partner: PeerId, key: RoundKey, own: Flat, into: Tensor, closes_at: float
+    ) -> tuple[Tensor, SwapReport]:
         pairs = self._pairs
         now = pairs.clock.now()
         return await pairs.swaps.swap(
@@ -248,6 +253,7 @@ class PairRound:
             key,
             own,
             pairs.outer.fragment(key.fragment),
+            into,
             max(0.0, closes_at - now),
             self._match.we_dial,
             functools.partial(self._match.alive, partner),

@@ -33,7 +33,7 @@ CHANNEL_OPTIONS = [
 ]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Connection:
     """To one endpoint of one peer. `token` is what its last Hello earned."""
 
@@ -71,9 +71,12 @@ class Channels:
                 return await self._keep(to.peer_id, connection)
         raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(to.endpoints)}")
 
-    async def drop(self, peer: PeerId) -> None:
-        """Forget a connection that failed: the peer may come back under the same address with another TLS key."""
-        if (held := self._open.pop(peer, None)) is not None:
+    async def drop(self, peer: PeerId, failed: Connection | None = None) -> None:
+        """Forget a connection that failed: the peer may come back under the same address with another TLS key.
+        `failed`: this one; nothing is dropped if another call has a newer one."""
+        held = self._open.get(peer)
+        if held is not None and failed in (None, held):
+            del self._open[peer]
             await held.close()
 
     async def close(self) -> None:

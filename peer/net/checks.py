@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
+from peer.protocol.frames import Kind, unpack
 from peer.protocol.messages import Piece, StateIndex
 from peer.v1 import exchange_pb2 as pb
 
@@ -36,6 +37,17 @@ def piece_request_of(raw: bytes) -> pb.PieceRequest:
     if not 0 <= request.max_rate < MAX_RATE:
         raise BadPayload("request", "an impossible rate")
     return request
+
+
+def open_of(raw: bytes) -> pb.SwapOpen:
+    """The frame that opens a stream of a payload. Raises BadPayload."""
+    frame = unpack(raw)
+    if frame.kind is not Kind.OPEN:
+        raise BadPayload("order", f"{frame.kind.name} where OPEN is due")
+    try:
+        return pb.SwapOpen.FromString(frame.body)
+    except DecodeError:
+        raise BadPayload("frame", "the opening message cannot be read") from None
 
 
 def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s: float) -> float:

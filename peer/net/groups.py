@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
-from peer.net.calls import SERVICE, Ended, fetch, metadata, reader
+from peer.net.calls import SERVICE, Ended, metadata, reader
 from peer.net.channels import Connection
 from peer.net.gate import Context, Gate
 from peer.net.groupwire import (
@@ -181,12 +181,21 @@ class Unary(Protocol):
     ) -> Awaitable[T]: ...
 
 
+class Fetch(Protocol):
+    """Some bytes of a snapshot, of just this length."""
+
+    def __call__(
+        self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, /
+    ) -> Awaitable[bytes]: ...
+
+
 class GroupCalls:
     """The callers' side: the `GroupTransport` interface over gRPC."""
 
-    def __init__(self, unary: Unary, with_token: WithToken, caps: Caps) -> None:
+    def __init__(self, unary: Unary, with_token: WithToken, fetch: Fetch, caps: Caps) -> None:
         self._unary = unary
         self._with_token = with_token
+        self._fetch = fetch
         self._caps = caps
 
     async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
@@ -198,11 +207,7 @@ class GroupCalls:
 
     async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
         assert 0 < nbytes <= PIECE_BYTES
-
-        async def call(connection: Connection) -> bytes:
-            return await fetch(connection, snapshot, part, nbytes, self._caps)
-
-        return await self._with_token(donor, call, timeout_s)
+        return await self._fetch(donor, snapshot, part, nbytes, timeout_s)
 
     async def contribute(
         self, owner: PeerRecord, opening: Opening, source: Source | None, sink: Sink, timeout_s: float

@@ -65,9 +65,11 @@ class ChunkSize:
             self._size = max(self._size // 2, self.least)
 
 
-def whole_grains(size: int, grain: int) -> int:
-    """The most bytes, up to `size`, that are whole grains of `grain` bytes; `size` where not even one fits."""
-    return size - size % grain if size >= grain else size
+def whole_grains(offset: int, size: int, grain: int) -> int:
+    """Where a chunk from `offset` of at most `size` bytes ends so that the next one begins with a whole grain of so
+    many bytes; behind `size` bytes where not even one fits."""
+    end = offset + size
+    return end - end % grain if size >= grain else end
 
 
 class Pacer:

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
-from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
+from peer.errors import BadPayload, PartnerRefused
 from peer.identity import Identity, peer_id_of, verify
 from peer.net.channels import answers
 from peer.net.checks import MAX_SNAPSHOT_NAME, piece_request_of
@@ -22,25 +21,25 @@ from peer.net.giving import Giving
 from peer.net.handler import Handler
 from peer.net.limits import Caller
 from peer.net.probing import Prober
-from peer.net.refusal import bad_payload_code, refuse
-from peer.net.stream import Caps, Terms, read_open, send_payload, swap_payloads
+from peer.net.refusal import refuse
+from peer.net.resuming import A_PIECE
+from peer.net.stream import Caps, send_payload
+from peer.net.swaps import Swaps
 from peer.net.tokens import LIFETIME_S
 from peer.net.vouching import MAX_PEER_ID, Voucher
-from peer.protocol.frames import Kind, largest_for, pack
-from peer.protocol.messages import MAX_ENDPOINTS, MAX_PARTS, Offer, PeerId, RoundKey, RunId, SwapReport, Verdict
+from peer.protocol.frames import Kind, PayloadWriter, largest_for, pack
+from peer.protocol.messages import MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId
 from peer.protocol.payload import BytesSource
 from peer.v1 import exchange_pb2 as pb
 
 HELLO_DOMAIN = b"peer hello v1"
 RECORD_FRESH_S = 30.0
 """A caller seals its record for the Hello that shows it: one issued long before the Hello's own clock is a replay."""
-MAX_PARKED = 8
-MAX_PARKED_OF_PEER = 2
 MAX_PIECES = 6
 """Two more than one address may have."""
 CATCHING_UP = "fragment:"
 """So begin the names of what a member of a group fetches that fell behind: part of training's own exchange."""
-PARK_S = 30.0
+TAKE_S = 30.0
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. Who takes a piece more slowly loses its place: four that never read would keep everybody out."""
 
@@ -62,24 +61,6 @@ class Facts:
     """Our own sealed directory record, shown to whom we call."""
 
 
-@dataclass
-class Accepting:
-    """Our own coordinator waits here for the partner to dial."""
-
-    terms: Terms
-    done: asyncio.Future[SwapReport]
-
-
-@dataclass
-class Slot:
-    """Where a dialling partner and our own coordinator meet."""
-
-    accepting: asyncio.Future[Accepting] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    serving: asyncio.Task[Any] | None = None
-    over: bool = False
-    """Our own coordinator no longer waits."""
-
-
 class ExchangeService:
     """Methods of the gRPC service. Every wait on a caller has a deadline; every number from one a bound."""
 
@@ -88,7 +69,7 @@ class ExchangeService:
         self._handler = handler
         self._caps = caps
         self.gate = Gate(facts.now)
-        self._slots: dict[tuple[PeerId, RoundKey], Slot] = {}
+        self.swaps = Swaps(handler, self.gate, caps)
         self._pieces = 0
         self._giving = Giving(caps)
         self._prober = Prober(answers, facts.now)
@@ -245,20 +226,26 @@ class ExchangeService:
         if data is None:
             await refuse(context, "gone", "that snapshot is no longer kept; ask for the state again")
         assert caller.peer is not None
+        if request.offset > len(data):
+            reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
+            await self.gate.turn_away(context, "request", reason, caller.peer)
         giving = None if request.snapshot.startswith(CATCHING_UP) else self._giving
         if giving is not None and (busy := giving.why_busy(caller.peer)):
             await refuse(context, "busy", *busy)
         if self._pieces >= MAX_PIECES:
             await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
-        if why := self.gate.limits.enter_piece(caller, len(data)):
+        if why := self.gate.limits.enter_piece(caller, len(data)):  # what is not sent again is hashed again
             await refuse(context, "busy", why)
         self._pieces += 1
         try:
             async with asyncio.timeout(self._patience_s(len(data))):
-                await context.write(pack(Kind.OPEN, 0, pb.SwapOpen(nbytes=len(data)).SerializeToString()))
-                with giving.to(caller.peer, len(data)) if giving is not None else contextlib.nullcontext():
-                    largest, source = largest_for(request.max_chunk), BytesSource(data)
-                    await send_payload(context.write, source, self._caps, request.max_rate, giving, largest)
+                opening = pb.SwapOpen(nbytes=len(data), have=request.offset, swap=A_PIECE)
+                await context.write(pack(Kind.OPEN, 0, opening.SerializeToString()))
+                rest = len(data) - request.offset
+                with giving.to(caller.peer, rest) if giving is not None else contextlib.nullcontext():
+                    largest, source, rate = largest_for(request.max_chunk), BytesSource(data), request.max_rate
+                    writer, caps = PayloadWriter(), self._caps
+                    await send_payload(context.write, source, caps, rate, giving, largest, writer, request.offset)
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
             await self.gate.turn_away(context, "timeout", reason, caller.peer)
@@ -271,123 +258,10 @@ class ExchangeService:
     def _patience_s(self, nbytes: int) -> float:
         """How long one piece may take, with our own cap shared by all pieces under way."""
         own = 2 * MAX_PIECES * nbytes / self._giving.rate if self._giving.rate else 0.0
-        return PARK_S + nbytes / SLOWEST_JOINER + own
+        return TAKE_S + nbytes / SLOWEST_JOINER + own
 
     async def swap(self, _: Any, context: Context) -> None:
         """A partner dials. Who it is and which round decides the handler; then it waits for our own coordinator."""
         async with self.gate.admitted(context) as caller:
             assert caller.peer is not None
-            await self._swap(caller.peer, context)
-
-    async def _swap(self, caller: PeerId, context: Context) -> None:
-        read, write = _reader(context), context.write
-
-        async def first() -> bytes | None:
-            message = await self.gate.message(context, caller)
-            return message if isinstance(message, bytes) else None
-
-        try:
-            theirs = await read_open(first)
-        except BadPayload as error:
-            if (expecting := self._expecting(caller)) is not None:
-                _settle(expecting, error)  # our coordinator blames it
-            else:
-                self.gate.conduct.offence(caller, error.code, error.reason)
-            await refuse(context, bad_payload_code(error), error.reason)
-        except PartnerLost:
-            return
-        key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
-        answer = self._handler.on_swap(caller, key)
-        if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
-            await refuse(context, answer.verdict.value, answer.reason)
-        slot = await self._park(caller, key, context, locked=answer.verdict is Verdict.LOCKED)
-        accepting = await self._meet(slot, caller, key, context)
-        try:
-            report = await swap_payloads(read, write, accepting.terms, self._caps, theirs)
-        except BadPayload as error:
-            _settle(accepting.done, error)
-            await refuse(context, bad_payload_code(error), error.reason)
-        except PartnerSilent as error:
-            _settle(accepting.done, error)
-            await refuse(context, "timeout", str(error))
-        except PartnerLost as error:
-            _settle(accepting.done, error)
-        except (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError) as error:
-            _settle(accepting.done, PartnerLost(f"{caller}: the connection broke ({error})"))
-        except asyncio.CancelledError:
-            _settle(accepting.done, PartnerLost(f"{caller}: the connection broke"))
-            if not slot.over:
-                raise
-            _still_serving()
-            await refuse(context, "timeout", "your part of the swap did not come in time")
-        else:
-            if not accepting.done.done():
-                accepting.done.set_result(report)
-
-    def _expecting(self, caller: PeerId) -> asyncio.Future[SwapReport] | None:
-        """Where our coordinator waits for this caller to dial."""
-        for (peer, _), slot in self._slots.items():
-            if peer == caller and slot.serving is None and slot.accepting.done():
-                return slot.accepting.result().done
-        return None
-
-    async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> Slot:
-        """A place to wait for our coordinator in. Whom it is locked with always finds one."""
-        parked = [peer for (peer, _), slot in self._slots.items() if slot.serving is not None]
-        full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
-        held = self._slots.get((caller, key))
-        if (held is not None and held.serving is not None) or (full and not locked):
-            await refuse(context, "busy", "too many swaps are waiting here")
-        slot = self._slots.setdefault((caller, key), Slot())
-        slot.serving = asyncio.current_task()
-        return slot
-
-    async def _meet(self, slot: Slot, caller: PeerId, key: RoundKey, context: Context) -> Accepting:
-        """Wait until our coordinator accepts this swap."""
-        try:
-            async with asyncio.timeout(PARK_S):
-                accepting = await asyncio.shield(slot.accepting)
-        except TimeoutError:
-            await refuse(context, "timeout", "this peer did not come to that round in time")
-        else:
-            return accepting
-        finally:
-            if not slot.accepting.done() or slot.accepting.cancelled():
-                self._slots.pop((caller, key), None)
-
-    async def accept(self, partner: PeerId, terms: Terms) -> SwapReport:
-        """Wait for the partner to dial and swap. The caller bounds the time; on cancellation the served call ends."""
-        slot = self._slots.setdefault((partner, terms.key), Slot())
-        done: asyncio.Future[SwapReport] = asyncio.get_running_loop().create_future()
-        if slot.accepting.done():
-            raise PartnerLost(f"{partner}: a swap of {terms.key} is under way already")
-        slot.accepting.set_result(Accepting(terms, done))
-        try:
-            return await done
-        finally:
-            self._slots.pop((partner, terms.key), None)
-            if not done.done() or done.cancelled():
-                done.cancel()
-                slot.over = True
-                if slot.serving is not None:
-                    slot.serving.cancel()
-
-
-def _reader(context: Context) -> Callable[[], Any]:
-    async def read() -> bytes | None:
-        message = await context.read()
-        return message if isinstance(message, bytes) else None
-
-    return read
-
-
-def _still_serving() -> None:
-    """The cancellation was our own word to this call that its time is over; there is a refusal left to send."""
-    task = asyncio.current_task()
-    assert task is not None
-    task.uncancel()
-
-
-def _settle(done: asyncio.Future[SwapReport], error: ExchangeError) -> None:
-    if not done.done():
-        done.set_exception(error)
+            await self.swaps.serve(caller.peer, context)

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from google.protobuf.message import DecodeError
-
-from peer.errors import BadPayload, PartnerLost, PartnerSilent
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.net.checks import open_of
 from peer.net.ratelimit import ChunkSize, Pacer, whole_grains
+from peer.net.resuming import Progress
 from peer.protocol.diagnosis import believed
 from peer.protocol.frames import (
     MAX_CHUNK,
@@ -22,11 +22,12 @@ from peer.protocol.frames import (
     PayloadWriter,
     largest_for,
     pack,
-    unpack,
 )
 from peer.protocol.messages import RoundKey, Sink, Source, SwapReport, Told
 from peer.v1 import exchange_pb2 as pb
 
+SKIM = 2**20
+"""Bytes of a payload that are only hashed, at a time."""
 Read = Callable[[], Awaitable[bytes | None]]
 Write = Callable[[bytes], Awaitable[None]]
 STALL_S = 5.0
@@ -88,29 +89,41 @@ async def send_payload(
     others_rate: float,
     behind: Behind | None = None,
     largest: int = USUAL_CHUNK,
-) -> int:
+    writer: PayloadWriter | None = None,
+    have: int = 0,
+) -> None:
     """Chunks of at most `largest` bytes and END, at the slower of our upload cap and what the other is willing to
-    receive; the bytes sent. `behind`: asked before each chunk; None: this is an exchange of training itself. Raises
-    PartnerRefused (`budget`) where the volunteer's upload budget does not hold it; then nothing was sent."""
+    receive. `behind`: asked before each chunk; None: this is an exchange of training itself. `have`: so many bytes the
+    other has already; `writer`: what has made them. Raises PartnerRefused (`budget`) where the volunteer's upload
+    budget does not hold the rest; then nothing was sent."""
     caps.meter.exchanging += behind is None
     try:
-        return await _send_payload(write, source, caps, others_rate, behind, largest)
+        await _send_payload(write, source, caps, others_rate, behind, largest, writer or PayloadWriter(), have)
     finally:
         caps.meter.exchanging -= behind is None
 
 
 async def _send_payload(
-    write: Write, source: Source, caps: Caps, others_rate: float, behind: Behind | None, largest: int
-) -> int:
+    write: Write,
+    source: Source,
+    caps: Caps,
+    others_rate: float,
+    behind: Behind | None,
+    largest: int,
+    writer: PayloadWriter,
+    have: int,
+) -> None:
     theirs = Pacer(others_rate if others_rate > 0 else None)
     rates = [pacer.rate for pacer in (caps.up, theirs) if pacer.rate is not None]
     size = ChunkSize(min(rates) if rates else None, largest)
-    writer, line, offset = PayloadWriter(), _Line(write, caps.meter, size), 0
-    frames = -(-source.nbytes // size.least) + 1
-    with caps.meter.budget.claim(source.nbytes, frames, giving=behind is not None) as sent:
+    line, left = _Line(write, caps.meter, size), source.nbytes - have
+    frames = -(-left // size.least) + 1
+    with caps.meter.budget.claim(left, frames, giving=behind is not None) as sent:
+        await _seek(writer, source, have)
         try:
-            while offset < source.nbytes:
-                data = source.read(offset, min(whole_grains(size.next, source.grain), source.nbytes - offset))
+            while (offset := writer.offset) < source.nbytes:
+                end = min(whole_grains(offset, size.next, source.grain), source.nbytes)
+                data = source.read(offset, end - offset)
                 frame = writer.chunk(data)
                 await theirs.take(len(frame))
                 if behind is not None:
@@ -119,13 +132,20 @@ async def _send_payload(
                 await line.free()
                 sent(len(data))  # a write that is cut off may have gone out
                 line.begin(frame)
-                offset += len(data)
             await line.free()
         finally:
             await line.close()
         sent(0)
         await write(writer.end())
-    return source.nbytes
+
+
+async def _seek(writer: PayloadWriter, source: Source, have: int) -> None:
+    """Have the writer go on behind what the other has."""
+    if writer.reaches(have):
+        writer.go_back(have)
+    while writer.offset < have:
+        writer.skip(source.read(writer.offset, min(SKIM, have - writer.offset)))
+        await asyncio.sleep(0)
 
 
 class _Line:
@@ -163,18 +183,18 @@ class _Line:
                 self._writing.exception()  # raised by whoever waited for it, or nobody wants to know any more
 
 
-async def receive_payload(read: Read, sink: Sink, caps: Caps) -> None:
-    """Fill `sink`; returns when the payload is complete and verified. Raises BadPayload, PartnerLost when the stream
-    ends too early, PartnerSilent when it stops."""
-    reader = PayloadReader(sink.nbytes)
-    while not reader.complete:
+async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadReader | None = None) -> None:
+    """Fill `sink`; returns when the payload is complete and verified. `reader`: what has taken the bytes before. Raises
+    BadPayload, PartnerLost when the stream ends too early, PartnerSilent when it stops."""
+    reader = reader or PayloadReader(sink.nbytes)
+    while not reader.over:
         raw = await _next_frame(read)
         if raw is None:
             raise PartnerLost("the stream ended in the middle")
+        await caps.down.take(len(raw))
         frame = reader.take(raw)
-        if frame.kind is Kind.CHUNK:
+        if frame.kind is Kind.CHUNK:  # no wait since it was taken: what counts as received is in the sink
             caps.meter.received += len(raw)
-            await caps.down.take(len(raw))
             sink.write(frame.offset, frame.body)
         await asyncio.sleep(0)
 
@@ -192,13 +212,7 @@ async def read_open(read: Read) -> pb.SwapOpen:
     raw = await read()
     if raw is None:
         raise PartnerLost("the stream ended before it began")
-    frame = unpack(raw)
-    if frame.kind is not Kind.OPEN:
-        raise BadPayload("order", f"{frame.kind.name} where OPEN is due")
-    try:
-        return pb.SwapOpen.FromString(frame.body)
-    except DecodeError:
-        raise BadPayload("frame", "the opening message cannot be read") from None
+    return open_of(raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +226,7 @@ class Terms:
     told: Told | None = None
     """What the other is told of us."""
 
-    def opening(self, caps: Caps) -> bytes:
+    def opening(self, caps: Caps, progress: Progress | None = None) -> bytes:
         """Our OPEN frame."""
         body = pb.SwapOpen(
             round=self.key.round,
@@ -223,6 +237,8 @@ class Terms:
             max_rate=caps.down.rate or 0.0,
             max_chunk=MAX_CHUNK,
         )
+        if progress is not None:
+            body.swap, body.have = progress.number, progress.reader.received
         if (told := self.told) is not None:
             body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
         return pack(Kind.OPEN, 0, body.SerializeToString())
@@ -239,39 +255,60 @@ class Terms:
             raise BadPayload("frame", "an impossible rate")
 
 
-async def _send(write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen) -> None:
-    await send_payload(write, terms.source, caps, theirs.max_rate, largest=largest_for(theirs.max_chunk))
+async def _send(write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen, writer: PayloadWriter) -> None:
+    largest = largest_for(theirs.max_chunk)
+    await send_payload(write, terms.source, caps, theirs.max_rate, None, largest, writer, theirs.have)
 
 
 async def swap_payloads(
-    read: Read, write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen | None = None
+    read: Read,
+    write: Write,
+    terms: Terms,
+    caps: Caps,
+    theirs: pb.SwapOpen | None = None,
+    progress: Progress | None = None,
+    answered: Callable[[], None] = lambda: None,
 ) -> SwapReport:
-    """One side of a swap. `theirs`: the other's OPEN where it was read already. No chunk moves before both sides have
-    opened, so a side that is not ready costs nothing but the wait; the caller's timeout bounds everything."""
-    await write(terms.opening(caps))
+    """One side of a swap, on one stream. `theirs`: the other's OPEN where it was read already. `progress`: what former
+    streams have brought; where the other goes on too, a stream that breaks raises PartnerLost though we have
+    everything. `answered`: called when the other has opened. No chunk moves before both sides have opened, so a side
+    that is not ready costs nothing but the wait; the caller's timeout bounds everything."""
+    progress = progress or Progress(terms.sink.nbytes)
+    await write(terms.opening(caps, progress))
     theirs = theirs or await read_open(read)
     terms.check(theirs)
-    began = time.monotonic()
+    progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
+    progress.told = believed(Told(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
+    answered()
     moved = 0
 
-    async def counted(frame: bytes) -> None:
+    async def counted(raw: bytes) -> None:
         nonlocal moved
-        await write(frame)
-        moved += len(frame)
+        await write(raw)
+        moved += len(raw)
 
-    sending = asyncio.create_task(_send(counted, terms, caps, theirs))
+    async def frame() -> bytes | None:
+        progress.heard(raw := await read())
+        return raw
+
+    sending = asyncio.create_task(_send(counted, terms, caps, theirs, progress.writer))
     try:
-        await receive_payload(read, terms.sink, caps)
+        await receive_payload(frame, terms.sink, caps, progress.reader)
         before = -1
         while not sending.done() and moved > before:  # many homes send ten times slower than they receive
             before = moved
             await asyncio.wait({sending}, timeout=STALL_S)
         sent_all = sending.done() and not sending.cancelled() and sending.exception() is None
-        seconds = time.monotonic() - began
-        told = believed(Told(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
-        return SwapReport(terms.source.nbytes if sent_all else 0, terms.sink.nbytes, seconds, sent_all, told)
+        if not sent_all and progress.goes_on and not _refused(sending):
+            raise PartnerLost("the stream broke before the partner had everything")
+        return progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=sent_all)
     finally:
         sending.cancel()
         await asyncio.wait({sending})
         if not sending.cancelled():
             sending.exception()  # a broken connection shows on our reading side as well
+
+
+def _refused(sending: asyncio.Task[None]) -> bool:
+    """Whether it ended by our own word: the upload budget."""
+    return sending.done() and not sending.cancelled() and isinstance(sending.exception(), PartnerRefused)

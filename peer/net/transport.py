@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -15,16 +14,18 @@ from blake3 import blake3
 
 from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, public_key_of
-from peer.net.calls import SERVICE, Ended, fetch, metadata, reader
+from peer.net.calls import SERVICE, Ended, Stream, fetch, metadata, swap
 from peer.net.channels import CHANNEL_OPTIONS, Channels, Connection
 from peer.net.checks import A_DAY_S, index_of, offset_of
 from peer.net.groups import GroupCalls, GroupService
 from peer.net.handler import Conduct, Handler
+from peer.net.listening import check_vacant, listening
 from peer.net.probing import join_host
 from peer.net.ratelimit import Pacer, for_bulk
 from peer.net.refusal import translate
+from peer.net.resuming import Answered, Progress, persist
 from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
-from peer.net.stream import Budget, Caps, Meter, Terms, swap_payloads
+from peer.net.stream import Budget, Caps, Meter, Terms
 from peer.net.tls import server_credentials
 from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import (
@@ -47,6 +48,7 @@ from peer.protocol.messages import (
     Vouched,
     Welcome,
 )
+from peer.protocol.payload import BufferSink
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -88,7 +90,7 @@ class GrpcTransport:
         self._caps = Caps(Pacer(for_bulk(max_upload)), Pacer(for_bulk(max_download)), Meter())
         self._service = ExchangeService(self._facts, handler, self._caps)
         self._groups = GroupService(handler, self._service.gate, self._caps)
-        self.group = GroupCalls(self._unary, self._with_token, self._caps)
+        self.group = GroupCalls(self._unary, self._with_token, self._fetch, self._caps)
         self._channels = Channels()
         self.correction: Callable[[], float] = lambda: 0.0
         """What `now` differs from our raw clock, seconds."""
@@ -140,7 +142,7 @@ class GrpcTransport:
         credentials = server_credentials(self._facts.identity)
         for one in listening([host, *more_hosts]):
             where = join_host(one, port)
-            _check_vacant(one, port, where)
+            check_vacant(one, port, where)
             try:
                 port = server.add_secure_port(where, credentials)
             except RuntimeError as error:
@@ -240,13 +242,16 @@ class GrpcTransport:
         if wanted.nbytes > max(self._facts.max_payload, PIECE_BYTES):
             raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
 
-        async def call(connection: Connection) -> bytes:
-            return await fetch(connection, index.snapshot, piece, wanted.nbytes, self._caps)
-
-        data = await self._with_token(donor, call, timeout_s)
+        data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s)
         if blake3(data).digest() != wanted.digest:
             raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
         return data
+
+    async def _fetch(self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float) -> bytes:
+        progress, sink = Progress.fetching(nbytes), BufferSink(nbytes)
+        stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
+        await self._resumed(donor, stream, progress, timeout_s)
+        return bytes(sink.data)
 
     async def swap(
         self,
@@ -260,18 +265,35 @@ class GrpcTransport:
     ) -> SwapReport:
         """Both sides call this; one dials, the other waits to be dialled."""
         terms = Terms(key, self._facts.codec, source, sink, told)
-        if dial:
-            return await self._with_token(partner, lambda connection: self._dial(connection, terms), timeout_s)
-        return await self._bounded(self._service.accept(partner.peer_id, terms), partner, timeout_s)
+        progress = Progress.dialling(sink.nbytes) if dial else Progress(sink.nbytes)
+        try:
+            if dial:
+                stream = partial(swap, terms=terms, progress=progress, caps=self._caps)
+                return await self._resumed(partner, stream, progress, timeout_s)
+            accepting = self._service.swaps.accept(partner.peer_id, terms, progress)
+            return await self._bounded(accepting, partner, timeout_s)
+        except (PartnerLost, PartnerRefused) as error:
+            lost = isinstance(error, PartnerLost)
+            if progress.reader.complete and (lost or progress.broken is not None):
+                return progress.report(source.nbytes, sink.nbytes, sent_all=not lost)
+            raise progress.broken or error from None
 
-    async def _dial(self, connection: Connection, terms: Terms) -> SwapReport:
-        stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
-        with Ended(stream):
-            report = await swap_payloads(reader(stream), stream.write, terms, self._caps)
-            await stream.done_writing()
-            if report.sent_all:
-                await stream.read()  # the end of the stream: the partner has read everything we sent
-            return report
+    async def _resumed(self, to: PeerRecord, stream: Stream[T], progress: Progress, timeout_s: float) -> T:
+        """A transfer over as many connections as it takes."""
+        used: Connection | None = None
+
+        async def attempt(answered: Answered) -> T:
+            async def call(connection: Connection) -> T:
+                nonlocal used
+                used = connection
+                return await stream(connection, answered)
+
+            return await self._with_token(to, call, timeout_s)
+
+        async def forget() -> None:
+            await self._channels.drop(to.peer_id, used)
+
+        return await self._bounded(persist(attempt, progress, forget), to, timeout_s)
 
     # -- Hello and failures ------------------------------------------------------------------------------------------
 
@@ -365,27 +387,6 @@ def _is_wanted() -> bool:
     one, it would end the caller's task without a word."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def listening(hosts: Sequence[str]) -> list[str]:
-    """The hosts to bind, without repeats: `::` listens for IPv4 as well, and next to it nothing can be bound."""
-    return ["::"] if "::" in hosts else list(dict.fromkeys(hosts))
-
-
-def _check_vacant(host: str, port: int, where: str) -> None:
-    """gRPC says no more than that it failed, and says it on the terminal too. Raises AddressError."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
-        try:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if trial.family == socket.AF_INET6:
-                trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            trial.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                fix = f"Stop the other program, or choose another --port than {port} (0 takes any free one)."
-                raise AddressError(f"cannot listen on {where}: another program holds this port", fix) from error
-            fix = "Choose an address of this machine (--host-maddrs) and a --port above 1023."
-            raise AddressError(f"cannot listen on {where}: {error.strerror}", fix) from error
 
 
 def _expect(reply: Any, step: str, who: str) -> Any:

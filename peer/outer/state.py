@@ -13,6 +13,8 @@ from blake3 import blake3
 from torch import Tensor
 
 from peer.outer.rules import (
+    BLOCK,
+    blocks,
     descend_,
     nesterov_,
     noloco_,
@@ -86,27 +88,39 @@ class OuterState:
         partner_outer: Tensor | None = None,
     ) -> None:
         """One outer step of a fragment with the partner's decoded params, or solo (`partner` None: the means are over
-        one). `own`, `partner` and `partner_outer` are flat fp32 of the fragment's length and are overwritten.
+        one). `own`, `partner` and `partner_outer` are flat fp32 of the fragment's length and only read; temporaries are
+        of a block, and made before anything is moved.
 
         share: the part of the own work since the last outer step that counts; the partner has already scaled its own.
         consensus: None is outer_lr. With another value a pair needs `partner_outer`, the partner's decoded
         outer_params of before its step; a solo step does not, since nobody's are the mean of its own."""
         outer, momentum = self._views(fragment)
-        scale_work_(own, outer, share)
-        mean = own if partner is None else pair_mean_(own, partner)
-        if rule == "sgd":
-            sgd_(outer, mean, outer_lr=outer_lr)
-            return
-        assert rule == "noloco", rule
-        if partner is None or consensus in (None, outer_lr):
-            noloco_(outer, momentum, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
-            return
-        assert partner_outer is not None, "with a consensus of its own the partner's outer_params are needed too"
-        assert consensus is not None
-        mean_outer = pair_mean_(outer, partner_outer)
-        noloco_apart_(
-            outer, momentum, mean, mean_outer, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus
-        )
+        assert rule in ("noloco", "sgd"), rule
+        if rule == "sgd" or partner is None or consensus in (None, outer_lr):
+            partner_outer = None
+        else:
+            assert partner_outer is not None, "with a consensus of its own the partner's outer_params are needed too"
+        for given in (own, partner, partner_outer):
+            assert given is None or given.shape == outer.shape, (given.shape, outer.shape)
+        space = torch.empty(2, min(BLOCK, outer.numel()))
+        for part in blocks(outer.numel()):
+            params, speed = outer[part], momentum[part]
+            mean, mean_outer = space[:, : params.numel()]
+            mean.copy_(own[part])
+            scale_work_(mean, params, share)
+            if partner is not None:
+                pair_mean_(partner[part], mean)
+            if rule == "sgd":
+                sgd_(params, mean, outer_lr=outer_lr)
+                continue
+            if partner_outer is None:
+                noloco_(params, speed, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
+                continue
+            assert consensus is not None
+            mean_outer.copy_(partner_outer[part])
+            pair_mean_(params, mean_outer)
+            terms = params, speed, mean, mean_outer
+            noloco_apart_(*terms, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus)
 
     def pseudo_gradient(self, fragment: int, own: Tensor, share: float = 1.0) -> Tensor:
         """What this peer contributes to its group: (outer_params - own) * share, written into `own` and returned. `own`

@@ -7,12 +7,15 @@ what was announced, and that with a bound, before anything is kept.
 
     OPEN   what follows: a small message (SwapOpen), at most 4 KiB
     CHUNK  `length` bytes of the payload at `offset`; in order, without a gap
-    END    BLAKE3 of the whole payload; offset = its length"""
+    END    BLAKE3 of the whole payload; offset = its length
+
+A payload outlives the stream it came on: reader and writer go on over another one where the bytes ended."""
 
 from __future__ import annotations
 
 import enum
 import struct
+from collections import deque
 from dataclasses import dataclass
 
 import google_crc32c
@@ -30,6 +33,11 @@ USUAL_CHUNK = 2**17
 """Of whom it is not known that it takes larger ones."""
 MAX_OPEN = 4096
 DIGEST = 32
+REWIND = 2**21
+"""So many bytes may have been sent and not have arrived when a stream breaks: what gRPC's window and its buffers hold,
+several times. Who lacks more than that is not gone on with."""
+MARK = 2**16
+"""Bytes between two places that a writer goes back to cheaply."""
 
 
 class Kind(enum.IntEnum):
@@ -56,6 +64,11 @@ def largest_for(told: int) -> int:
     return min(told, MAX_CHUNK) if told > USUAL_CHUNK else USUAL_CHUNK
 
 
+def kind_of(raw: bytes) -> int:
+    """What a frame says it is, unverified; 0: no frame."""
+    return raw[5] if len(raw) >= HEADER.size else 0
+
+
 def unpack(raw: bytes) -> Frame:
     """One frame, its header and checksum verified. Raises BadPayload for anything else, whatever the bytes."""
     if len(raw) < HEADER.size:
@@ -77,17 +90,25 @@ class PayloadReader:
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._received = 0
         self._digest = blake3()
+        self.received = 0
+        """Bytes, from the beginning, whose frames were taken."""
         self.complete = False
+        """All of it is here, and its digest is right."""
+        self.over = False
+        """This stream has had its END."""
+
+    def go_on(self) -> None:
+        """What follows comes on another stream, from `received` on: the missing chunks, and END."""
+        self.over = False
 
     def take(self, raw: bytes) -> Frame:
         """The next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
         frame = unpack(raw)
-        if self.complete or frame.kind is Kind.OPEN:
+        if self.over or frame.kind is Kind.OPEN:
             raise BadPayload("order", f"{frame.kind.name} where nothing of the kind is due")
-        if frame.offset != self._received:
-            raise BadPayload("order", f"offset {frame.offset} where {self._received} is due")
+        if frame.offset != self.received:
+            raise BadPayload("order", f"offset {frame.offset} where {self.received} is due")
         if frame.kind is Kind.CHUNK:
             self._chunk(frame)
         else:
@@ -97,32 +118,55 @@ class PayloadReader:
     def _chunk(self, frame: Frame) -> None:
         if not frame.body:
             raise BadPayload("length", "an empty chunk")
-        if self._received + len(frame.body) > self._nbytes:
+        if self.received + len(frame.body) > self._nbytes:
             raise BadPayload("length", f"more than the announced {self._nbytes} bytes")
-        self._received += len(frame.body)
+        self.received += len(frame.body)
         self._digest.update(frame.body)
 
     def _end(self, frame: Frame) -> None:
-        if self._received != self._nbytes:
-            raise BadPayload("length", f"ended after {self._received} of {self._nbytes} bytes")
+        if self.received != self._nbytes:
+            raise BadPayload("length", f"ended after {self.received} of {self._nbytes} bytes")
         if frame.body != self._digest.digest():
             raise BadPayload("digest", "the payload does not match its digest")
-        self.complete = True
+        self.complete = self.over = True
 
 
 class PayloadWriter:
-    """Makes the frames that follow OPEN, in order."""
+    """Makes the frames that follow OPEN, in order. The digest at a few places of the last `REWIND` bytes is kept, so
+    that it can go back without hashing everything again."""
 
     def __init__(self) -> None:
-        self._offset = 0
         self._digest = blake3()
+        self._marks = deque([(0, self._digest.copy())])
+        self.offset = 0
+        """Where the next chunk begins."""
 
     def chunk(self, data: bytes) -> bytes:
         assert 0 < len(data) <= MAX_CHUNK
-        self._digest.update(data)
-        frame = pack(Kind.CHUNK, self._offset, data)
-        self._offset += len(data)
+        frame = pack(Kind.CHUNK, self.offset, data)
+        self.skip(data)
         return frame
 
+    def skip(self, data: bytes) -> None:
+        """These bytes belong to the payload; the receiver has them already."""
+        self._digest.update(data)
+        self.offset += len(data)
+        if self.offset >= self._marks[-1][0] + MARK:
+            self._marks.append((self.offset, self._digest.copy()))
+        while len(self._marks) > 1 and self._marks[1][0] <= self.offset - REWIND:
+            self._marks.popleft()
+
+    def reaches(self, offset: int) -> bool:
+        """Whether `go_back` can."""
+        return self._marks[0][0] <= offset <= self.offset
+
+    def go_back(self, offset: int) -> None:
+        """To the last mark that is not behind `offset`; what lies between the two is to be skipped."""
+        assert self.reaches(offset), (offset, self.offset)
+        while self._marks[-1][0] > offset:
+            self._marks.pop()
+        self.offset, digest = self._marks[-1]
+        self._digest = digest.copy()
+
     def end(self) -> bytes:
-        return pack(Kind.END, self._offset, self._digest.digest())
+        return pack(Kind.END, self.offset, self._digest.digest())

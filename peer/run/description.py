@@ -35,6 +35,8 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
             yield "each way an hour", _mb(cost.bytes_per_hour), ""
         yield from _rate(method, cost)
     parts = {"arena": cost.arena_bytes, "outer_params": cost.outer_bytes, "outer_momentum": cost.momentum_bytes}
+    if cost.buffer_bytes:
+        parts["a partner's values"] = cost.buffer_bytes
     parts |= {"an exchange": cost.payload_bytes, "a checkpoint": cost.saving_bytes}
     shares = [f"{name} {_mib(nbytes)}" for name, nbytes in parts.items()]
     yield "memory", _mib(cost.memory_bytes), f"{', '.join(shares)}; without trainer and libraries"

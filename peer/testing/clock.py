@@ -37,8 +37,12 @@ class Gate:
         self._opened.set()
 
     def close(self) -> None:
+        """From now on nothing runs, not even what was about to."""
         self.shut = True
         self._opened.clear()
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualLoop):
+            self._held += loop.withhold(self)
 
     def open(self) -> None:
         """Everything that fell due meanwhile happens now, in order."""
@@ -173,6 +177,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             super()._run_once()  # type: ignore[misc]
             return
         for _ in range(len(ready)):
+            if not ready:  # one of them has shut a gate
+                return
             handle = ready.popleft()
             if handle._cancelled:
                 continue
@@ -183,6 +189,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             except BaseException as error:  # noqa: BLE001  as asyncio's own handles do
                 said = f"Exception in callback {handle!r}"
                 self.call_exception_handler({"message": said, "exception": error, "handle": handle})
+
+    def withhold(self, gate: Gate) -> list[asyncio.Handle]:
+        """Take out what is about to run behind this gate, in order."""
+        ready, held = list(self._ready), list[asyncio.Handle]()
+        self._ready.clear()
+        for handle in ready:
+            behind = handle._context.get(GATE) is gate  # type: ignore[attr-defined]
+            (held if behind else self._ready).append(handle)
+        return held
 
     def _jump(self) -> bool:
         """To the next moment at which something is due; False: there is none."""

@@ -118,6 +118,7 @@ class Flows:
     def break_off(self, peer: PeerId) -> None:
         """The peer is gone: whoever waits for a transfer with it sees the connection break."""
         for flow in [*self._up.get(peer, ()), *self._down.get(peer, ())]:
+            flow.settle(asyncio.get_running_loop().time())
             flow.fail(PartnerLost(f"{peer} vanished in the middle"))
 
     def _share(self, sender: PeerId, receiver: PeerId) -> None:

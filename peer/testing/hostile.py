@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -30,14 +31,22 @@ class Refused(Exception):
 
 
 class HostileCaller:
-    """One TCP connection of its own to one server, under one key."""
+    """One TCP connection of its own to one server, under one key. `more`: options of its channel, for one that takes as
+    much ahead as honest callers do."""
 
-    def __init__(self, endpoint: str, server: PeerId, run_id: RunId, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        server: PeerId,
+        run_id: RunId,
+        identity: Identity | None = None,
+        more: Sequence[tuple[str, int]] = (),
+    ) -> None:
         self.identity = identity or Identity.generate()
         self.me = PeerId(self.identity.peer_id)
         self._server, self._run_id = server, run_id
         credentials, pinned = channel_credentials(server)
-        options = [pinned, ("grpc.use_local_subchannel_pool", 1)]
+        options = [pinned, ("grpc.use_local_subchannel_pool", 1), *more]
         self.channel: Any = grpc.aio.secure_channel(endpoint, credentials, options=options)
 
     async def __aenter__(self) -> HostileCaller:

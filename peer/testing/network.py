@@ -35,10 +35,12 @@ from peer.protocol.messages import (
     Welcome,
 )
 from peer.testing.clock import Gate, nap
+from peer.testing.comeback import Arriving, carried, lingering
 from peer.testing.flows import Flows, milestones
 from peer.testing.groupnetwork import MemoryGroup
 from peer.testing.lasting import Lasting
 from peer.testing.links import PROFILES, Link, message_s, wire_bytes
+from peer.testing.meetings import Meeting, Meetings
 
 T = TypeVar("T")
 
@@ -53,14 +55,6 @@ class Carried:
     up: float = 0.0
     down: float = 0.0
     messages: int = 0
-
-
-@dataclass(slots=True)
-class _Meeting:
-    """Two sides of one swap, waiting for each other."""
-
-    sides: dict[PeerId, tuple[Source, Sink, Told | None]] = field(default_factory=dict)
-    both: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True)
@@ -92,7 +86,7 @@ class Network:
     _cut: set[tuple[PeerId, PeerId]] = field(default_factory=set)
     _side: dict[PeerId, int] = field(default_factory=dict)
     _hosts: dict[PeerId, MemoryTransport] = field(default_factory=dict)
-    _meetings: dict[tuple[PeerId, PeerId, RoundKey], _Meeting] = field(default_factory=dict)
+    meetings: Meetings = field(default_factory=Meetings)
     flows: Flows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,32 +165,33 @@ class Network:
         return host
 
     async def carry(
-        self, sender: PeerId, to: PeerId, nbytes: int, arrived: Callable[[int], None] = lambda upto: None
+        self, sender: PeerId, to: PeerId, nbytes: int, arrived: Callable[[int], None] = lambda upto: None, have: int = 0
     ) -> None:
         """Move so many bytes of payload, at what the links leave it; `arrived` hears of progress now and then, in bytes
-        from the beginning. Raises PartnerLost when an end vanishes, PartnerSilent when nothing moves for long."""
+        from the beginning. `have`: so many are there already. Raises PartnerLost when an end vanishes, PartnerSilent
+        when nothing moves for long."""
         await nap(message_s(self.link_of(sender), self.link_of(to), self.rng))
-        total, before = wire_bytes(math.ceil(nbytes * self.weight)), 0.0
+        rest = nbytes - have
+        total, before = wire_bytes(math.ceil(rest * self.weight)), 0.0
         flow = self.flows.begin(sender, to, total)
         try:
-            for mark in milestones(nbytes, flow.rate * nbytes / max(total, 1.0)):
-                await self.flows.until(flow, total * mark / nbytes)
-                self.load(sender).up += flow.done - before
-                self.load(to).down += flow.done - before
-                before = flow.done
-                arrived(mark)
+            for mark in milestones(rest, flow.rate * rest / max(total, 1.0)):
+                try:
+                    await self.flows.until(flow, total * mark / rest)
+                except PartnerLost:
+                    arrived(have + int(flow.done / total * rest))
+                    raise
+                finally:
+                    self.load(sender).up += flow.done - before
+                    self.load(to).down += flow.done - before
+                    before = flow.done
+                arrived(have + mark)
         finally:
             self.flows.end(flow)
 
-    # -- meetings ----------------------------------------------------------------------------------------------------
-
-    def meeting(self, one: PeerId, other: PeerId, key: RoundKey) -> _Meeting:
-        low, high = sorted((one, other))
-        return self._meetings.setdefault((low, high, key), _Meeting())
-
-    def part(self, one: PeerId, other: PeerId, key: RoundKey) -> None:
-        low, high = sorted((one, other))
-        self._meetings.pop((low, high, key), None)
+    def host(self, peer: PeerId) -> MemoryTransport | None:
+        """Who answers under this name now."""
+        return self._hosts.get(peer)
 
 
 class MemoryTransport:
@@ -273,16 +268,25 @@ class MemoryTransport:
         dial: bool,
         told: Told | None = None,
     ) -> SwapReport:
-        lasting = Lasting(source)
+        lasting, begun = Lasting(source), list[Arriving]()
         try:
-            swap = self._swap(partner.peer_id, key, lasting, sink, dial, told)
+            swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
             return await _bounded(swap, timeout_s, partner.peer_id)
+        except PartnerSilent as error:
+            raise (begun[0].broken if begun else None) or error from None
         finally:
             lasting.keep()
-            self._network.part(self._me, partner.peer_id, key)
+            self._network.meetings.part(self._me, partner.peer_id, key)
 
     async def _swap(
-        self, partner: PeerId, key: RoundKey, lasting: Lasting, sink: Sink, dial: bool, told: Told | None
+        self,
+        partner: PeerId,
+        key: RoundKey,
+        lasting: Lasting,
+        sink: Sink,
+        dial: bool,
+        told: Told | None,
+        begun: list[Arriving],
     ) -> SwapReport:
         if dial:
             host = await self._network.reach(self._me, partner)
@@ -291,7 +295,7 @@ class MemoryTransport:
                 raise PartnerRefused(answer.verdict.value, answer.reason or f"{partner} does not swap {key}")
         if self._network.mute(self._me):
             await asyncio.Event().wait()
-        meeting = self._network.meeting(self._me, partner, key)
+        meeting = self._network.meetings.of(self._me, partner, key)
         meeting.sides[self._me] = (lasting, sink, told)
         if len(meeting.sides) == 2:
             meeting.both.set()
@@ -301,9 +305,25 @@ class MemoryTransport:
         if theirs.nbytes != sink.nbytes:
             raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
         self._network.gave(partner, key, theirs)
-        await self._network.carry(partner, self._me, theirs.nbytes, _into(sink, theirs))
+        arriving = Arriving(theirs.nbytes, sink, theirs)
+        begun.append(arriving)
+        await self._carried(partner, key, meeting, arriving, dial)
+        meeting.content.add(self._me)
         heard = believed(meeting.sides[partner][2], told)
         return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
+
+    async def _carried(self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: Arriving, dial: bool) -> None:
+        """The partner's payload. It is there for us until it leaves, and for a while when it has everything."""
+        network, me = self._network, self._me
+
+        def gave_up() -> bool:
+            return partner not in meeting.content and not network.meetings.is_on(me, partner, key, meeting)
+
+        def patience_s() -> float:
+            return lingering(partner in meeting.content)
+
+        calls = me if dial else partner
+        await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
@@ -338,7 +358,10 @@ class MemoryTransport:
             data = host._handler.on_piece(index.snapshot, piece)
             if data is None:
                 raise PartnerRefused("gone", f"{donor.peer_id} no longer keeps snapshot {index.snapshot}")
-            await self._network.carry(donor.peer_id, self._me, len(data))
+            arriving = Arriving(len(data))
+            await carried(
+                self._network, donor.peer_id, self._me, arriving, calls=self._me, patience_s=lambda: lingering(True)
+            )
             if blake3(data).digest() != index.pieces[piece].digest:
                 raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
             return bytes(data)
@@ -346,19 +369,6 @@ class MemoryTransport:
         named = index.pieces[piece].nbytes
         more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
-
-
-def _into(sink: Sink, source: Source) -> Callable[[int], None]:
-    """Hands a payload over up to where it has arrived; the sink sees every byte, in order."""
-    at = 0
-
-    def arrived(upto: int) -> None:
-        nonlocal at
-        if upto > at:
-            sink.write(at, source.read(at, upto - at))
-            at = upto
-
-    return arrived
 
 
 async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) -> T:

@@ -23,6 +23,7 @@ from peer.daemon.view import View, lifetime, pace
 from peer.identity import Identity
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.protocol.buckets import SPLIT
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
 from peer.protocol.reachability import SETTLED_EVERY_S
@@ -46,7 +47,7 @@ LAYOUT = Layout.whole([TensorSpec("w", (16,))])
 CHECKPOINT_EVERY_S = 60.0
 ASKS_A_ROUND = 4
 """For amendments, in long rounds: they take effect rounds later."""
-LOOK = 64
+LOOK = SPLIT
 """Records in a look at the directory."""
 
 MakeTrainer = Callable[[int, Layout, VirtualClock], VirtualTrainer]
@@ -363,9 +364,9 @@ class SimulatedSwarm:
             asyncio.create_task(life.reach.run(view.known, SETTLED_EVERY_S)),
             asyncio.create_task(life.amendments.run(life.transport, clock, rng, view.known, every)),
         }
-        waking = waking_of(life, coordinator, view, clock, lambda event: _journal(peer, life, event))
         life.donor.vouch_for = view.vouch_for
-        if self._stops:
+        if self._stops:  # who looks at the clocks without a beat takes every round for a sleep
+            waking = waking_of(life, coordinator, view, clock, lambda event: _journal(peer, life, event))
             background.add(asyncio.create_task(waking.run()))
         background.add(asyncio.create_task(view.watch.run(life.transport, lambda: view.peers, rng, self._seldom)))
         try:

@@ -83,6 +83,8 @@ class VirtualTrainer(ABC):
         """By fragment: the boundary, in steps in all, at which the trainer waits for a result."""
         self._freed = asyncio.Event()
         self._account = Account(len(layout.fragments))
+        self._slots = torch.full((layout.elements,), math.nan)
+        """Of the snapshots, one a fragment, as in the arena: the next one of a fragment is written over the last."""
         self._tokens = self._steps = 0
         self._base = [0] * len(layout.fragments)
         self._training = self._waiting = 0.0
@@ -334,7 +336,7 @@ class VirtualTrainer(ABC):
         tally = self._account.snapshot(key.fragment, self._tokens)
         work = Work(
             key=key,
-            params=self._params()[start:end].clone(),
+            params=self._slots[start:end].copy_(self._params()[start:end]),
             steps=tally.steps,
             tokens=self._tokens - self._base[key.fragment],
             processed=self._tokens,

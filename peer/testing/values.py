@@ -7,12 +7,13 @@ after that shows here, and one that went wrong before shows in comparison with i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from blake3 import blake3
 
+from peer.codec.stream import Flat
 from peer.daemon.group import Averaged, Group
 from peer.daemon.groups import Groups
 from peer.daemon.interfaces import Work, WorkRequest
@@ -88,7 +89,8 @@ class Values:
 
         async def work(request: WorkRequest) -> Work:
             done = await ask(request)
-            self._works[peer.number, (done.key.round, done.key.fragment)] = done
+            kept = replace(done, params=done.params.clone())  # the slot is the trainer's again afterwards
+            self._works[peer.number, (done.key.round, done.key.fragment)] = kept
             self._forget(peer, (done.key.round - SENT, done.key.fragment))
             return done
 
@@ -108,7 +110,7 @@ class Values:
     def _watch_swaps(self, peer: SimulatedPeer, swaps: Any) -> None:
         ask = swaps.swap
 
-        async def swap(partner: PeerRecord, key: RoundKey, own: torch.Tensor, *others: Any) -> Any:
+        async def swap(partner: PeerRecord, key: RoundKey, own: Flat, *others: Any) -> Any:
             place = key.round, key.fragment
             self._remember_sent(peer.peer_id, place, own)
             theirs, report = await ask(partner, key, own, *others)
@@ -121,11 +123,11 @@ class Values:
         self._works.pop((peer.number, place), None)
         self._swapped.pop((peer.number, place), None)
 
-    def _remember_sent(self, sender: PeerId, place: Place, own: torch.Tensor) -> None:
+    def _remember_sent(self, sender: PeerId, place: Place, own: Flat) -> None:
         if place not in self._sent:
             for old in [old for old in self._sent if old[0] < place[0] - SENT]:
                 del self._sent[old]
-        self._sent.setdefault(place, {}).setdefault(sender, []).append(own.clone())
+        self._sent.setdefault(place, {}).setdefault(sender, []).append(own[0 : own.numel()].clone())
 
     def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
         ask = group.exchange

@@ -51,7 +51,8 @@ class Work:
 
     key: RoundKey
     params: torch.Tensor
-    """fp32, flat, the fragment's elements: a view into the arena, valid until the next request of this fragment."""
+    """fp32, flat, the fragment's elements: a view into the arena, valid until the next request of this fragment. Only
+    to be read: a solo step may follow an exchange that failed."""
     steps: int
     tokens: int
     """processed - base: what the ledger counts for this fragment."""

@@ -671,6 +671,8 @@ class SwapOpen(_message.Message):
     RATE_OUT_FIELD_NUMBER: _builtins.int
     RATE_IN_FIELD_NUMBER: _builtins.int
     MAX_CHUNK_FIELD_NUMBER: _builtins.int
+    HAVE_FIELD_NUMBER: _builtins.int
+    SWAP_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     codec: _builtins.str
@@ -691,6 +693,12 @@ class SwapOpen(_message.Message):
     """and receives"""
     max_chunk: _builtins.int
     """bytes of the largest chunk that the sender of this message takes; 0: 128 KiB"""
+    have: _builtins.int
+    """A transfer goes on over another connection: the other's bytes from `have` on are wanted. Of FetchPiece: `have` of
+    them are not sent, as the request asked.
+    """
+    swap: _builtins.int
+    """drawn by the side that dials, the same in every try, echoed by the other; 0: I do not go on"""
     def __init__(
         self,
         *,
@@ -705,10 +713,12 @@ class SwapOpen(_message.Message):
         rate_out: _builtins.float = ...,
         rate_in: _builtins.float = ...,
         max_chunk: _builtins.int = ...,
+        have: _builtins.int = ...,
+        swap: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "worked", b"worked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "have", b"have", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "swap", b"swap", "worked", b"worked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,12 +732,15 @@ class PieceRequest(_message.Message):
     PIECE_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
     MAX_CHUNK_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.str
     piece: _builtins.int
     max_rate: _builtins.float
     """bytes/s the caller is willing to receive; 0: no cap"""
     max_chunk: _builtins.int
     """bytes of the largest chunk that the caller takes; 0: 128 KiB"""
+    offset: _builtins.int
+    """the caller has so many bytes of it: the rest is wanted"""
     def __init__(
         self,
         *,
@@ -735,10 +748,11 @@ class PieceRequest(_message.Message):
         piece: _builtins.int = ...,
         max_rate: _builtins.float = ...,
         max_chunk: _builtins.int = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_chunk", b"max_chunk", "max_rate", b"max_rate", "piece", b"piece", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_chunk", b"max_chunk", "max_rate", b"max_rate", "offset", b"offset", "piece", b"piece", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.payload import BufferSink, BytesSource
+from peer.testing.cutting import Wire, before
 from peer.testing.links import Link
 from peer.testing.network import MemoryTransport, Network
 
@@ -86,6 +87,12 @@ class End:
     owner: Owner
     transport: Any
     close: Callable[[], Awaitable[None]]
+    weak: PeerRecord
+    """Where it is called over a link that breaks."""
+    sever: Callable[[], None]
+    mend: Callable[[], None]
+    after: Callable[[int, Callable[[], None]], None]
+    """Have it called when so many bytes, about, have left it."""
 
 
 def record_of(peer: str, endpoint: str) -> PeerRecord:
@@ -94,21 +101,41 @@ def record_of(peer: str, endpoint: str) -> PeerRecord:
 
 
 async def grpc_end(network: Network) -> End:
-    identity, owner = Identity.generate(), Owner()
+    identity, owner, stack, wire = Identity.generate(), Owner(), contextlib.AsyncExitStack(), Wire()
     transport = GrpcTransport(identity, RUN, owner, WallClock().now)
     transport.set_layout(b"L" * 32, 2**26)
     port = await transport.start("127.0.0.1", 0)
-    return End(record_of(identity.peer_id, f"127.0.0.1:{port}"), owner, transport, transport.close)
+    where = await stack.enter_async_context(before(f"127.0.0.1:{port}", wire))
+    stack.push_async_callback(transport.close)
+    record = record_of(identity.peer_id, f"127.0.0.1:{port}")
+    weak = replace(record, endpoints=(where,))
+    return End(record, owner, transport, stack.aclose, weak, wire.sever, wire.mend, wire.when)
 
 
 async def memory_end(network: Network) -> End:
     identity, owner = Identity.generate(), Owner()
-    transport = MemoryTransport(network, PeerId(identity.peer_id), owner, WallClock())
+    me = PeerId(identity.peer_id)
+    transport, cut = MemoryTransport(network, me, owner, WallClock()), [False]
+    earlier = network.connected
+    network.connected = lambda one, other: not (cut[0] and me in (one, other)) and earlier(one, other)
 
     async def close() -> None:
         transport.close()
 
-    return End(record_of(identity.peer_id, "memory:0"), owner, transport, close)
+    def sever() -> None:
+        cut[0] = True
+        network.changed(me)
+        asyncio.get_running_loop().call_soon(network.flows.break_off, me)  # who hands over bytes now waits again
+
+    def mend() -> None:
+        cut[0] = False
+        network.changed(me)
+
+    def after(nbytes: int, then: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(nbytes / network.link.up, then)
+
+    record = record_of(identity.peer_id, "memory:0")
+    return End(record, owner, transport, close, record, sever, mend, after)
 
 
 @pytest.fixture(params=[grpc_end, memory_end], ids=["grpc", "memory"])
@@ -117,9 +144,9 @@ def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
 
 
 @contextlib.asynccontextmanager
-async def two(make: Any) -> AsyncIterator[tuple[End, End]]:
+async def two(make: Any, rate: float = 100e6) -> AsyncIterator[tuple[End, End]]:
     """Two connected peers; the first one has the smaller id, so it dials in swaps."""
-    network = Network(link=Link("near", 100e6, 100e6, 0.0005))
+    network = Network(link=Link("near", rate, rate, 0.0005))
     ends = sorted([await make(network), await make(network)], key=lambda end: end.record.peer_id)
     try:
         yield ends[0], ends[1]
@@ -282,6 +309,112 @@ async def test_a_partner_that_never_comes_costs_the_timeout_and_no_more(low: End
             await here.transport.swap(there.record, nobody, BytesSource(b"x"), BufferSink(1), 0.3, dial=here is low)
     _, _, low_sink, high_sink = await swap_both(low, high, b"later", b"works")
     assert (bytes(low_sink.data), bytes(high_sink.data)) == (b"works", b"later")
+
+
+# -- over a link that breaks in the middle -----------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * 20_000
+
+
+class Breaking(BufferSink):
+    """Calls when half of it is here; no byte comes twice."""
+
+    def __init__(self, nbytes: int, halfway: Callable[[], None]) -> None:
+        super().__init__(nbytes)
+        self.halfway, self.upto = halfway, 0
+
+    def write(self, offset: int, data: bytes) -> None:
+        assert offset == self.upto, "every byte once, in order"
+        super().write(offset, data)
+        before, self.upto = self.upto, offset + len(data)
+        if before < self.nbytes // 2 <= self.upto:
+            self.halfway()
+
+
+@pytest.mark.parametrize("away_s", [0.0, 0.7])
+@pytest.mark.parametrize("low_dials", [True, False])
+def test_a_swap_goes_on_when_the_link_is_back(make: Any, away_s: float, low_dials: bool) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+
+            def halfway() -> None:
+                for end in (low, high):
+                    end.sever()
+                    asyncio.get_running_loop().call_later(away_s, end.mend)
+
+            sinks = Breaking(len(LARGE), halfway), BufferSink(len(LARGE))
+            reports = await asyncio.gather(*_both(low, high, sinks, TIMEOUT, low_dials))
+            assert [report.sent_all for report in reports] == [True, True]
+            assert bytes(sinks[0].data) == bytes(sinks[1].data) == LARGE
+
+    asyncio.run(main())
+
+
+def test_a_swap_whose_link_does_not_come_back_is_lost_by_its_deadline(make: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+
+            def halfway() -> None:
+                low.sever()
+                high.sever()
+
+            began = asyncio.get_running_loop().time()
+            sinks = Breaking(len(LARGE), halfway), BufferSink(len(LARGE))
+            for error in await asyncio.gather(*_both(low, high, sinks, 2.5, True), return_exceptions=True):
+                assert isinstance(error, PartnerLost), error
+            assert asyncio.get_running_loop().time() - began < 4.0
+
+    asyncio.run(main())
+
+
+def test_a_partner_that_gave_up_meanwhile_is_lost(make: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+
+            def halfway() -> None:
+                low.sever()
+                high.sever()
+                theirs.cancel()
+                for end in (low, high):
+                    asyncio.get_running_loop().call_later(0.5, end.mend)
+
+            began = asyncio.get_running_loop().time()
+            sinks = Breaking(len(LARGE), halfway), BufferSink(len(LARGE))
+            ours, theirs = (asyncio.create_task(one) for one in _both(low, high, sinks, TIMEOUT, True))
+            with pytest.raises(PartnerLost):
+                await ours
+            assert asyncio.get_running_loop().time() - began < 6.0
+            await asyncio.wait({theirs})
+
+    asyncio.run(main())
+
+
+def test_a_piece_goes_on_when_the_link_is_back(make: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+            high.owner.pieces = [LARGE]
+            index = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(LARGE), blake3(LARGE).digest()),))
+            cuts = 0
+
+            def cut() -> None:
+                nonlocal cuts
+                cuts += 1
+                for end in (low, high):
+                    end.sever()
+                    asyncio.get_running_loop().call_later(0.1, end.mend)
+
+            high.after(len(LARGE) // 2, cut)
+            assert await low.transport.fetch_piece(high.weak, index, 0, TIMEOUT) == LARGE
+            assert cuts == 1
+
+    asyncio.run(main())
+
+
+def _both(low: End, high: End, sinks: Sequence[BufferSink], timeout_s: float, low_dials: bool) -> list[Any]:
+    return [
+        low.transport.swap(high.weak, KEY, BytesSource(LARGE), sinks[0], timeout_s, dial=low_dials),
+        high.transport.swap(low.weak, KEY, BytesSource(LARGE), sinks[1], timeout_s, dial=not low_dials),
+    ]
 
 
 @scenario

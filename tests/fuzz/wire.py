@@ -16,11 +16,12 @@ from google.protobuf.message import DecodeError
 from peer.codec.every import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
-from peer.net.checks import index_of, offset_of, piece_request_of
+from peer.net.checks import index_of, offset_of, open_of, piece_request_of
 from peer.net.directory.record import BadRecord, open_record, seal
 from peer.net.probing import host_of_caller
 from peer.net.ratelimit import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.net.refusal import _refusal
+from peer.net.resuming import Progress
 from peer.net.service import ExchangeService, Facts
 from peer.net.stream import Caps, Meter, Terms, read_open
 from peer.outer.rules import all_finite
@@ -127,13 +128,67 @@ def swap_open() -> Target:
     return Target(name="swap-open", run=run, corpus=corpus, refuses=(BadPayload,), mend=mend_frame, special=_in_a_frame)
 
 
+def swap_again() -> Target:
+    """Openings of a partner that calls again and again, and its parting; between two of them more is sent."""
+    caps, number = Caps(Pacer(None), Pacer(None), Meter()), 77
+    data = b"x" * NBYTES
+
+    def run(raw: bytes) -> None:
+        progress, terms = _with(NBYTES), Terms(RoundKey(7, 0), "bf16", BytesSource(data), BufferSink(NBYTES))
+        whole, had = PayloadWriter(), 0
+        whole.skip(data)
+        progress.reader.take(whole.end())
+        for part in split(raw):
+            if progress.heard(part):
+                assert progress.writer.offset == NBYTES
+                return
+            theirs = open_of(part)
+            terms.check(theirs)
+            progress.meet(theirs.swap, theirs.have, NBYTES)
+            had, before = theirs.have, had
+            assert before <= had <= progress.writer.offset <= NBYTES
+            progress.writer.go_back(had)
+            while progress.writer.offset < min(had + 90, NBYTES):
+                at = progress.writer.offset
+                progress.writer.skip(data[at : at + 50])
+            if progress.writer.offset == NBYTES:
+                assert unpack(progress.writer.end()).body == blake3(data).digest()
+
+    def _with(have: int) -> Progress:
+        progress = Progress(NBYTES, number)
+        for at in range(0, have, 60):
+            progress.reader.take(pack(Kind.CHUNK, at, data[at : at + 60]))
+        return progress
+
+    def opening(have: int) -> bytes:
+        return Terms(RoundKey(7, 0), "bf16", BytesSource(data), BufferSink(NBYTES)).opening(caps, _with(have))
+
+    def mend(raw: bytes) -> bytes:
+        return join(*(mend_frame(part) for part in split(raw)))
+
+    def _in_one(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequence[bytes]) -> None:
+        parts = [bytearray(part) for part in split(bytes(data))]
+        if parts:
+            _in_a_frame(rng, parts[int(rng.random() * len(parts))], corpus, tokens)
+        data[:] = join(*(bytes(part) for part in parts))
+
+    corpus = (
+        join(opening(0), opening(60), opening(120)),
+        join(opening(0), *(opening(60 * n) for n in range(6)), _with(NBYTES).parting(sent_all=True)),
+        join(opening(0), opening(0), opening(60)),
+    )
+    refuses = (BadPayload, PartnerLost)
+    return Target(name="swap-again", run=run, corpus=corpus, refuses=refuses, mend=mend, special=_in_one, limit=8192)
+
+
 def piece_request() -> Target:
     def run(raw: bytes) -> None:
         request = piece_request_of(raw)
         assert SMALLEST_CHUNK <= chunk_size(request.max_rate or None, largest_for(request.max_chunk)) <= MAX_CHUNK
         assert 0 <= request.piece < 2**32
 
-    corpus = tuple(pb.PieceRequest(snapshot="a1b2", piece=n, max_rate=n * 1e4).SerializeToString() for n in (0, 3))
+    requests = [pb.PieceRequest(snapshot="a1b2", piece=n, max_rate=n * 1e4, offset=n * 1000) for n in (0, 3)]
+    corpus = tuple(request.SerializeToString() for request in requests)
     return Target(name="piece-request", run=run, corpus=corpus, refuses=(BadPayload,), special=change_field, limit=8192)
 
 
@@ -280,5 +335,6 @@ def seen_as() -> Target:
 
 
 TARGETS = (
-    frame, payload, swap_open, piece_request, codec, hello, hello_reply, refusal, state_index, piece, seen_as,
+    frame, payload, swap_open, swap_again, piece_request, codec, hello, hello_reply, refusal, state_index, piece,
+    seen_as,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from peer.identity import Identity
 from peer.net import gate, stream
 from peer.net.directory.record import seal
 from peer.net.limits import HELLOS_AT_ONCE
-from peer.net.service import MAX_PARKED_OF_PEER
+from peer.net.swaps import MAX_PARKED_OF_PEER
 from peer.net.tokens import LIFETIME_S
 from peer.net.transport import GrpcTransport
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
@@ -367,15 +367,15 @@ async def test_one_peer_cannot_park_swaps_for_everybody(victim: Victim) -> None:
             body.round = round_
             parked.append(caller.open("Swap", token))
             await parked[-1].write(pack(Kind.OPEN, 0, body.SerializeToString()))
-        while len(victim.transport._service._slots) < MAX_PARKED_OF_PEER:
+        while len(victim.transport._service.swaps._slots) < MAX_PARKED_OF_PEER:
             await asyncio.sleep(0.01)
         for round_ in range(100, 110):
             body.round = round_
             assert (await caller.swap(token, [pack(Kind.OPEN, 0, body.SerializeToString())])).code == "busy"
-        assert len(victim.transport._service._slots) == MAX_PARKED_OF_PEER, "a refused swap leaves nothing behind"
+        assert len(victim.transport._service.swaps._slots) == MAX_PARKED_OF_PEER, "a refused swap leaves nothing behind"
         theirs = honest.open("Swap", good)
         await theirs.write(opening(8))
-        while len(victim.transport._service._slots) == MAX_PARKED_OF_PEER:
+        while len(victim.transport._service.swaps._slots) == MAX_PARKED_OF_PEER:
             await asyncio.sleep(0.01)
         for call in (*parked, theirs):
             call.cancel()
@@ -531,7 +531,7 @@ def test_a_partner_that_sends_too_slowly_is_given_up_long_before_the_budget(
         began = asyncio.get_running_loop().time()
         assert exchange.budget_s(partner.peer_id, 2 * own.numel()) > 300
         with pytest.raises(PartnerSilent):
-            await exchange.swap(partner, KEY, own, own, 2.0, True, alive)
+            await exchange.swap(partner, KEY, own, own, torch.zeros(own.numel()), 2.0, True, alive)
         return asyncio.get_running_loop().time() - began
 
     assert run_virtual(main()) < ends_after_s

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from peer.daemon import desk, topology
+from peer.daemon.buffers import Buffers
+from peer.daemon.flights import Flights
 from peer.daemon.group import Averaged, Group
 from peer.daemon.groups import GroupRound, Groups
 from peer.observe import events
@@ -29,7 +31,7 @@ ELEMENTS = {"pair": 16, "group": 4 * 128}
 Prepare = Callable[[SimulatedSwarm], None]
 
 
-def broken(preset: str, prepare: Prepare = lambda swarm: None) -> list[str]:
+def broken(preset: str, prepare: Prepare = lambda swarm: None, rounds: int = ROUNDS) -> list[str]:
     """What the checks say of a run of these. `prepare` comes before the witness."""
     method = replace(resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S)), codec="fp32")
 
@@ -38,7 +40,7 @@ def broken(preset: str, prepare: Prepare = lambda swarm: None) -> list[str]:
             PEERS,
             method=method,
             rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
-            total_rounds=ROUNDS,
+            total_rounds=rounds,
             seed=3,
             step_seconds=2.0,
             layout=layout_of(method, ELEMENTS[method.topology]),
@@ -88,6 +90,34 @@ def test_an_outer_step_that_is_applied_twice(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(topology, "pair_step", twice)
     caught(broken("noloco"), "gave a third value")
+
+
+def test_a_snapshot_that_is_written_over_while_its_round_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds read the trainer's slot in place: a fragment's next work is not to be asked for before its round is over.
+    Here it is, and the exchange takes longer than it is until then."""
+
+    def taking(seconds: float) -> Prepare:
+        def prepare(swarm: SimulatedSwarm) -> None:
+            swarm.network.weight = 8.3e5 * seconds  # a fragment of this model over this link
+
+        return prepare
+
+    made = list[Buffers]()
+    once = Buffers.__init__
+
+    def noted(self: Buffers, *terms: int) -> None:
+        once(self, *terms)
+        made.append(self)
+
+    async def impatient(self: Flights, fragment: int, *, patient: bool) -> None:
+        self._flying.pop(fragment, None)
+
+    monkeypatch.setattr(Buffers, "__init__", noted)
+    assert broken("streaming-noloco", taking(ROUND_S), 6) == []
+    assert [buffers.made for buffers in made] == [2] * PEERS, "two fragments were exchanged at once"
+    monkeypatch.setattr(Flights, "clear", impatient)
+    monkeypatch.setattr(Buffers, "_another", lambda self: torch.empty(self._elements))
+    caught(broken("streaming-noloco", taking(1.25 * ROUND_S), 6), "gave a third value")
 
 
 def test_a_lost_shard_that_is_applied_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,28 @@ ROUNDS = 12
 STOPPED_AT, STOPPED_S = 71.0, 95.0
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_who_was_never_stopped_takes_no_long_round_for_a_sleep(stops: bool) -> None:
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(
+            4,
+            method=resolve(SyncSection(preset="noloco", clock="seconds", sync_every=300.0)),
+            rounds=RoundClock("seconds", 300.0, 1, EPOCH),
+            total_rounds=3,
+            seed=1,
+            step_seconds=1.0,
+            stops=stops,
+        )
+        await swarm.run()
+        return swarm
+
+    for peer in run_virtual(main()).peers:
+        told = list(zip(peer.times, peer.events, strict=True))
+        assert not [event for _, event in told if isinstance(event, events.Woke)]
+        due = [at for at, event in told if isinstance(event, events.RoundDue)]
+        assert due == pytest.approx([300.0, 600.0, 900.0], abs=1.1), "at the end of a step; none waits for a refresh"
+
+
 @pytest.mark.parametrize("preset", ["noloco", "diloco"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stopped_peer_skips_what_it_slept_through_and_goes_on(preset: str, seed: int) -> None:

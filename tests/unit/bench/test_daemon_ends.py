@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.round_end import RoundEnd
 from peer.bench.daemonend import DaemonEnd, Setting, Ticker
 
 ELEMENTS = 20_000
 
 
-async def met(*commands: dict[str, Any], cap: float = 0.0) -> list[list[dict[str, Any]]]:
+async def met(
+    *commands: dict[str, Any], cap: float = 0.0, made: Sequence[DaemonEnd] = ()
+) -> list[list[dict[str, Any]]]:
     """What two ends that know each other tell of these commands."""
-    ends = [DaemonEnd(Setting(rank, "bf16", ELEMENTS, cap)) for rank in range(2)]
+    ends = made or [DaemonEnd(Setting(rank, "bf16", ELEMENTS, cap)) for rank in range(2)]
     try:
         records = [await end.open() for end in ends]
         for end, other in zip(ends, reversed(records), strict=True):
@@ -35,6 +40,22 @@ def test_both_ends_swap_and_tell_what_it_took() -> None:
         assert end["peak"] >= end["rss"] - 1
         assert end["late_ms"]
         assert min(end["late_ms"]) >= 0
+
+
+@pytest.mark.parametrize(("work", "share"), [("whole", 1.0), ("piled", 0.5)])
+def test_a_whole_round_steps_and_hands_the_result_on(work: str, share: float) -> None:
+    async def main() -> list[RoundEnd]:
+        ends = [RoundEnd(Setting(rank, "fp32", ELEMENTS)) for rank in range(2)]
+        await met({"do": "swap", "round": 1, "work": work}, made=ends)
+        return ends
+
+    one, other = asyncio.run(main())
+
+    first = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(0))
+    mean = (one.work + other.work) / 2
+    assert torch.allclose(one.state.params, first + 0.7 * share * (mean - first), atol=1e-6)
+    assert torch.equal(one.state.params, other.state.params), "both began with the same"
+    assert torch.equal(one.result, one.state.params)
 
 
 def test_a_cap_is_kept() -> None:

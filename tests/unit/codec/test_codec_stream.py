@@ -10,7 +10,7 @@ import torch
 from peer.codec.every import EVERY
 from peer.codec.plain import TILE, Codec
 from peer.codec.stream import Adding, Decoding, Encoding
-from peer.errors import BadPayload
+from peer.errors import BadPayload, PartnerLost
 
 
 @pytest.fixture(params=sorted(EVERY))
@@ -99,3 +99,18 @@ def test_bytes_no_encoder_writes_are_refused_in_the_middle_too() -> None:
     sink.write(0, bytes(payload[: 2 * tile]))
     with pytest.raises(BadPayload):
         sink.write(2 * tile, bytes(payload[2 * tile :]))
+
+
+def test_what_is_closed_reads_and_writes_nothing_more() -> None:
+    codec, into = EVERY["bf16"], torch.full((2 * TILE,), 7.0)
+    source, sink = Encoding(codec, normal(2 * TILE, 0)), Decoding(codec, into)
+    first = source.read(0, 2 * TILE)
+    sink.write(0, first)
+    before = into.clone()
+    source.close()
+    sink.close()
+    with pytest.raises(PartnerLost):
+        source.read(0, 2 * TILE)
+    with pytest.raises(PartnerLost):
+        sink.write(2 * TILE, first)
+    assert torch.equal(into, before)

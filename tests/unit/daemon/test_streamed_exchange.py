@@ -12,6 +12,7 @@ import torch
 from peer.codec.every import EVERY
 from peer.codec.plain import TILE
 from peer.codec.stream import Encoding
+from peer.daemon.differences import Differences
 from peer.daemon.exchange import Exchange
 from peer.daemon.interfaces import Transport
 from peer.errors import BadPayload, PartnerLost
@@ -60,7 +61,7 @@ def swapped(carrier: Carrier, codec: str, own: torch.Tensor, outer: torch.Tensor
 
     async def main() -> Any:
         exchange = Exchange(cast(Transport, carrier), VirtualClock(), EVERY[codec], inline, None)
-        return (await exchange.swap(PARTNER, KEY, own, outer, 2.0, True, alive))[0]
+        return (await exchange.swap(PARTNER, KEY, own, outer, torch.full((ELEMENTS,), 7.0), 2.0, True, alive))[0]
 
     return cast(torch.Tensor, run_virtual(main()))
 
@@ -105,3 +106,37 @@ def test_half_a_payload_changes_nothing() -> None:
     with pytest.raises(PartnerLost):
         swapped(Carrier(Encoding(EVERY["bf16"], normal(1)), 300_000), "bf16", own, own)
     assert torch.equal(own, before)
+
+
+def test_an_exchange_of_differences_that_is_cancelled_ends_when_no_thread_writes_any_more() -> None:
+    """Its buffer is another's then."""
+    own, into = normal(0), torch.full((ELEMENTS,), 7.0)
+
+    async def main() -> None:
+        decoding, free = asyncio.Event(), asyncio.Event()
+
+        async def offload(work: Callable[[], Any], /) -> Any:
+            if getattr(work, "func", None) == differences.codec.decode_into:
+                decoding.set()
+                await free.wait()
+            return work()
+
+        async def send(part: int, payload: bytes, nbytes: int) -> bytearray:
+            return bytearray(payload)
+
+        differences = Differences(7, offload)
+        exchanging = asyncio.create_task(differences.exchange(send, 0, own, own, into))
+        await decoding.wait()
+        exchanging.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not exchanging.done()
+        free.set()
+        await asyncio.wait({exchanging})
+        assert exchanging.cancelled()
+        after = into.clone()
+        assert not torch.equal(after, torch.full((ELEMENTS,), 7.0))
+        await asyncio.sleep(0)
+        assert torch.equal(into, after)
+
+    run_virtual(main())

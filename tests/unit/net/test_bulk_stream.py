@@ -142,5 +142,6 @@ def test_cancelled_in_the_middle_of_a_write_nothing_is_left_running() -> None:
 
 
 def test_chunks_hold_whole_grains_where_one_fits() -> None:
-    assert whole_grains(1000, 300) == 900
-    assert whole_grains(1000, 1) == whole_grains(1000, 1000) == whole_grains(1000, 1001) == 1000
+    assert whole_grains(0, 1000, 300) == 900
+    assert whole_grains(0, 1000, 1) == whole_grains(0, 1000, 1000) == whole_grains(0, 1000, 1001) == 1000
+    assert whole_grains(100, 1000, 300) == 900, "who goes on in the middle of a grain ends with one"

@@ -15,7 +15,7 @@ from peer.identity import Identity
 from peer.net.checks import MAX_REQUEST, index_of, offset_of, piece_request_of
 from peer.net.ratelimit import Pacer, chunk_size
 from peer.net.refusal import TOKEN_KEY
-from peer.net.service import MAX_PIECES, PARK_S, SLOWEST_JOINER, ExchangeService, Facts
+from peer.net.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService, Facts
 from peer.net.stream import Caps, Meter
 from peer.protocol.messages import PeerId, Piece, RunId, StateIndex
 from peer.v1 import exchange_pb2 as pb
@@ -86,7 +86,7 @@ def service(rate: float | None, handler: Any = None) -> ExchangeService:
 
 def test_a_piece_may_take_as_long_as_slow_lines_need_and_no_longer() -> None:
     nbytes = 2**20
-    assert service(None)._patience_s(nbytes) == PARK_S + nbytes / SLOWEST_JOINER
+    assert service(None)._patience_s(nbytes) == TAKE_S + nbytes / SLOWEST_JOINER
     own = service(1000.0)._patience_s(nbytes) - service(None)._patience_s(nbytes)
     assert own >= MAX_PIECES * nbytes / 1000.0, "our own cap, shared by all pieces, is not the joiner's fault"
 

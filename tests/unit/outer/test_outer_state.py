@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 from blake3 import blake3
 
+from peer.outer import rules
+from peer.outer import state as state_module
 from peer.outer.state import OuterState
 from peer.protocol.layout import Layout, TensorSpec
 
@@ -170,3 +173,40 @@ def test_what_is_taken_over_is_the_others_state_of_that_fragment_alone() -> None
     own.put(1, other.fragment(1).clone(), other.momentum[slice(*other.layout.fragment_span(1))].clone())
     assert own.digest(1) == other.digest(1)
     assert own.digest(0) == before != other.digest(0)
+
+
+TERMS = [
+    {"rule": "noloco", "outer_momentum": 0.5},
+    {"rule": "noloco", "outer_momentum": 0.5, "consensus": 0.3},
+    {"rule": "sgd", "outer_momentum": 0.0},
+]
+
+
+@pytest.mark.parametrize("terms", TERMS, ids=["noloco", "apart", "sgd"])
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_step_in_blocks_is_the_step_at_once_bit_for_bit_and_only_reads_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any], share: float, alone: bool
+) -> None:
+    given = [torch.randn(7, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6, 7)]
+    own, partner, outer = given[0], None if alone else given[1], None if alone else given[2]
+    befores = [values.clone() for values in given]
+    found = set()
+    for block in (1, 2, 3, 7, 100):
+        monkeypatch.setattr(rules, "BLOCK", block)
+        monkeypatch.setattr(state_module, "BLOCK", block)
+        state = fresh()
+        state.step(1, own, partner, outer_lr=0.7, share=share, partner_outer=outer, **terms)
+        found.add(state.digest(1))
+    assert len(found) == 1
+    assert found != {fresh().digest(1)}
+    assert all(torch.equal(values, before) for values, before in zip(given, befores, strict=True))
+
+
+@pytest.mark.parametrize("wrong", ["own", "partner", "partner_outer"])
+def test_a_step_with_values_of_another_length_moves_nothing(wrong: str) -> None:
+    state = fresh()
+    given = {name: torch.zeros(6 if name == wrong else 7) for name in ("own", "partner", "partner_outer")}
+    with pytest.raises(AssertionError):
+        state.step(1, rule="noloco", outer_lr=0.7, outer_momentum=0.5, consensus=0.3, **given)
+    assert moved(state, fresh()) == ([], [])

@@ -50,7 +50,7 @@ def test_a_group_sends_its_share_of_contributions_and_results() -> None:
 def test_nothing_crosses_for_the_control() -> None:
     cost = costs(preset="none")
     assert (cost.fragment_bytes, cost.bytes_per_hour, cost.peak_bits_per_s) == ((0,), 0, 0)
-    assert cost.payload_bytes == 4 * PARAMETERS  # its own values, which it steps with
+    assert (cost.buffer_bytes, cost.payload_bytes) == (0, 0)  # it steps with its own values where they lie
 
 
 def test_a_clock_in_steps_knows_no_seconds() -> None:
@@ -62,13 +62,22 @@ def test_a_clock_in_steps_knows_no_seconds() -> None:
 def test_memory_is_the_sum_of_what_is_held() -> None:
     cost = costs(preset="noloco")
     assert (cost.arena_bytes, cost.outer_bytes, cost.momentum_bytes) == (8 * PARAMETERS, 4 * PARAMETERS, 4 * PARAMETERS)
-    assert cost.payload_bytes == (4 + 2 + 2 + 4) * PARAMETERS
+    assert (cost.buffer_bytes, cost.payload_bytes) == (4 * PARAMETERS, (2 + 2) * PARAMETERS)
     assert cost.saving_bytes == 8 * PARAMETERS
-    assert cost.memory_bytes == 36 * PARAMETERS
-    assert costs(preset="streaming-noloco").payload_bytes == 12 * 117_056
+    assert cost.memory_bytes == 32 * PARAMETERS
+    streamed = costs(preset="streaming-noloco")
+    assert (streamed.buffer_bytes, streamed.payload_bytes) == (4 * 117_056, 4 * 117_056)
+    assert costs(consensus=0.5).buffer_bytes == 8 * PARAMETERS
     shard = PARAMETERS // 4
     coming, result = 3 * 4 * shard + 4 * PARAMETERS, 8 * PARAMETERS
     assert costs(preset="diloco", max_group=4).payload_bytes == 8 * PARAMETERS + coming + result
+
+
+@pytest.mark.parametrize(("codec", "mb"), [("bf16", 20), ("modulo7", 234)])
+def test_of_a_payload_that_is_made_as_it_goes_only_a_part_is_held(codec: Any, mb: int) -> None:
+    large = ModelSection(hidden_size=512, intermediate_size=1408, num_hidden_layers=20, num_attention_heads=8)
+    cost = cost_of(large, resolve(SyncSection(codec=codec)))
+    assert cost.payload_bytes == pytest.approx(1e6 * mb, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,8 @@ def test_the_cost_is_told() -> None:
     assert told["each way a round"] == ("0.44 MB", "params in bf16")
     assert told["each way an hour"] == ("26.12 MB", "")
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
-    assert told["memory"][0] == "7.5 MiB"
+    assert told["memory"][0] == "6.6 MiB"
+    assert "a partner's values 0.8 MiB" in told["memory"][1]
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
     assert streamed["each way at peak"] == ("0.06 MB an inner step", "in 5 inner steps, the earliest merge")

@@ -1,0 +1,164 @@
+"""An end of a pair (`peer.bench.daemonend`) that does the whole of a daemon's round with the other: the exchange of a
+snapshot that lies in the arena, the outer step, the journal line, and the result's way back into the arena. The flight,
+its landing, the exchange and the transport are the daemon's own; there is no trainer and no search for a partner."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from torch import Tensor
+
+from peer.bench.daemonend import RUN, WAIT_S, DaemonEnd, Setting, main
+from peer.daemon.care import Care
+from peer.daemon.conduct import Conduct
+from peer.daemon.diagnosis import Diagnosing
+from peer.daemon.flights import Flight, Landing, Ready
+from peer.daemon.interfaces import Work
+from peer.daemon.leaving import Leaving
+from peer.daemon.match import Match
+from peer.daemon.plan import Live
+from peer.daemon.topology import PairRound, Pairs
+from peer.daemon.view import View
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.ledger import cut_work
+from peer.protocol.messages import PeerId, RoundKey
+from peer.run.presets import PRESETS
+from peer.trainer.arena import Arena
+from peer.trainer.seam import AT_ONCE, Merge
+
+STEPS, TOKENS = 10, 640
+NOMINAL = {"whole": float(STEPS), "piled": STEPS / 2}
+"""Of the work the half counts where it piled up over a skipped round."""
+
+
+class RoundEnd(DaemonEnd):
+    """`swap` is a round. Its command may say `work`: `whole` or `piled`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="peer-bench-")
+        layout = Layout.whole([TensorSpec("w", (setting.elements,))])
+        self._arena = Arena(Path(self._folder.name), layout, create=True)
+        super().__init__(setting)
+        self.state = OuterState.fresh(layout, self._outer)
+        self.state.momentum.fill_(0)  # all its pages
+        self.journal: list[events.Event] = []
+        me, emit = PeerId(self._identity.peer_id), self._note
+        self._landing = Landing(
+            cast(Any, self),
+            self.state,
+            emit,
+            self._bulk,
+            Care(cast(Any, self), self.state, emit, Leaving(), {}),
+            Live(),
+            me,
+        )
+        acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(heard=_nothing)
+        self._view = SimpleNamespace(peers={}, acquaintance=acquaintance, watch=watch)
+        self._pairs = Pairs(
+            method=replace(PRESETS["noloco"], codec=setting.codec),
+            run_id=RUN,
+            me=me,
+            outer=self.state,
+            matchmaker=cast(Any, None),
+            swaps=self._exchange,
+            buffers=self._buffers,
+            diagnosis=Diagnosing(self._clock.now, emit),
+            offload=self._bulk,
+            clock=self._clock,
+            view=cast(View, self._view),
+            conduct=Conduct(self._clock.now, emit),
+            emit=emit,
+            wanted=lambda: True,
+            why_not=lambda: "",
+            tell=_nothing,
+        )
+
+    def _place(self) -> Tensor:
+        return self.work
+
+    @property
+    def work(self) -> Tensor:
+        """The trainer's snapshot."""
+        return self._arena.out_slot(0)
+
+    @property
+    def result(self) -> Tensor:
+        """What the trainer gets back."""
+        return self._arena.in_slot(0)
+
+    async def open(self) -> dict[str, Any]:
+        """What was only needed to get here is given back: a swap could hide in it."""
+        ctypes.CDLL(None).malloc_trim(0)
+        return await super().open()
+
+    def _note(self, event: events.Event) -> None:
+        self.journal.append(event)
+
+    # -- what the landing asks of a trainer --------------------------------------------------------------------------
+
+    async def apply(self, key: RoundKey, outer: Tensor, base: int, next_round: int, merge: Merge = AT_ONCE) -> None:
+        """As far as the daemon's own memory goes."""
+        await asyncio.to_thread(self._arena.in_slot(key.fragment).copy_, outer)
+
+    def release(self, key: RoundKey) -> None: ...
+
+    # -- a round -----------------------------------------------------------------------------------------------------
+
+    async def _swap(self, command: dict[str, Any]) -> None:
+        key, now = RoundKey(command["round"], 0), self._clock.now()
+        cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])
+        work = Work(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
+        self._view.peers[self._partner.peer_id] = self._partner
+        flight = Flight(key, self._opened(key), self._landing)
+        flight.ready.set_result(Ready(work, cut, now + WAIT_S, AT_ONCE, now))
+        await flight.task
+        last = self.journal.pop()
+        assert isinstance(last, events.RoundEnded), last
+        assert last.outcome == "exchanged", last
+
+    @asynccontextmanager
+    async def _opened(self, key: RoundKey) -> AsyncIterator[PairRound]:
+        """As `Pairs.opened`, with a partner that is found already."""
+        with ExitStack() as lent:
+            yield PairRound(self._pairs, cast(Match, Found(key, self._partner.peer_id, self._we_dial)), lent)
+
+    async def close(self) -> None:
+        await super().close()
+        self._folder.cleanup()
+
+
+class Found:
+    """A match that is made."""
+
+    def __init__(self, key: RoundKey, partner: PeerId, we_dial: bool) -> None:
+        self.key, self.we_dial = key, we_dial
+        self.locked: PeerId | None = partner
+
+    async def partner(self, closes_at: float) -> PeerId | None:
+        return self.locked
+
+    async def alive(self, partner: PeerId) -> bool:
+        return True
+
+    def lost(self, partner: PeerId, why: str) -> None:
+        self.locked = None
+
+    def why_alone(self) -> str:
+        return "the partner was lost"
+
+
+def _nothing(*_: object) -> None: ...
+
+
+if __name__ == "__main__":
+    main(RoundEnd)

@@ -1,0 +1,55 @@
+"""What a peer sends of its work to a partner, made part by part as it is read: a copy would be a fragment of memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peer.codec.stream import Flat
+from peer.outer.rules import all_finite, blocks, scale_work_
+
+
+class Scaled:
+    """outer + share * (params - outer), as `scale_work_` makes it; neither may change meanwhile."""
+
+    def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
+        assert params.shape == outer.shape, (params.shape, outer.shape)
+        self._params, self._outer, self._share = params, outer, share
+
+    def numel(self) -> int:
+        return self._params.numel()
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        values = self._params[part].clone()
+        scale_work_(values, self._outer[part], self._share)
+        return values
+
+
+class Joined:
+    """The values of one, and after them those of the other."""
+
+    def __init__(self, one: Flat, other: Flat) -> None:
+        self._one, self._other = one, other
+
+    def numel(self) -> int:
+        return self._one.numel() + self._other.numel()
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        start, end, step = part.indices(self.numel())
+        assert step == 1, part
+        middle = self._one.numel()
+        if end <= middle:
+            return self._one[start:end]
+        if start >= middle:
+            return self._other[start - middle : end - middle]
+        return torch.cat([self._one[start:middle], self._other[0 : end - middle]])
+
+
+def work_of(params: Tensor, outer: Tensor, share: float) -> Flat:
+    """Of the work since `outer`, the share that counts (`scale_work_`), without a copy."""
+    return params if share == 1 else Scaled(params, outer, share)
+
+
+def finite(values: Flat) -> bool:
+    """Whether no value is NaN or infinite; a temporary of a block at most."""
+    return all(all_finite(values[part]) for part in blocks(values.numel()))

@@ -1,0 +1,30 @@
+"""Where a server may listen, and why not."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+
+from peer.errors import AddressError
+
+
+def listening(hosts: Sequence[str]) -> list[str]:
+    """The hosts to bind, without repeats: `::` listens for IPv4 as well, and next to it nothing can be bound."""
+    return ["::"] if "::" in hosts else list(dict.fromkeys(hosts))
+
+
+def check_vacant(host: str, port: int, where: str) -> None:
+    """gRPC says no more than that it failed, and says it on the terminal too. Raises AddressError."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+        try:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if trial.family == socket.AF_INET6:
+                trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            trial.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                fix = f"Stop the other program, or choose another --port than {port} (0 takes any free one)."
+                raise AddressError(f"cannot listen on {where}: another program holds this port", fix) from error
+            fix = "Choose an address of this machine (--host-maddrs) and a --port above 1023."
+            raise AddressError(f"cannot listen on {where}: {error.strerror}", fix) from error

@@ -1,0 +1,235 @@
+"""A pair's round from snapshot to outer step: what is read and written where, whatever the partners do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.daemon.buffers import Buffers
+from peer.daemon.conduct import Conduct
+from peer.daemon.diagnosis import Diagnosing
+from peer.daemon.exchange import Exchange
+from peer.daemon.interfaces import Work
+from peer.daemon.match import Match
+from peer.daemon.topology import Exchanged, PairRound, Pairs
+from peer.errors import ExchangeError, PartnerLost
+from peer.outer.state import OuterState
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Sink, Source, SwapReport
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import VirtualClock, inline, run_virtual
+
+ELEMENTS, CHUNK = 300_000, 70_000
+KEY = RoundKey(3, 0)
+ME = PeerId("me")
+LAYOUT = Layout.whole([TensorSpec("w", (ELEMENTS,))])
+Behave = Callable[[Source, Sink], Awaitable[None]]
+
+
+def normal(seed: int, elements: int = ELEMENTS) -> torch.Tensor:
+    return torch.randn(elements, generator=torch.Generator().manual_seed(seed)) / 4
+
+
+class Partners:
+    """A match that finds these, one after another, and the transport to them."""
+
+    def __init__(self, behave: dict[str, Behave]) -> None:
+        self._behave = {PeerId(name): behaves for name, behaves in behave.items()}
+        self.key, self.we_dial, self.left = KEY, True, list(self._behave)
+        self.sent: dict[PeerId, bytes] = {}
+        self.ends: list[tuple[Source, Sink]] = []
+
+    @property
+    def locked(self) -> PeerId | None:
+        return self.left[0] if self.left else None
+
+    async def partner(self, closes_at: float) -> PeerId | None:
+        return self.locked
+
+    async def alive(self, partner: PeerId) -> bool:
+        return True
+
+    def lost(self, partner: PeerId, why: str) -> None:
+        self.left.remove(partner)
+
+    def why_alone(self) -> str:
+        return "nobody is left"
+
+    async def swap(self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, *rest: object) -> SwapReport:
+        self.ends.append((source, sink))
+        self.sent[partner.peer_id] = source.read(0, source.nbytes)
+        await self._behave[partner.peer_id](source, sink)
+        return SwapReport(source.nbytes, sink.nbytes, 1.0, True)
+
+
+def sends(values: torch.Tensor, upto: float = 1.0) -> Behave:
+    """Of its payload that part, and leaves."""
+
+    async def behave(source: Source, sink: Sink) -> None:
+        payload = EVERY["bf16"].encode(values)
+        end = int(upto * len(payload))
+        for at in range(0, end, CHUNK):
+            sink.write(at, payload[at : min(end, at + CHUNK)])
+            await asyncio.sleep(0)
+        if upto < 1:
+            raise PartnerLost("the stream ended in the middle")
+
+    return behave
+
+
+class Played:
+    """A round against these partners."""
+
+    def __init__(self, behave: dict[str, Behave], share: float, consensus: float) -> None:
+        self.partners = Partners(behave)
+        self.method = resolve(SyncSection(preset="noloco", consensus=consensus))
+        self.state = OuterState.fresh(LAYOUT, normal(1))
+        self.state.momentum.copy_(normal(2))
+        self.params = normal(0) + self.state.params
+        self.buffers = Buffers(self.method.vectors * ELEMENTS, 1)
+        self.cut = Cut(share, int(share * 1000), 1000 - int(share * 1000))
+        self.work = Work(KEY, self.params, 10, 100, 100, 1.0, 1.0)
+
+    def twin(self) -> OuterState:
+        """The state as it was before."""
+        twin = OuterState.fresh(LAYOUT, normal(1))
+        twin.momentum.copy_(normal(2))
+        return twin
+
+    def round(self, lent: ExitStack) -> PairRound:
+        clock, bell = VirtualClock(), lambda *what: None
+        exchange = Exchange(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
+        known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(heard=bell))
+        pairs = Pairs(
+            method=self.method,
+            run_id=RunId(b"R" * 32),
+            me=ME,
+            outer=self.state,
+            matchmaker=cast(Any, None),
+            swaps=exchange,
+            buffers=self.buffers,
+            diagnosis=Diagnosing(clock.now, bell),
+            offload=inline,
+            clock=clock,
+            view=cast(Any, known),
+            conduct=Conduct(clock.now, bell),
+            emit=bell,
+            wanted=lambda: True,
+            why_not=lambda: "",
+            tell=bell,
+        )
+        return PairRound(pairs, cast(Match, self.partners), lent)
+
+    def exchange(self) -> Exchanged:
+        """With the step taken."""
+
+        async def main() -> Exchanged:
+            with ExitStack() as lent:
+                got = await self.round(lent).exchange(self.work, self.cut, 1e9)
+                assert self.state.digest(0) == self.twin().digest(0), "nothing moves before the step"
+                got.step(self.state)
+                return got
+
+        return cast(Exchanged, run_virtual(main()))
+
+    def expected(self, theirs: torch.Tensor | None) -> OuterState:
+        """Written out, by whole tensors: the partner's as bf16 brings them over."""
+        twin, lr, consensus = self.twin(), self.method.outer_lr, self.method.consensus
+        outer, momentum, mean = twin.params, twin.momentum, self.params.clone()
+        if self.cut.share < 1:
+            mean.sub_(outer).mul_(self.cut.share).add_(outer)
+        came = None if theirs is None else theirs.bfloat16().float()
+        if came is not None:
+            mean = came[:ELEMENTS].add(mean).mul(0.5)
+        momentum.mul_(self.method.outer_momentum)
+        if came is None or consensus == lr:
+            momentum.add_(mean.sub(outer).mul(lr))
+        else:
+            mean_outer = came[ELEMENTS:].add(outer).mul(0.5)
+            momentum.add_(mean.sub(mean_outer).mul(lr)).add_(mean_outer.sub(outer).mul(consensus))
+        outer.add_(momentum)
+        return twin
+
+
+BAD = normal(5).index_fill_(0, torch.tensor([ELEMENTS - 1]), float("nan"))
+FAULTS: dict[str, Behave] = {
+    "half": sends(normal(6), 0.5),
+    "nan": sends(BAD),
+    "far": sends(1e6 * normal(7)),
+    "nothing": sends(normal(8), 0.0),
+}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+@pytest.mark.parametrize("consensus", [0.7, 0.5])
+def test_after_every_fault_the_next_partner_is_stepped_with_as_if_it_were_the_first(
+    share: float, consensus: float
+) -> None:
+    vectors = 1 if consensus == 0.7 else 2
+    theirs = torch.cat([normal(10 + part) + normal(1) for part in range(vectors)])
+    faults = {name: fault if vectors == 1 else sends(torch.cat([BAD, BAD])) for name, fault in FAULTS.items()}
+    played = Played({**faults, "good": sends(theirs)}, share, consensus)
+    before = played.params.clone()
+    got = played.exchange()
+    assert (got.outcome, got.members) == ("exchanged", (ME, PeerId("good")))
+    assert played.state.digest(0) == played.expected(theirs).digest(0)
+    assert torch.equal(played.params, before), "the trainer's snapshot is only read"
+    assert len(set(played.partners.sent.values())) == 1, "everybody is sent the same"
+    assert played.buffers.made == 1
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_with_nobody_left_the_step_is_the_solo_step(share: float) -> None:
+    played = Played(dict(FAULTS), share, 0.7)
+    got = played.exchange()
+    assert got.outcome == "refused"
+    assert played.state.digest(0) == played.expected(None).digest(0)
+
+
+@pytest.mark.parametrize("ends", ["exchanged", "lost"])
+def test_who_comes_late_reads_and_writes_nothing(ends: str) -> None:
+    """What is lent belongs to the next round by then, and the snapshot's slot to the trainer."""
+    theirs = normal(10) + normal(1)
+    played = Played({"one": sends(theirs, 1.0 if ends == "exchanged" else 0.5)}, 1.0, 0.7)
+    played.exchange()
+    with played.buffers.lent() as buffer:
+        before = buffer.clone()
+        ((source, sink),) = played.partners.ends
+        with pytest.raises(ExchangeError):
+            sink.write(0 if ends == "exchanged" else sink.nbytes // 2, b"\1" * 1000)
+        assert torch.equal(buffer, before)
+        with pytest.raises(ExchangeError):
+            source.read(0, 1000)
+
+
+def test_a_round_that_is_given_up_in_the_middle_leaves_everything_and_gives_back_what_it_was_lent() -> None:
+    reached = asyncio.Event()
+
+    async def hangs(source: Source, sink: Sink) -> None:
+        sink.write(0, EVERY["bf16"].encode(normal(6))[: 2 * CHUNK])
+        reached.set()
+        await asyncio.Event().wait()
+
+    played = Played({"one": hangs}, 1.0, 0.7)
+
+    async def main() -> None:
+        with ExitStack() as lent:
+            exchanging = asyncio.create_task(played.round(lent).exchange(played.work, played.cut, 1e9))
+            await reached.wait()
+            exchanging.cancel()
+            await asyncio.wait({exchanging})
+            assert exchanging.cancelled()
+
+    run_virtual(main())
+    assert played.state.digest(0) == played.twin().digest(0)
+    with played.buffers.lent():
+        assert played.buffers.made == 1

@@ -1,0 +1,90 @@
+"""A partner that does not answer in the middle of its payload may come back; one that has sent nothing may not."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.daemon.exchange import AWAY_S, Exchange
+from peer.daemon.interfaces import Transport
+from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
+from peer.net.resuming import LINGER_S
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Sink, Source, Status, SwapReport
+from peer.testing.clock import VirtualClock, run_virtual
+
+T = TypeVar("T")
+ELEMENTS, RATE = 1_000_000, 100_000.0
+NBYTES = 2 * ELEMENTS
+PARTNER = PeerRecord(PeerId("p"), RunId(b"R" * 32), (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+
+
+class Away:
+    """Brings a payload at `RATE`, and nothing between `leaves` and `returns` (seconds)."""
+
+    def __init__(self, leaves: float, returns: float, lasts: float = 0.0) -> None:
+        self.leaves, self.returns, self._lasts = leaves, returns, lasts
+
+    async def swap(self, partner: PeerRecord, key: RoundKey, source: Source, sink: Sink, *others: object) -> SwapReport:
+        step, now = int(RATE / 10), asyncio.get_running_loop().time
+        for offset in range(0, sink.nbytes, step):
+            if self.leaves <= now() < self.returns:
+                await asyncio.sleep(self.returns - now())
+            sink.write(offset, bytes(min(step, sink.nbytes - offset)))
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(self._lasts)
+        return SwapReport(0, sink.nbytes, 1.0, False)
+
+
+def outcome(away: Away, error: Exception | None = None, *, asked: bool = True, lasts: float = 1.0) -> float:
+    """How long a swap took; raises what it raised."""
+
+    async def inline(work: Callable[[], T], /) -> T:
+        return work()
+
+    async def alive() -> bool:
+        if asked and away.leaves <= asyncio.get_running_loop().time() < away.returns:
+            raise error or PartnerLost("connection refused")
+        return True
+
+    async def main() -> float:
+        exchange = Exchange(cast(Transport, away), VirtualClock(), EVERY["bf16"], inline, None)
+        exchange.assumed_rate /= lasts
+        own = torch.zeros(ELEMENTS)
+        swap: Awaitable[object] = exchange.swap(PARTNER, RoundKey(1, 0), own, own, own.clone(), 2.0, True, alive)
+        await swap
+        return asyncio.get_running_loop().time()
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("away_s", [0.5, 5.0, AWAY_S - 1.0])
+def test_one_that_comes_back_in_time_is_waited_for(away_s: float) -> None:
+    assert outcome(Away(17.0, 17.0 + away_s)) == pytest.approx(NBYTES / RATE + away_s, abs=0.5)
+
+
+@pytest.mark.parametrize(("leaves", "error"), [(0.0, None), (14.0, PartnerRefused("standing", "go"))])
+def test_who_sent_nothing_or_refuses_is_not(leaves: float, error: Exception | None) -> None:
+    with pytest.raises(PartnerLost, match="stopped answering"):
+        outcome(Away(leaves, leaves + 5.0), error)
+
+
+def test_it_is_not_waited_for_for_ever() -> None:
+    with pytest.raises(PartnerLost):  # its pace may show first
+        outcome(Away(17.0, math.inf))
+
+
+def test_nor_one_that_cannot_be_asked_however_long_the_whole_may_take() -> None:
+    with pytest.raises(PartnerSilent, match="nothing came from the partner for 15 s"):
+        outcome(Away(17.0, math.inf), asked=False, lasts=100.0)
+
+
+def test_what_is_complete_is_not_given_up() -> None:
+    """However much longer than its budget the rest of ours takes."""
+    assert LINGER_S < AWAY_S
+    assert outcome(Away(math.inf, math.inf, lasts=200.0)) > 200.0

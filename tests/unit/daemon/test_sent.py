@@ -1,0 +1,71 @@
+"""What a pair sends is read part by part, and is bit for bit what a copy of the whole would be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.codec.plain import TILE
+from peer.codec.stream import Encoding, Flat
+from peer.daemon.sent import Joined, Scaled, finite, work_of
+from peer.outer.rules import scale_work_
+
+ELEMENTS = TILE + 333
+GRAINS = 12_345
+
+
+def normal(seed: int) -> torch.Tensor:
+    return torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(seed))
+
+
+def scaled(share: float) -> torch.Tensor:
+    values = normal(0).clone()
+    scale_work_(values, normal(1), share)
+    return values
+
+
+def read(codec: str, values: Flat) -> bytes:
+    source = Encoding(EVERY[codec], values)
+    return b"".join(source.read(at, min(GRAINS, source.nbytes - at)) for at in range(0, source.nbytes, GRAINS))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8"])
+def test_work_of_which_a_share_counts(codec: str, share: float) -> None:
+    params, outer = normal(0), normal(1)
+    assert read(codec, work_of(params, outer, share)) == EVERY[codec].encode(scaled(share))
+    assert torch.equal(params, normal(0)), "a solo step may yet need it"
+    assert torch.equal(outer, normal(1))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8"])
+def test_params_and_outer_params_as_one(codec: str, share: float) -> None:
+    """Their border lies within a tile, and within a block of the codec."""
+    joined = Joined(work_of(normal(0), normal(1), share), normal(1))
+    whole = torch.cat([scaled(share), normal(1)])
+    assert joined.numel() == whole.numel()
+    assert read(codec, joined) == EVERY[codec].encode(whole)
+    for part in (slice(0, ELEMENTS), slice(ELEMENTS - 5, ELEMENTS + 5), slice(ELEMENTS, 2 * ELEMENTS), slice(3, 3)):
+        assert torch.equal(joined[part], whole[part])
+
+
+def test_without_a_share_nothing_is_copied() -> None:
+    params = normal(0)
+    assert work_of(params, normal(1), 1.0) is params
+
+
+@pytest.mark.parametrize("at", [0, TILE, ELEMENTS - 1])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_value_that_is_not_finite_is_found(at: int, value: float) -> None:
+    params = normal(0)
+    assert finite(params)
+    assert finite(Scaled(params, normal(1), 0.5))
+    params[at] = value
+    assert not finite(params)
+    assert not finite(Scaled(params, normal(1), 0.5))
+
+
+def test_no_values_are_finite() -> None:
+    assert finite(torch.empty(0))

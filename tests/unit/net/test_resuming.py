@@ -1,0 +1,427 @@
+"""Transfers over a real link that is cut in the middle: they go on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from blake3 import blake3
+
+from peer.daemon.clock import WallClock
+from peer.daemon.donor import Donor
+from peer.errors import BadPayload, PartnerLost
+from peer.identity import Identity
+from peer.net import resuming, service, stream, transport
+from peer.net.resuming import Progress
+from peer.net.stream import Budget, Caps, Terms
+from peer.net.transport import GrpcTransport
+from peer.protocol.frames import HEADER, MAX_CHUNK
+from peer.protocol.messages import (
+    Answer,
+    PeerId,
+    PeerRecord,
+    Piece,
+    RoundKey,
+    RunId,
+    StateIndex,
+    Status,
+    SwapReport,
+    Verdict,
+)
+from peer.protocol.payload import BufferSink, BytesSource
+from peer.testing.cutting import Wire, before
+
+RUN, KEY = RunId(b"B" * 32), RoundKey(1, 0)
+ONE, OTHER = bytes(range(251)) * 32_000, bytes(range(239)) * 33_000
+"""8 MB each way."""
+TWO_CHUNKS = 2 * MAX_CHUNK
+
+
+class Willing(Donor):
+    """Swaps with everybody, and has a state."""
+
+    piece = ONE
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return Answer(Verdict.LOCKED)
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview:
+        return memoryview(self.piece)
+
+
+@dataclass
+class End:
+    identity: Identity
+    port: int
+    transport: GrpcTransport
+    record: PeerRecord
+    owner: Willing
+    wire: Wire
+    """What the others call it over."""
+
+
+@contextlib.asynccontextmanager
+async def two() -> AsyncIterator[tuple[End, End]]:
+    now, ends = WallClock().now, list[End]()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            identity, owner, wire = Identity.generate(), Willing(), Wire()
+            transport = GrpcTransport(identity, RUN, owner, now)
+            transport.set_layout(b"L" * 32, 2**24)
+            stack.push_async_callback(transport.close)
+            port = await transport.start("127.0.0.1", 0)
+            where = (await stack.enter_async_context(before(f"127.0.0.1:{port}", wire)),)
+            me = PeerId(identity.peer_id)
+            record = PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now(), now() + 60)
+            ends.append(End(identity, port, transport, record, owner, wire))
+        async with asyncio.timeout(50):
+            yield ends[0], ends[1]
+
+
+class Marked(BufferSink):
+    """Calls when so many bytes are here, once each; a byte that comes twice is an error."""
+
+    def __init__(self, nbytes: int, marks: dict[int, Callable[[], None]]) -> None:
+        super().__init__(nbytes)
+        self._marks = sorted(marks.items(), key=lambda mark: mark[0])
+        self.upto = 0
+
+    def write(self, offset: int, data: bytes) -> None:
+        assert offset == self.upto, "every byte once, in order"
+        super().write(offset, data)
+        self.upto += len(data)
+        while self._marks and self.upto >= self._marks[0][0]:
+            self._marks.pop(0)[1]()
+
+
+def cut_for(wire: Wire, seconds: float, how: str = "sever") -> Callable[[], None]:
+    def cut() -> None:
+        getattr(wire, how)()
+        asyncio.get_running_loop().call_later(seconds, wire.mend)
+
+    return cut
+
+
+def swaps(
+    dialler: End, other: End, *sinks: BufferSink, payloads: tuple[bytes, bytes] = (ONE, OTHER), timeout_s: float = 20.0
+) -> tuple[Coroutine[Any, Any, SwapReport], Coroutine[Any, Any, SwapReport]]:
+    one, two = (BytesSource(payload) for payload in payloads)
+    return (
+        dialler.transport.swap(other.record, KEY, one, sinks[0], timeout_s, dial=True),
+        other.transport.swap(dialler.record, KEY, two, sinks[1], timeout_s, dial=False),
+    )
+
+
+async def swap(dialler: End, other: End, *sinks: BufferSink, **more: Any) -> list[Any]:
+    """What the one that dials and the other one get: a report or an error."""
+    return list(await asyncio.gather(*swaps(dialler, other, *sinks, **more), return_exceptions=True))
+
+
+def resent(end: End, payload: bytes) -> int:
+    """Bytes of chunks that it sent more than once, and a few headers."""
+    return end.transport.bytes_sent - len(payload) - len(payload) // MAX_CHUNK * HEADER.size
+
+
+def check(reports: list[Any], *sinks: BufferSink, payloads: tuple[bytes, bytes] = (ONE, OTHER)) -> None:
+    for report in reports:
+        assert isinstance(report, SwapReport), report
+        assert report.sent_all
+    assert bytes(sinks[0].data) == payloads[1]
+    assert bytes(sinks[1].data) == payloads[0]
+
+
+def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            async with two() as (low, high):
+                await test(low, high)
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+# -- swaps -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["the one that dials", "the other"])
+@pytest.mark.parametrize(("share", "away_s"), [(0.0, 0.3), (0.1, 0.0), (0.5, 0.5), (0.99, 0.0), (1.0, 0.3)])
+def test_a_swap_goes_on_where_it_was(share: float, away_s: float, who: str) -> None:
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        marks = {max(1, int(share * len(ONE))): cut_for(high.wire, away_s)}
+        ours = who == "the one that dials"
+        sinks = Marked(len(OTHER), marks if ours else {}), Marked(len(ONE), {} if ours else marks)
+        check(await swap(low, high, *sinks), *sinks)
+        assert resent(low, ONE) <= TWO_CHUNKS
+        assert resent(high, OTHER) <= TWO_CHUNKS
+        assert high.wire.there < 1.01 * len(ONE) + TWO_CHUNKS + 2**16
+        assert high.wire.back < 1.01 * len(OTHER) + TWO_CHUNKS + 2**16
+
+    attempt()
+
+
+def test_a_link_cut_in_the_middle_of_a_chunk() -> None:
+    """Counted on the link: what is sent again is less than two chunks, each way, wherever it is cut."""
+
+    async def line(cut_at: int | None) -> Wire:
+        async with two() as (low, high):
+            if cut_at is not None:
+                high.wire.when(cut_at, cut_for(high.wire, 0.0))
+            sinks = Marked(len(OTHER), {}), Marked(len(ONE), {})
+            check(await swap(low, high, *sinks), *sinks)
+            assert (high.wire.calls > 2) == (cut_at is not None)
+            return high.wire
+
+    whole = asyncio.run(line(None))
+    for cut_at in range(1_000_000, 7_000_000, 947_000):
+        cut = asyncio.run(line(cut_at))
+        assert 0 < cut.there - whole.there < TWO_CHUNKS
+        assert 0 < cut.back - whole.back < TWO_CHUNKS
+
+
+@scenario
+async def test_a_link_that_breaks_again_and_again(low: End, high: End) -> None:
+    times = 6
+    marks = {len(OTHER) * n // times: cut_for(high.wire, 0.1 * (n % 3)) for n in range(1, times)}
+    sinks = Marked(len(OTHER), marks), Marked(len(ONE), {})
+    check(await swap(low, high, *sinks), *sinks)
+    assert high.wire.calls >= 2 * times
+    assert resent(low, ONE) <= (times - 1) * TWO_CHUNKS
+    assert resent(high, OTHER) <= (times - 1) * TWO_CHUNKS
+
+
+def test_a_link_that_says_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection stays and carries nothing: a new one is made."""
+    monkeypatch.setattr(stream, "STALL_S", 0.3)
+
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        sinks = Marked(len(OTHER), {len(OTHER) // 2: high.wire.forget}), Marked(len(ONE), {})
+        check(await swap(low, high, *sinks), *sinks)
+        assert high.wire.calls > 2, "it was given up"
+        assert resent(low, ONE) <= TWO_CHUNKS
+        assert resent(high, OTHER) <= TWO_CHUNKS
+
+    attempt()
+
+
+@pytest.mark.parametrize("sizes", [(1000, 7_000_000), (7_000_000, 1000), (0, 3_000_000), (3_000_000, 0)])
+def test_who_has_everything_serves_the_one_that_has_not(sizes: tuple[int, int]) -> None:
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        payloads = ONE[: sizes[0]], OTHER[: sizes[1]]
+        cut = {4 * max(sizes) // 5: cut_for(high.wire, 0.3)}
+        low_is_behind = sizes[1] > sizes[0]
+        sinks = Marked(sizes[1], cut if low_is_behind else {}), Marked(sizes[0], {} if low_is_behind else cut)
+        check(await swap(low, high, *sinks, payloads=payloads), *sinks, payloads=payloads)
+        assert high.wire.calls > 2, "it was cut"
+        assert resent(low, payloads[0]) <= TWO_CHUNKS
+        assert resent(high, payloads[1]) <= TWO_CHUNKS
+
+    attempt()
+
+
+@scenario
+async def test_who_has_sent_everything_stays_until_it_has_come(low: End, high: End) -> None:
+    """All of it is in buffers on the way when the link breaks."""
+
+    def hold() -> None:
+        high.wire.hold()
+        asyncio.get_running_loop().call_later(0.3, high.wire.sever)
+        asyncio.get_running_loop().call_later(0.4, high.wire.mend)
+
+    payloads = ONE[:1000], OTHER[:100_000]
+    sinks = Marked(100_000, {}), Marked(1000, {})
+    high.wire.when(20_000, hold)
+    check(await swap(low, high, *sinks, payloads=payloads), *sinks, payloads=payloads)
+    assert high.wire.calls > 2, "it was cut"
+
+
+@scenario
+async def test_a_link_that_does_not_come_back(low: End, high: End) -> None:
+    sinks = Marked(len(OTHER), {len(OTHER) // 2: high.wire.sever}), Marked(len(ONE), {})
+    began = asyncio.get_running_loop().time()
+    for error in await swap(low, high, *sinks, timeout_s=1.5):
+        assert isinstance(error, PartnerLost), error
+    assert asyncio.get_running_loop().time() - began < 3.0
+
+
+def test_who_has_everything_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it give up what it has."""
+    monkeypatch.setattr(resuming, "LINGER_S", 0.5)
+
+    async def attempt(finished: int) -> None:
+        async with two() as ends:
+            low, high = ends
+            payloads = (ONE[:1000], OTHER) if finished else (ONE, OTHER[:1000])
+            sinks = Marked(len(payloads[1]), {}), Marked(len(payloads[0]), {})
+            sinks[1 - finished]._marks = [(4_000_000, high.wire.sever)]
+            began = asyncio.get_running_loop().time()
+            reports = [asyncio.create_task(one) for one in swaps(low, high, *sinks, payloads=payloads)]
+            report = await reports[finished]
+            assert asyncio.get_running_loop().time() - began < 6.0
+            assert isinstance(report, SwapReport)
+            assert not report.sent_all
+            reports[1 - finished].cancel()
+            await asyncio.wait(reports)
+
+    for finished in (0, 1):
+        asyncio.run(attempt(finished))
+
+
+@scenario
+async def test_a_partner_that_was_started_anew_is_lost(low: End, high: End) -> None:
+    """It knows nothing of the swap; what it was sent before is of no use to it."""
+
+    async def restart() -> None:
+        high.wire.sever()
+        theirs.cancel()
+        await high.transport.close()
+        again = GrpcTransport(high.identity, RUN, high.owner, WallClock().now)
+        again.set_layout(b"L" * 32, 2**24)
+        restarted.append(again)
+        await again.start("127.0.0.1", high.port)
+        high.wire.mend()
+
+    restarted, tasks = list[GrpcTransport](), list[asyncio.Task[None]]()
+    marks = {len(OTHER) // 2: lambda: tasks.append(asyncio.create_task(restart()))}
+    both = swaps(low, high, Marked(len(OTHER), marks), Marked(len(ONE), {}))
+    began = asyncio.get_running_loop().time()
+    ours, theirs = (asyncio.create_task(one) for one in both)
+    with pytest.raises(PartnerLost):
+        await ours
+    assert asyncio.get_running_loop().time() - began < 8.0, "not its whole time"
+    await asyncio.wait([theirs, *tasks])
+    assert len(restarted) == 1
+    await restarted[0].close()
+
+
+def test_with_a_partner_that_does_not_go_on_a_break_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of before this was known."""
+
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        real, real_meet = Terms.opening, Progress.meet
+
+        def opening(terms: Terms, caps: Caps, progress: Progress | None = None) -> bytes:
+            if progress is not None and caps is high.transport._caps:
+                progress.number = 0
+                monkeypatch.setattr(progress, "meet", lambda number, have, due: real_meet(progress, 0, have, due))
+            return real(terms, caps, progress)
+
+        monkeypatch.setattr(Terms, "opening", opening)
+        for dialler, other in ((low, high), (high, low)):
+            sinks = Marked(len(ONE), {}), Marked(len(ONE), {})
+            check(await swap(dialler, other, *sinks, payloads=(ONE, ONE)), *sinks, payloads=(ONE, ONE))
+            sinks = Marked(len(ONE), {len(ONE) // 2: cut_for(other.wire, 0.0)}), Marked(len(ONE), {})
+            began = asyncio.get_running_loop().time()
+            for error in await swap(dialler, other, *sinks, payloads=(ONE, ONE)):
+                assert type(error) is PartnerLost, error
+            assert asyncio.get_running_loop().time() - began < 3.0
+
+    attempt()
+
+
+@scenario
+async def test_what_is_sent_again_is_counted(low: End, high: End) -> None:
+    claimed, told = list[int](), list[int]()
+
+    class Counting(Budget):
+        def why_not_give(self) -> str:
+            return ""
+
+        @contextlib.contextmanager
+        def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
+            claimed.append(payload)
+            yield told.append
+
+    high.transport.keep_to(Counting())
+    sinks = Marked(len(OTHER), {len(OTHER) // 4: cut_for(high.wire, 0.0)}), Marked(len(ONE), {})
+    check(await swap(low, high, *sinks), *sinks)
+    first, second = claimed
+    assert first == len(OTHER)
+    assert second <= 3 * len(OTHER) // 4
+    assert len(OTHER) <= sum(told) <= len(OTHER) + TWO_CHUNKS
+    assert sum(told) >= high.transport.bytes_sent - 1000 * HEADER.size
+
+
+# -- pieces of a state -------------------------------------------------------------------------------------------------
+
+INDEX = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(ONE), blake3(ONE).digest()),))
+
+
+class Marking(BufferSink):
+    """Instead of the transport's own sink."""
+
+    marks: ClassVar[list[tuple[int, Callable[[], None]]]] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        super().write(offset, data)
+        while self.marks and offset + len(data) >= self.marks[0][0]:
+            self.marks.pop(0)[1]()
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_piece_goes_on_where_it_was(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BufferSink", Marking)
+
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        step = len(ONE) // (times + 1)
+        Marking.marks = [(step * (n + 1), cut_for(high.wire, 0.2 * (n % 2))) for n in range(times)]
+        assert await low.transport.fetch_piece(high.record, INDEX, 0, 20.0) == ONE
+        assert not Marking.marks
+        assert resent(high, ONE) <= times * TWO_CHUNKS
+
+    attempt()
+
+
+def test_a_donor_that_does_not_come_back_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BufferSink", Marking)
+    monkeypatch.setattr(resuming, "LINGER_S", 0.7)
+
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        Marking.marks = [(len(ONE) // 2, high.wire.sever)]
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(PartnerLost):
+            await low.transport.fetch_piece(high.record, INDEX, 0, 20.0)
+        assert asyncio.get_running_loop().time() - began < 5.0
+
+    attempt()
+
+
+def test_a_donor_that_goes_on_with_other_bytes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BufferSink", Marking)
+
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        def change() -> None:
+            high.owner.piece = ONE[::-1]
+            cut_for(high.wire, 0.0)()
+
+        Marking.marks = [(len(ONE) // 2, change)]
+        with pytest.raises(BadPayload):
+            await low.transport.fetch_piece(high.record, INDEX, 0, 20.0)
+
+    attempt()
+
+
+def test_an_old_donor_is_left_when_its_link_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BufferSink", Marking)
+    monkeypatch.setattr(service, "A_PIECE", 0)
+
+    @scenario
+    async def attempt(low: End, high: End) -> None:
+        assert await low.transport.fetch_piece(high.record, INDEX, 0, 20.0) == ONE
+        Marking.marks = [(len(ONE) // 2, cut_for(high.wire, 0.0))]
+        with pytest.raises(PartnerLost):
+            await low.transport.fetch_piece(high.record, INDEX, 0, 20.0)
+
+    attempt()
