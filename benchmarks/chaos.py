@@ -3,7 +3,7 @@ without; both behind relays. Prints the faults with their recoveries, and each m
 
 * participation of the living, and their rounds that ended in time, both counted from outside;
 * nobody hung, nobody ended with an error; the ledger's balance; in groups one digest at the end;
-* the final loss against the control's at the same number of applied tokens, by interpolation.
+* the loss against the control's at the same number of applied tokens, by interpolation: the last that both came to.
 
     python benchmarks/chaos.py --minutes 10 --peers 8 --every 20 --preset noloco --json chaos.json
 """
@@ -124,11 +124,12 @@ def verdicts(chaos: dict[str, Any], control: dict[str, Any] | None, group: bool)
     if group:
         digests = {peer["outer_digest"] for peer in chaos["peers"]}
         found.append(("digests", str(len(digests)), len(digests) == 1 and None not in digests))
-    if control is not None and (last := smooth(chaos["curve"])):
-        tokens, loss = last[-1]
-        theirs = loss_at(control["curve"], tokens)
-        said = f"{loss:.4f} at {tokens:.3g}, control {theirs}"
-        found.append(("loss", said, theirs is not None and loss <= MOST_LOSS * theirs))
+    if control is not None:
+        tokens = min(smooth(curve)[-1][0] for curve in (chaos["curve"], control["curve"]))
+        ours, theirs = loss_at(chaos["curve"], tokens), loss_at(control["curve"], tokens)
+        assert ours is not None
+        assert theirs is not None
+        found.append(("loss", f"{ours:.4f} at {tokens:.3g}, control {theirs:.4f}", ours <= MOST_LOSS * theirs))
     return found
 
 
