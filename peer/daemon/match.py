@@ -233,4 +233,5 @@ class Match:
         else:
             if not send.offer.withdraw:
                 pairing.on_answer(send.to, answer, self._around.clock.now())
-        self._poke()
+        finally:
+            self._poke()  # what else went wrong is raised by `run`, which waits for this
