@@ -72,7 +72,7 @@ class Group:
     def __init__(self, around: GroupAround) -> None:
         self._around = around
         period = len(around.elements)
-        self._quorums = [Quorum(period) for _ in around.elements]
+        self._quorums = [Quorum(period, around.founders) for _ in around.elements]
         self._held: list[bytes] = [b""] * period
         self._coming: list[Base | None] = [None] * period
         """What the state will be when the owner has put in place what it was given; digest empty: not known."""

@@ -56,6 +56,8 @@ class GroupAround:
     max_group: int
     max_upload: float | None = None
     """Bytes per second; None: no cap."""
+    founders: int = 0
+    """How many the group is expected to begin with; 0: nobody said."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
         """The training peers we see, would work with and do not take for gone, ourselves included; and those that did

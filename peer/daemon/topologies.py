@@ -110,6 +110,7 @@ def _groups(parts: Parts) -> Groups:
         elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
         max_group=method.max_group,
         max_upload=plan.max_upload,
+        founders=method.founders,
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}

@@ -19,14 +19,18 @@ Why two rosters of one round never both give a result. A peer contributes to one
    that it stands at D. The other result needs more than half of E standing at the newer base in the same round: one
    peer in both places.
 
-So it holds however views differ and however many leaders are doubted. It does not hold before there are electors (the
-first round, when everybody goes by the peers it has seen), nor between states that the operator sets. It holds over a
-restart, as far as a peer finds its own memory again (`peer.protocol.remembered`).
+So it holds however views differ and however many leaders are doubted. It holds over a restart, as far as a peer finds
+its own memory again (`peer.protocol.remembered`).
+
+Before there are electors a result is made by more than half of the peers seen of late, of the rosters accepted, and of
+the **founders**: how many the manifest says the group begins with, as Consul's `bootstrap_expect`. If there are no more
+peers than founders, two results have a contributor in common. Where the manifest says nothing, peers that were cut off
+before they had seen one another may each found a group; so they may between states that the operator sets.
 
 Losing more than half of the electors at once stops the group until they are back. A run must not stand still for ever
 for peers that left for good: electors older than `EXPIRE` rounds of their fragment count no more, the numbers alone do,
 and newcomers with them. A network cut in two for longer than that, of which the smaller side gains as many newcomers
-as the larger side has members, could then hold two truths."""
+as the larger side has members, could then hold two truths. Founders that do not come are waited for as long."""
 
 from __future__ import annotations
 
@@ -74,11 +78,13 @@ class Rosters:
 
 
 class Quorum:
-    """One peer's memory of one fragment's rosters. `period`: rounds between two exchanges of the fragment."""
+    """One peer's memory of one fragment's rosters. `period`: rounds between two exchanges of the fragment. `founders`:
+    how many peers the group is expected to begin with; 0: nobody said."""
 
-    def __init__(self, period: int = 1) -> None:
+    def __init__(self, period: int = 1, founders: int = 0) -> None:
         assert period >= 1, period
         self._period = period
+        self._founders = founders
         self._electors: tuple[PeerId, ...] = ()
         self._since = -1
         self._pending: list[tuple[int, tuple[PeerId, ...]]] = []
@@ -89,9 +95,12 @@ class Quorum:
         return Base(digest, self._electors, self._since)
 
     def needed(self, live: int) -> int:
-        """How many it takes by number. `live`: peers seen now, ourselves included. Before the first roster the most
-        count that were seen of late: one that is cut off before it was in any does not found a group of its own."""
-        return (max(self._sizes) if self._sizes else max(live, *self._seen, 1)) // 2 + 1
+        """How many it takes by number. `live`: peers seen now, ourselves included. Before the first result the most
+        count that were seen of late, and the founders: who is cut off then does not found a group of its own."""
+        if self._since >= 0 and self._sizes:
+            return max(self._sizes) // 2 + 1
+        awaited = self._founders if self._since < 0 and len(self._seen) < SIZES else 0
+        return max(live, awaited, *self._seen, *self._sizes, 1) // 2 + 1
 
     def saw(self, live: int) -> None:
         """At the beginning of a round: so many peers were there, ourselves included."""

@@ -11,7 +11,7 @@ from peer.run.presets import sources
 from peer.run.sections import SyncSection
 
 Row = tuple[str, str, str]
-WITH_GROUPS = ("result_codec", "max_group")
+WITH_GROUPS = ("result_codec", "max_group", "founders")
 """Choices that there are with groups only."""
 
 

@@ -37,6 +37,8 @@ class Method:
     """The merge: how much of the local value is kept; 0: replaced by outer_params."""
     max_group: int = 0
     """The largest group; 0 without one."""
+    founders: int = 0
+    """How many peers a group is expected to begin with: its first result takes more than half. 0: of those seen."""
 
     @property
     def round_length(self) -> float:

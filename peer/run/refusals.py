@@ -141,5 +141,9 @@ def _misfit(codec: str, kind: str) -> str:
 def _group(method: Method) -> Iterator[Refusal]:
     if method.topology == "group" and method.max_group < 2:
         yield "max_group", f"a group of {method.max_group} has nobody to exchange with: at least 2"
-    if method.topology != "group" and method.max_group:
-        yield "max_group", f"there are no groups with topology {method.topology}"
+    if method.topology != "group":
+        for name in ("max_group", "founders"):
+            if getattr(method, name):
+                yield name, f"there are no groups with topology {method.topology}"
+    elif method.founders > method.max_group:
+        yield "founders", f"{method.founders} peers cannot begin a group of at most {method.max_group}"

@@ -121,6 +121,8 @@ class SyncSection(Section):
     fragment_update_alpha: Fraction | None = None
     """How much of the local value a merge keeps."""
     max_group: Annotated[int, Field(ge=1, le=256)] | None = None
+    founders: Annotated[int, Field(ge=1, le=256)] | None = None
+    """How many peers the group is expected to begin with. None: its first result goes by the peers that were seen."""
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:

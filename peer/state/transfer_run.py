@@ -142,11 +142,12 @@ class Transfer:
         self._fetching[piece, peer] = task
         try:
             await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # what it ended with is nobody's any more
+            raise
         finally:
             del self._fetching[piece, peer]
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
         if task.cancelled():  # another donor was first
             return
         data = task.result()

@@ -57,7 +57,12 @@ def play(seed: int, preset: str) -> Played:
     rng = random.Random(f"scenario {seed}")
     count = rng.randint(3, 8)
     method = resolve(
-        SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S * (2 if "streaming" in preset else 1))
+        SyncSection(
+            preset=preset,
+            clock="seconds",
+            sync_every=ROUND_S * (2 if "streaming" in preset else 1),
+            founders=count if "diloco" in preset else None,
+        )
     )
     plan = random_plan(seed, count, ROUNDS * ROUND_S, RATES, round_s=ROUND_S)  # type: ignore[arg-type]
     names = [name for name in PROFILES if name != "lan"]

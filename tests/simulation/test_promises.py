@@ -22,3 +22,12 @@ def test_no_seed_breaks_a_promise(preset: str) -> None:
     assert done >= SEEDS // 2, "a simulation without faults shows nothing"
     assert outcomes["refused" if "diloco" in preset else "solo"] > 0
     assert preset == "none" or outcomes["exchanged"] > 2 * (outcomes.total() - outcomes["exchanged"])
+
+
+FOUND = [("diloco", 380), ("diloco", 731), ("streaming-diloco", 711), ("streaming-diloco", 913)]
+"""Cut apart before a fragment's first result: each gave two."""
+
+
+@pytest.mark.parametrize(("preset", "seed"), FOUND)
+def test_a_group_that_is_cut_apart_as_it_begins_has_one_truth(preset: str, seed: int) -> None:
+    assert not (played := play(seed, preset)).broken, str(played)

@@ -49,6 +49,8 @@ def found(**options: Any) -> list[tuple[str, str]]:
         ({"preset": "streaming-diloco", "result_codec": "int4"}, "result_codec", "a few bits"),
         ({"preset": "diloco", "max_group": 1}, "max_group", "at least 2"),
         ({"max_group": 8}, "max_group", "no groups"),
+        ({"preset": "diloco", "founders": 17}, "founders", "at most 16"),
+        ({"founders": 2}, "founders", "no groups"),
         ({"preset": "none", "outer_lr": 0.7}, "outer_lr", "control"),
         ({"preset": "none", "schedule": "streaming"}, "schedule", "control"),
         ({"preset": "none", "topology": "pair"}, "topology", "control"),

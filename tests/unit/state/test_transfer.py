@@ -1,5 +1,6 @@
 import asyncio
 import functools
+import gc
 from collections import Counter
 
 import numpy as np
@@ -270,6 +271,32 @@ async def test_cancelled_it_leaves_nothing_running() -> None:
     assert running.cancelled()
     assert donors.under_way.total() == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_fetch_that_fails_as_the_transfer_is_cancelled_is_no_unheard_error() -> None:
+    unheard: list[str] = []
+
+    async def cancelled() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context["message"]))
+        donors = Donors(a=1e5)
+
+        async def fails(piece: int, data: bytes) -> bytes:
+            try:
+                await asyncio.sleep(1.0)
+            except asyncio.CancelledError:
+                raise PartnerLost("the link went with the call") from None
+            return data
+
+        donors.faults[A] = fails
+        running = asyncio.create_task(donors.transfer(Pieces(LAYOUT, None, momentum=True), Outcome()).run())
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+
+    run_virtual(cancelled())
+    gc.collect()
+    assert unheard == []
 
 
 # -- the pieces on disk ----------------------------------------------------------------------------------------------
