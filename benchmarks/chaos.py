@@ -24,7 +24,7 @@ from peer.observe.events import Evaluated, RoundEnded
 from peer.observe.lines import read_lines
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.presets import resolve
-from peer.swarm.plan import SwarmPlan, derive_manifest
+from peer.swarm.plan import SwarmPlan, derive_manifest, founded_by
 from peer.swarm.report import table, was_killed
 from peer.swarm.run import Swarm
 from peer.testing.faults import Fault
@@ -39,7 +39,7 @@ Curve = list[tuple[float, float]]
 
 def manifest_of(given: argparse.Namespace) -> str:
     settings = ("sync.clock=seconds", f"sync.sync_every={given.sync_every}", "train.eval_every=3", *given.set)
-    return derive_manifest(
+    text = derive_manifest(
         default_text(),
         preset=given.preset,
         settings=settings,
@@ -49,6 +49,7 @@ def manifest_of(given: argparse.Namespace) -> str:
         seed=given.seed,
         own_default=False,
     )
+    return founded_by(text, given.peers)
 
 
 async def play(text: str, faults: tuple[Fault, ...], given: argparse.Namespace, home: Path) -> dict[str, Any]:

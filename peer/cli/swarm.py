@@ -65,7 +65,7 @@ def command(
 
     from peer.cli.run import loop_factory, say
     from peer.run.manifest import default_text, parse_manifest, read_text
-    from peer.swarm.plan import SwarmPlan, Timed, derive_manifest
+    from peer.swarm.plan import SwarmPlan, Timed, derive_manifest, founded_by
     from peer.swarm.report import table, write_report
     from peer.swarm.run import Swarm, check
 
@@ -80,6 +80,7 @@ def command(
         seed=seed,
         own_default=manifest is None,
     )
+    text = founded_by(text, peers)
     faults = None if chaos is None else _faults(chaos, text, peers, minutes)
     speeds = [Timed.parse(throttle, "throttle") for throttle in throttles]
     plan = SwarmPlan(

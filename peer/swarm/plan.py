@@ -80,6 +80,15 @@ def derive_manifest(
     return text if length is None else derive(text, [f"train.total_rounds={length}"])
 
 
+def founded_by(manifest: str, peers: int) -> str:
+    """The manifest with all peers of a swarm as the founders of its group, for they begin together. As it is: without
+    groups, with founders of its own, and for more peers than a group holds. Raises ManifestError."""
+    method = resolve(parse_manifest(manifest.encode()).sync)
+    if method.topology != "group" or method.founders or peers > method.max_group:
+        return manifest
+    return derive(manifest, [f"sync.founders={peers}"])
+
+
 def _length(text: str, rounds: int | None, steps: int | None, minutes: float | None) -> int | None:
     """Rounds of the run; None: as the manifest says."""
     if sum(value is not None for value in (rounds, steps, minutes)) > 1:
