@@ -74,6 +74,10 @@ class Board:
         self._flying.setdefault(piece, {})[peer] = now
         return piece
 
+    def may_race(self, peer: PeerId) -> bool:
+        """Whether time alone may give this donor a piece: that of another that turns out slow."""
+        return bool(self._rates.of(peer))
+
     def landed(self, piece: int) -> Collection[PeerId]:
         """It is here; who else is still fetching it may stop."""
         return self._flying.pop(piece, {}).keys()

@@ -21,6 +21,8 @@ from peer.state.transfer_shelf import Pieces
 
 IDLE_S = 0.25
 """How often a donor without work looks for a piece to race."""
+MOST_IDLE_S = 30.0
+"""One whose rate is not known races nobody: only a piece that another gives back is for it, and that rings."""
 BUSY_S = 1.0
 BUSY_TRIES = 30
 """A donor that is busy so often in a row is no help."""
@@ -109,7 +111,7 @@ class Transfer:
         while not self._board.complete:
             piece = self._board.take(peer, self._now())
             if piece is None:
-                await self._wait(IDLE_S)
+                await self._wait(IDLE_S if self._board.may_race(peer) else MOST_IDLE_S)
                 continue
             try:
                 await self._bring(donor, index, piece)
