@@ -7,7 +7,6 @@ comes is decoded into a buffer of the caller's; neither is touched once the swap
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -19,8 +18,10 @@ from torch import Tensor
 
 from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
+from peer.daemon.bell import Bell
 from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
+from peer.daemon.owned import given_up
 from peer.daemon.pace import MeasuredSource, Passing
 from peer.daemon.sent import finite
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
@@ -175,19 +176,17 @@ class Exchange:
     ) -> SwapReport:
         """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
         only says that it is there."""
-        running = asyncio.ensure_future(swap)
+        running, ended, pulse = asyncio.ensure_future(swap), Bell(), 0
+        running.add_done_callback(lambda swap: ended.ring())
         try:
-            for pulse in itertools.count(1):
-                done, _ = await asyncio.wait({running}, timeout=HEARTBEAT_S / PULSES)
-                if done:
-                    return running.result()
+            while not await ended.within(HEARTBEAT_S / PULSES):
                 behind()
+                pulse += 1
                 if pulse % PULSES == 0:
                     await self._check(alive, running, watched)
-            raise AssertionError("counts for ever")
+            return running.result()
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            await given_up(running)
 
     async def _check(
         self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport], watched: _Watched
