@@ -39,6 +39,7 @@ def turn(round_: int) -> str:
     return _bits(f"turn {round_}")
 
 
+@lru_cache(maxsize=1024)
 def across(bits: str, round_: int) -> str:
     """The bucket that the members of this one meet in this round; it may be the same."""
     return "".join("01"[own != drawn] for own, drawn in zip(bits, turn(round_), strict=False))

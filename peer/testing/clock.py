@@ -11,7 +11,7 @@ import gc
 import heapq
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -166,12 +166,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> _Timer:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    async def nap(self, seconds: float) -> None:
-        """`asyncio.sleep` for a positive time, cheaper: a future in the heap and no handle."""
+    def done_in(self, seconds: float) -> asyncio.Future[None]:
+        """Done after a positive time; in the heap it lies without a handle."""
         future: asyncio.Future[None] = asyncio.Future(loop=self)
         self._set += 1
         heapq.heappush(self._timers, (self._now + seconds, self._set, future))
-        await future
+        return future
 
     def cancelled_one(self) -> None:
         """Of the timers in the heap: when most are, they are thrown out."""
@@ -249,10 +249,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
 
-def nap(seconds: float) -> Coroutine[Any, Any, None]:
-    """`asyncio.sleep` on any loop. The time counts from when it is awaited."""
+def nap(seconds: float) -> Awaitable[None]:
+    """`asyncio.sleep` on any loop, to be awaited at once."""
     loop = asyncio.get_running_loop()
-    return loop.nap(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
+    return loop.done_in(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
 
 
 class VirtualClock:
@@ -277,8 +277,8 @@ class VirtualClock:
     def raw(self, run_time: float) -> float:
         return run_time - self._correction
 
-    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
-        return nap(max(seconds, 0.0))
+    async def sleep(self, seconds: float) -> None:
+        await nap(max(seconds, 0.0))
 
     def observe(self, offset_s: float) -> None:
         self._correction, self._off = offset_s, self._skew + offset_s
