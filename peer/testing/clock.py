@@ -262,13 +262,17 @@ class VirtualClock:
     def __init__(self, skew_s: float = 0.0) -> None:
         self._skew = self._off = skew_s
         self._correction = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: VirtualLoop | None = None
 
     def now(self) -> float:
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        return EPOCH + loop.time() + self._off
+        loop = self._loop or self._found()
+        return EPOCH + loop._now + self._off
+
+    def _found(self) -> VirtualLoop:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), "a virtual clock goes with a virtual loop"
+        self._loop = loop
+        return loop
 
     @property
     def correction(self) -> float:
