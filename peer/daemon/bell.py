@@ -13,6 +13,10 @@ class Bell:
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def rung(self) -> bool:
+        return self._rung
+
     def ring(self) -> None:
         self._rung = True
         if self._waiter is not None:

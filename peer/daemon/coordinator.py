@@ -22,7 +22,6 @@ from peer.daemon.leaving import Leaving
 from peer.daemon.match import Surroundings
 from peer.daemon.matchmaker import Matchmaker
 from peer.daemon.orders import FetchFounded, Orders, nowhere
-from peer.daemon.owned import unless
 from peer.daemon.plan import Live, Plan
 from peer.daemon.rest import Rest
 from peer.daemon.timetable import Timetable
@@ -369,8 +368,8 @@ class Coordinator:
         scale = self._orders.lr_scale(key.round)
         round_s = None if due is None else self._times.rounds.round_length
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
-        working = unless(self._orders.rest.holding, self._trainer.work(request))
-        return await self._flights.beside(self._leaving.unless(working))
+        told = self._leaving.told.future, self._orders.rest.holding.future
+        return await self._flights.beside(self._trainer.work(request), *told)
 
     def _pause_after(self, hold: bool) -> int | None:
         """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they

@@ -7,7 +7,6 @@ comes is decoded into a buffer of the caller's; neither is touched once the swap
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -19,8 +18,10 @@ from torch import Tensor
 
 from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
+from peer.daemon.bell import Bell
 from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
+from peer.daemon.owned import given_up
 from peer.daemon.pace import MeasuredSource, Passing
 from peer.daemon.sent import finite
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
@@ -30,8 +31,8 @@ from peer.protocol.payload import BufferSink, BytesSource
 T = TypeVar("T")
 
 HEARTBEAT_S = 1.0
-PULSES = 4
-"""Looks at the pace of the payload in a heartbeat."""
+LEAST_S = 0.05
+"""Between two looks at the pace of a payload."""
 TRANSFER_SLACK_S = 5.0
 TRANSFER_FACTOR = 4.0
 """A transfer may take this many times what the measured rate predicts, and the slack."""
@@ -171,23 +172,22 @@ class Exchange:
         swap: Awaitable[SwapReport],
         alive: Callable[[], Awaitable[bool]],
         watched: _Watched,
-        behind: Callable[[], None],
+        behind: Callable[[], float],
     ) -> SwapReport:
         """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
         only says that it is there."""
-        running = asyncio.ensure_future(swap)
+        running, ended, now = asyncio.ensure_future(swap), Bell(), asyncio.get_running_loop().time
+        running.add_done_callback(lambda swap: ended.ring())
         try:
-            for pulse in itertools.count(1):
-                done, _ = await asyncio.wait({running}, timeout=HEARTBEAT_S / PULSES)
-                if done:
-                    return running.result()
-                behind()
-                if pulse % PULSES == 0:
+            in_time_s, beat_at = behind(), now() + HEARTBEAT_S
+            while not await ended.within(min(max(in_time_s, LEAST_S), beat_at - now())):
+                in_time_s = behind()
+                if now() >= beat_at:
                     await self._check(alive, running, watched)
-            raise AssertionError("counts for ever")
+                    beat_at = now() + HEARTBEAT_S
+            return running.result()
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            await given_up(running)
 
     async def _check(
         self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport], watched: _Watched
@@ -234,21 +234,23 @@ class _Watched:
             self.away_since = now
         return self._began > 0 and now - self.away_since < AWAY_S
 
-    def behind(self, begin_by: float, budget_s: float, slack_s: float) -> None:
-        """Raise PartnerSilent when it is. `budget_s`: for the whole transfer, from its first byte; `slack_s` of it may
-        pass before the pace counts."""
+    def behind(self, begin_by: float, budget_s: float, slack_s: float) -> float:
+        """For how many seconds from now it cannot be, even if nothing comes. `budget_s`: for the whole transfer, from
+        its first byte; `slack_s` of it may pass before the pace counts. Raises PartnerSilent when it is."""
         now = self._clock.now()
         if not self._began:
             if now > begin_by:
                 raise PartnerSilent("the partner was locked with us and sent nothing in time")
-            return
+            return begin_by - now
         if self._received == self.nbytes:  # the transport gives up the partner, not what is here
-            return
+            return math.inf
         if now - self._last > AWAY_S:
             raise PartnerSilent(f"nothing came from the partner for {AWAY_S:.0f} s", "silent")
-        due = self.nbytes * (now - self._began - slack_s) / max(budget_s - slack_s, 1e-9)
-        if self._received < due:
+        byte_s = max(budget_s - slack_s, 1e-9) / self.nbytes
+        due_at = self._began + slack_s + self._received * byte_s
+        if now > due_at:
             raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
+        return min(self._last + AWAY_S, due_at) - now
 
 
 def _check_values(values: Tensor, own: Flat) -> None:

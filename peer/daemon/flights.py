@@ -10,15 +10,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from peer.daemon.care import Care
 from peer.daemon.exchange import Offload
+from peer.daemon.flag import Flag
 from peer.daemon.interfaces import Trainer, Work
-from peer.daemon.owned import before, unless, whole
+from peer.daemon.owned import given_up, unless, whole
 from peer.daemon.plan import Live
 from peer.daemon.topology import Ahead, Exchanged, Session, Topology
 from peer.errors import TrainerDied
@@ -75,8 +76,8 @@ class Landing:
         last outer step stays, on another ground. Whether the work may have been taken in the middle of that: then its
         params and `outer_params` do not belong together. Raises TrainerDied."""
         while not ready.done():
-            ahead = await before(ready, session.behind())
-            if ahead is None:
+            waiting = session.behind()
+            if waiting is None or (ahead := await unless(ready, waiting)) is None:
                 break
             await whole(self._take_over(key, ahead))
             if ready.done():
@@ -97,7 +98,7 @@ class Landing:
             self._emit(ahead.event())
             await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
 
-    async def land(self, session: Session, ready: Ready, due_again: asyncio.Event) -> Merge | None:
+    async def land(self, session: Session, ready: Ready, due_again: Flag) -> Merge | None:
         """Exchange and outer step; how to merge what came of it, None: there is nothing."""
         work, cut = ready.work, ready.cut
         if work.steps == 0:
@@ -106,7 +107,7 @@ class Landing:
         if ready.taken_at > ready.closes_at:
             self.sit_out(work.key, "the inner step under way ended after it was over")
             return None
-        got = await unless(due_again, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
+        got = await unless(due_again.future, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
         if got.outcome == "carried":
             self.sit_out(work.key, got.reason)
             return None
@@ -181,7 +182,7 @@ class Flight:
     def __init__(self, key: RoundKey, opened: AbstractAsyncContextManager[Session], landing: Landing) -> None:
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._key = key
-        self.due_again = asyncio.Event()
+        self.due_again = Flag()
         self._landing = landing
         self.task = asyncio.create_task(self._fly(opened))
 
@@ -227,22 +228,24 @@ class Flights:
         for fragment in list(self._flying):
             await self._ended(fragment)
 
-    async def beside(self, call: Awaitable[T]) -> T:
-        """The call's result. Raises what goes wrong in a flight meanwhile: nobody else would see it until the fragment
-        is due again, and the trainer may be waiting for its result. (A trainer's death shows in the call too.)"""
+    async def beside(self, call: Awaitable[T], *told: asyncio.Future[Any]) -> T | None:
+        """The call's result, or None when one of `told` was done first; then the call is cancelled. Raises what goes
+        wrong in a flight meanwhile: nobody else would see it until the fragment is due again, and the trainer may be
+        waiting for its result. (A trainer's death shows in the call too.)"""
         running = asyncio.ensure_future(call)
         try:
             while not running.done():
                 flying = {flight.task for _, flight in self._flying.values() if not flight.task.done()}
-                await asyncio.wait({running, *flying}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({running, *flying, *told}, return_when=asyncio.FIRST_COMPLETED)
                 for task in flying:
                     if task.done() and (task.cancelled() or not isinstance(task.exception(), TrainerDied)):
                         assert not task.cancelled(), "nobody gave this flight up"
                         task.result()
+                if not running.done() and any(one.done() for one in told):
+                    return None
             return running.result()
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            await given_up(running)
 
     async def drop(self, reason: str) -> None:
         """Give all of them up: their work is dropped with the rest of what was not journaled. A trainer that died in

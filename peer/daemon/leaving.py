@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from peer.daemon.flag import Flag
 from peer.daemon.owned import unless
 
 T = TypeVar("T")
@@ -15,23 +16,19 @@ class Leaving:
     """Set once, by `peer leave` or a signal."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self.told = Flag()
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self.told.is_set()
 
     def set(self) -> None:
-        self._event.set()
+        self.told.set()
 
     async def within(self, seconds: float) -> bool:
         """Wait so long; True at once when told to leave meanwhile."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        return True
+        await asyncio.wait({self.told.future}, timeout=seconds)
+        return bool(self)
 
     async def unless(self, call: Awaitable[T]) -> T | None:
         """The call's result, or None when we were told to leave first; then the call is cancelled."""
-        return await unless(self._event, call)
+        return await unless(self.told.future, call)

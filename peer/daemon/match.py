@@ -59,9 +59,15 @@ class Match:
     # -- what others ask ---------------------------------------------------------------------------------------------
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
-        """An offer for this round. Never blocks."""
+        """An offer for this round. Never blocks. Most change nothing for us, and wake nobody."""
+        course = self._pairing.course
+        answer = self._answer(sender, offer)
+        if self._pairing.course != course:
+            self._poke()
+        return answer
+
+    def _answer(self, sender: PeerId, offer: Offer) -> Answer:
         pairing, now = self._pairing, self._around.clock.now()
-        self._poke()
         if offer.withdraw:
             pairing.on_withdraw(sender)
             return Answer(Verdict.TAKEN)
@@ -97,6 +103,8 @@ class Match:
         try:
             while not self._pairing.closed:
                 self._meet()
+                if self._pairing.exhausted:
+                    self._settled.ring()
                 sends.update(map(asyncio.create_task, map(self._send, self._pairing.actions(self._around.clock.now()))))
                 await self._wait()
                 for ended in [task for task in sends if task.done()]:
@@ -124,7 +132,8 @@ class Match:
                 self.close()
                 return None
             self._settled.hush()
-            await self._settled.within(min(closes_at, for_strangers_until) - now)
+            opens_at = self._opens_at if now < self._opens_at else closes_at
+            await self._settled.within(min(opens_at, closes_at, for_strangers_until) - now)
         return pairing.locked
 
     def _for_strangers_until(self, now: float) -> float:

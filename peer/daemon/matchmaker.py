@@ -42,7 +42,8 @@ class Matchmaker:
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         self._around.view.watch.heard(sender, "it called")
-        return replace(self._answer(sender, offer), dialable=self._around.view.dialable())
+        answer, dialable = self._answer(sender, offer), self._around.view.dialable()
+        return answer if answer.dialable == dialable else replace(answer, dialable=dialable)
 
     def _answer(self, sender: PeerId, offer: Offer) -> Answer:
         if self._past.get(offer.key) == sender:

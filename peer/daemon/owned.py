@@ -17,8 +17,7 @@ async def owned(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[N
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        await given_up(task)
     if not task.cancelled():
         task.result()
 
@@ -33,25 +32,20 @@ async def whole(call: Awaitable[T]) -> T:
         raise
 
 
-async def before(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
-    """As `unless`, for a future."""
+async def unless(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
+    """The call's result, or None when the future was done first; then the call is cancelled."""
     running = asyncio.ensure_future(call)
     try:
         await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
         return running.result() if running.done() else None
     finally:
+        await given_up(running)
+
+
+async def given_up(running: asyncio.Future[Any]) -> None:
+    """Cancelled, unless it has ended, and awaited. What it raised is for those who ask it: it is not raised here."""
+    if not running.done():
         running.cancel()
         await asyncio.wait({running})
-
-
-async def unless(event: asyncio.Event, call: Awaitable[T]) -> T | None:
-    """The call's result, or None when the event came first; then the call is cancelled."""
-    running = asyncio.ensure_future(call)
-    told = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
-        return running.result() if running.done() else None
-    finally:
-        for task in (running, told):
-            task.cancel()
-        await asyncio.wait({running, told})
+    if not running.cancelled():
+        running.exception()  # else asyncio says that nobody asked, of a call that ended just as it was given up

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from peer.daemon.flag import Flag
 from peer.daemon.quiet import QuietHours
 from peer.errors import HomeUnusable, UsageError
 from peer.run.home import write_whole
@@ -52,7 +53,7 @@ class Rest:
         self._until: float | None = None
         self._awake = False
         """Told to go on in quiet hours: holds until they end."""
-        self.holding = asyncio.Event()
+        self.holding = Flag()
         self._recall()
         self.look()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -73,9 +73,9 @@ class Ahead:
 class Session(Protocol):
     """An open round."""
 
-    async def behind(self) -> Ahead | None:
-        """Beside the training, until the round is due: wait for a state that we should have and lack. None: there is
-        none to be had. Never raises for what others do; a cancelled one leaves nothing running."""
+    def behind(self) -> Awaitable[Ahead | None] | None:
+        """Beside the training, until the round is due: wait for a state that we should have and lack. None, awaited or
+        at once: there is none to be had. Never raises for what others do; a cancelled one leaves nothing running."""
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
         """What the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
@@ -100,7 +100,7 @@ class Alone:
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Alone]:
         yield self
 
-    async def behind(self) -> None:
+    def behind(self) -> None:
         return None
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
@@ -199,7 +199,7 @@ class PairRound:
         self._lent = lent
         self._alone = Alone(pairs.method, pairs.outer)
 
-    async def behind(self) -> None:
+    def behind(self) -> None:
         return None
 
     async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:

@@ -208,8 +208,10 @@ class View:
 
     def _stale(self, announced_at: float) -> bool:
         age = self._clock.now() - announced_at
-        moved = self._announced is None or self._announced.round != self._peek().round
-        return age >= self._lifetime_s / 3 or (moved and age >= ANNOUNCE_ROUND_EVERY_S)
+        return age >= self._lifetime_s / 3 or (age >= ANNOUNCE_ROUND_EVERY_S and self._moved())
+
+    def _moved(self) -> bool:
+        return self._announced is None or self._announced.round != self._peek().round
 
 
 def _first_expiry(records: dict[PeerId, PeerRecord]) -> float:

@@ -8,11 +8,12 @@ What happens on failure: who cannot be greeted tells nothing about our clock; th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
 
+from peer.daemon.bell import Bell
+from peer.daemon.flag import Flag
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.view import View
 from peer.errors import ExchangeError
@@ -52,28 +53,25 @@ class Waking:
         self._woke = woke
         self._read = read
         self._pulse = Pulse(BEAT_S, read())
-        self._noticed = asyncio.Event()
-        self._fresh = asyncio.Event()
+        self._noticed = Bell()
+        self._fresh = Flag()
         self._fresh.set()
 
     async def run(self) -> None:
         """For ever; the owner cancels."""
         async with asyncio.TaskGroup() as refreshing:
             while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(BEAT_S):
-                        await self._noticed.wait()
+                await self._noticed.within(BEAT_S)
                 self._look()
-                if self._noticed.is_set():
-                    self._noticed.clear()
+                if self._noticed.rung:
+                    self._noticed.hush()
                     refreshing.create_task(self._make_good())
 
     async def settled(self) -> None:
         """Before an exchange: returns at once while all is well, else when the refresh is done, or `SETTLE_S` later."""
         self._look()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                await self._fresh.wait()
+        if not self._fresh.is_set():
+            await asyncio.wait({self._fresh.future}, timeout=SETTLE_S)
 
     def _look(self) -> None:
         for what in self._pulse.beat(self._read()):
@@ -87,7 +85,7 @@ class Waking:
                 )
             )
             self._fresh.clear()
-            self._noticed.set()
+            self._noticed.ring()
             self._woke(what)
 
     async def _make_good(self) -> None:

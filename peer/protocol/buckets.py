@@ -39,6 +39,7 @@ def turn(round_: int) -> str:
     return _bits(f"turn {round_}")
 
 
+@lru_cache(maxsize=1024)
 def across(bits: str, round_: int) -> str:
     """The bucket that the members of this one meet in this round; it may be the same."""
     return "".join("01"[own != drawn] for own, drawn in zip(bits, turn(round_), strict=False))
@@ -66,10 +67,8 @@ class Buckets:
         self.everybody = False
         """In groups, which need everybody and are small: one bucket, never split."""
         self.depth = 0
-
-    @property
-    def own(self) -> str:
-        return self._address[: self.depth]
+        self.own = ""
+        """Our bucket: `depth` bits of our address."""
 
     def places(self, now: float) -> list[str]:
         """Where to announce: the own bucket, the one above, and for one lifetime of a record those just left."""
@@ -107,7 +106,7 @@ class Buckets:
         moved, former = depth != self.depth, self.own
         if moved:
             self._left[former] = now + MAX_RECORD_TTL_S
-            self.depth = depth
+            self.depth, self.own = depth, self._address[:depth]
         others = self._others(found.get(former, frozenset()))
         self._thin = others < self._split // 2
         self._searching = not others and not (moved and self._searching)

@@ -36,6 +36,7 @@ FRESH_S = 3.0
 VOUCHED_S = 30.0
 """A peer that others reach is not suspected anew for so long."""
 MAX_CASES = 256
+NOBODY: frozenset[PeerId] = frozenset()
 MAX_HEARD = 4096
 
 
@@ -190,7 +191,7 @@ class Membership:
 
     def outs(self) -> frozenset[PeerId]:
         """All that are out."""
-        return frozenset(peer for peer, case in self._cases.items() if case.out)
+        return frozenset(peer for peer, case in self._cases.items() if case.out) if self._cases else NOBODY
 
     def heard_ago(self, peer: PeerId, now: float) -> float | None:
         """Seconds since it called, answered or exchanged; None: never, or long ago."""

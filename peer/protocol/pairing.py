@@ -209,6 +209,11 @@ class Pairing:
         return None if best in self._silent or best not in self._awaited else self._awaited[best] + AWAIT_S
 
     @property
+    def course(self) -> tuple[PeerId | None, PeerId | None, float | None, bool]:
+        """What `actions`, `wake_at`, `locked` and `exhausted` go by: while it stays the same, so do they."""
+        return self.locked, self._best(), self.wake_at(), bool(self._outbox)
+
+    @property
     def exhausted(self) -> bool:
         """Nobody is left to ask."""
         return self.locked is None and self._in_flight is None and self._best() is None

@@ -75,7 +75,8 @@ class Transfer:
         self._board = Board(pieces.sizes, pieces.held, rates)
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
-        self._bell = asyncio.Event()
+        self._idle: dict[asyncio.Future[None], None] = {}
+        """Of the donors without work: what each waits for."""
 
     @property
     def donors(self) -> frozenset[PeerId]:
@@ -175,16 +176,26 @@ class Transfer:
 
     def _ring(self) -> None:
         """Donors without work look again."""
-        self._bell.set()
-        self._bell = asyncio.Event()
+        for waiter in self._idle:
+            _release(waiter)
 
     async def _wait(self, seconds: float) -> None:
+        """Until there may be work, but no longer."""
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._idle[waiter] = None
+        timer = loop.call_later(seconds, _release, waiter)
         try:
-            async with asyncio.timeout(seconds):
-                await self._bell.wait()
-        except TimeoutError:
-            return
+            await waiter
+        finally:
+            timer.cancel()
+            del self._idle[waiter]
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

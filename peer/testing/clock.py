@@ -11,7 +11,7 @@ import gc
 import heapq
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.shut = False
-        self._held: list[asyncio.Handle] = []
+        self._held: list[_Step] = []
         self._opened: asyncio.Event = asyncio.Event()
         self._opened.set()
 
@@ -49,70 +49,72 @@ class Gate:
         self.shut = False
         self._opened.set()
         held, self._held = self._held, []
-        for handle in held:
-            if not handle.cancelled():
-                asyncio.get_running_loop().call_soon(handle._run)
+        for step in held:
+            asyncio.get_running_loop().call_soon(step.callback, *step.args, context=step.context)
 
     async def opened(self) -> None:
         """Wait until it is open: what is sent to a stopped process lies in its kernel's buffers."""
         while self.shut:
             await self._opened.wait()
 
-    def hold(self, handle: asyncio.Handle) -> asyncio.Handle:
-        self._held.append(handle)
-        return handle
+    def hold(self, step: _Step) -> None:
+        self._held.append(step)
 
 
 GATE: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("gate", default=None)
 """The machine that a task belongs to; tasks inherit it from the task that started them."""
 
 
-class _Step(asyncio.Handle):
-    """A handle that is made quickly: a simulation makes millions of them."""
+class _Step:
+    """What `asyncio.Handle` is, small and made quickly: a simulation makes millions of them."""
 
-    __slots__ = ()
+    __slots__ = ("args", "callback", "context")
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = self._source_traceback = None
-
-
-class _Timer(_Step, asyncio.TimerHandle):
-    """The same with a moment."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        _Step.__init__(self, callback, args, loop, context)
-        self._when = when
-        self._scheduled = True
+    def __init__(self, callback: Callable[..., object], args: Sequence[Any], context: contextvars.Context) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
 
     def cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            self._callback, self._args = _nothing, ()
-            self._loop._timer_handle_cancelled(self)  # type: ignore[attr-defined]
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.callback is _nothing
+
+
+class _Timer(_Step):
+    """The same with a moment."""
+
+    __slots__ = ("loop", "moment", "waits")
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        moment: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        context: contextvars.Context,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.loop = loop
+        self.moment = moment
+        self.waits = True
+        """It is in the heap."""
+
+    def when(self) -> float:
+        return self.moment
+
+    def cancel(self) -> None:
+        if self.callback is not _nothing:
+            self.callback, self.args = _nothing, ()
+            if self.waits:
+                self.loop.cancelled_one()
 
 
 def _nothing() -> None:
-    """In place of what a cancelled timer was to call: that is let go of."""
+    """In place of what a cancelled step was to call: that is let go of."""
 
 
 class _BlindSelector(selectors.SelectSelector):
@@ -131,40 +133,48 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Timers lie in a heap of tuples: asyncio's own compares handles in Python, which is a fifth of a simulation. For the
     same reason it runs its handles itself, and never looks at sockets while anything is left to do."""
 
-    _ready: deque[asyncio.Handle]
+    _ready: deque[_Step]
     _stopping: bool
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle | asyncio.Future[None]]] = []
+        self._timers: list[tuple[float, int, _Timer | asyncio.Future[None]]] = []
         self._set = self._cancelled = 0
         super().__init__(_BlindSelector())
 
     def time(self) -> float:
         return self._now
 
-    def call_at(
+    def call_at(  # type: ignore[override]  # a handle of our own, that does what asyncio's does
         self,
         when: float,
         callback: Callable[[*Ts], object],
         *args: *Ts,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, args, self, context)
+    ) -> _Timer:
+        timer = _Timer(self, when, callback, args, contextvars.copy_context() if context is None else context)
         self._set += 1
         heapq.heappush(self._timers, (when, self._set, timer))
         return timer
 
-    async def nap(self, seconds: float) -> None:
-        """`asyncio.sleep` for a positive time, cheaper: a future in the heap and no handle."""
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> _Timer:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def done_in(self, seconds: float) -> asyncio.Future[None]:
+        """Done after a positive time; in the heap it lies without a handle."""
         future: asyncio.Future[None] = asyncio.Future(loop=self)
         self._set += 1
         heapq.heappush(self._timers, (self._now + seconds, self._set, future))
-        await future
+        return future
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not handle._scheduled:  # type: ignore[attr-defined]  # it has run: it is not in the heap any more
-            return
+    def cancelled_one(self) -> None:
+        """Of the timers in the heap: when most are, they are thrown out."""
         self._cancelled += 1
         if self._cancelled > 100 and 2 * self._cancelled > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
@@ -172,67 +182,77 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._cancelled = 0
 
     def _run_once(self) -> None:
+        """Everything that is to happen at this moment; when there is nothing, the next one comes."""
         ready = self._ready
         if not ready and not self._stopping and not self._jump():
             super()._run_once()  # type: ignore[misc]
             return
-        for _ in range(len(ready)):
-            if not ready:  # one of them has shut a gate
-                return
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
+        while ready:
+            step = ready.popleft()
             try:
-                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                step.context.run(step.callback, *step.args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001  as asyncio's own handles do
-                said = f"Exception in callback {handle!r}"
-                self.call_exception_handler({"message": said, "exception": error, "handle": handle})
+                said = f"Exception in callback {step.callback!r}"
+                self.call_exception_handler({"message": said, "exception": error})
+            if self._stopping:
+                return
 
-    def withhold(self, gate: Gate) -> list[asyncio.Handle]:
+    def withhold(self, gate: Gate) -> list[_Step]:
         """Take out what is about to run behind this gate, in order."""
-        ready, held = list(self._ready), list[asyncio.Handle]()
+        ready, held = list(self._ready), list[_Step]()
         self._ready.clear()
-        for handle in ready:
-            behind = handle._context.get(GATE) is gate  # type: ignore[attr-defined]
-            (held if behind else self._ready).append(handle)
+        for step in ready:
+            behind = step.context.get(GATE) is gate
+            (held if behind else self._ready).append(step)
         return held
 
     def _jump(self) -> bool:
         """To the next moment at which something is due; False: there is none."""
         timers, pop = self._timers, heapq.heappop
         while timers and timers[0][2].cancelled():
-            if isinstance(pop(timers)[2], asyncio.TimerHandle):
+            if isinstance(pop(timers)[2], _Timer):
                 self._cancelled -= 1
         if not timers:
             return False
         self._now = now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= now:
             due = pop(timers)[2]
-            if isinstance(due, asyncio.TimerHandle):
-                due._scheduled = False  # type: ignore[attr-defined]
-                self._cancelled -= due._cancelled
+            if isinstance(due, _Timer):
+                due.waits = False
+                self._cancelled -= due.cancelled()
                 self._ready.append(due)
             elif not due.done():
                 due.set_result(None)
         return True
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        handle = _Step(callback, args, self, context)
-        gate = handle._context.get(GATE)
+    ) -> _Step:
+        if context is None:
+            context = contextvars.copy_context()
+        step = _Step(callback, args, context)
+        gate = context.get(GATE)
         if gate is not None and gate.shut:
-            return gate.hold(handle)
-        self._ready.append(handle)
-        return handle
+            gate.hold(step)
+        else:
+            self._ready.append(step)
+        return step
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    """Nobody calls from another thread, but for Ctrl+C."""
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[T]:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
 
 
-def nap(seconds: float) -> Coroutine[Any, Any, None]:
-    """`asyncio.sleep` on any loop. The time counts from when it is awaited."""
+def nap(seconds: float) -> Awaitable[None]:
+    """`asyncio.sleep` on any loop, to be awaited at once."""
     loop = asyncio.get_running_loop()
-    return loop.nap(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
+    return loop.done_in(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
 
 
 class VirtualClock:
@@ -242,13 +262,17 @@ class VirtualClock:
     def __init__(self, skew_s: float = 0.0) -> None:
         self._skew = self._off = skew_s
         self._correction = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: VirtualLoop | None = None
 
     def now(self) -> float:
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        return EPOCH + loop.time() + self._off
+        loop = self._loop or self._found()
+        return EPOCH + loop._now + self._off
+
+    def _found(self) -> VirtualLoop:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), "a virtual clock goes with a virtual loop"
+        self._loop = loop
+        return loop
 
     @property
     def correction(self) -> float:
@@ -257,8 +281,8 @@ class VirtualClock:
     def raw(self, run_time: float) -> float:
         return run_time - self._correction
 
-    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
-        return nap(max(seconds, 0.0))
+    async def sleep(self, seconds: float) -> None:
+        await nap(max(seconds, 0.0))
 
     def observe(self, offset_s: float) -> None:
         self._correction, self._off = offset_s, self._skew + offset_s

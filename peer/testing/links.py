@@ -104,10 +104,10 @@ def stream_cap(sender: Link, receiver: Link) -> float:
 
 def message_s(sender: Link, receiver: Link, rng: random.Random) -> float:
     """How long a small message takes one way: it waits for no bulk, but it may get lost."""
-    took = one_way_s(sender, receiver)
+    took = sender.latency_s + receiver.latency_s
     if jitter := sender.jitter_s + receiver.jitter_s:
         took += rng.uniform(0, jitter)
-    if loss := path_loss(sender, receiver):
+    if (sender.loss or receiver.loss) and (loss := path_loss(sender, receiver)):
         timeout = max(LEAST_RTO_S, 2 * one_way_s(sender, receiver))
         while rng.random() < loss and timeout < 60:
             took += timeout

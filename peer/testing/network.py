@@ -229,8 +229,8 @@ class MemoryTransport:
         middle = (before + after) / 2 - self._clock.correction
         return Welcome(theirs - middle, after - before, f"memory:{self._me}")
 
-    async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
-        return await self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_offer(self._me, offer))
+    def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Coroutine[Any, Any, Answer]:
+        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_offer(self._me, offer))
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         await self._ask(by.peer_id, timeout_s, lambda host: None)
@@ -325,10 +325,10 @@ class MemoryTransport:
         calls = me if dial else partner
         await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
 
-    async def fetch_amendments(
+    def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
-    ) -> list[tuple[bytes, bytes]]:
-        return await self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head))
+    ) -> Coroutine[Any, Any, list[tuple[bytes, bytes]]]:
+        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head))
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         async def call() -> tuple[bytes, bytes]:

@@ -115,6 +115,7 @@ class SimulatedSwarm:
         self.layout = layout or layout_of(method)
         self.method, self.rounds, self.total_rounds = method, rounds, total_rounds
         self._seed, self._eval_every, self._min_peers = seed, eval_every, min_peers
+        self._lifetime_s = lifetime(self._pace())
         self.first = torch.zeros(self.layout.elements) if first is None else first
         if missing_views > 0:
             self.hub.hide = self._views_missing(missing_views, seed)
@@ -236,7 +237,7 @@ class SimulatedSwarm:
 
     def _record(self, peer: SimulatedPeer, life: Life) -> PeerRecord:
         live = life.coordinator.live if life.coordinator is not None else None
-        now = VirtualClock().now()
+        now = self.hub.now()
         life.record = PeerRecord(
             peer_id=peer.peer_id,
             run_id=RUN,
@@ -248,7 +249,7 @@ class SimulatedSwarm:
             tokens_per_s=1.0,
             status=life.coordinator.announced if life.coordinator is not None else Status.JOINING,
             issued_at=now,
-            expires_at=now + lifetime(self._pace()),
+            expires_at=now + self._lifetime_s,
             run_start=life.coordinator.run_start if life.coordinator else 0.0,
         )
         return life.record
@@ -258,9 +259,8 @@ class SimulatedSwarm:
         last, coordinator = life.record, life.coordinator
         if last is None or coordinator is None:
             return self._record(peer, life)
-        live = coordinator.live
-        said = (last.round, last.reachable, last.status, last.run_start)
-        if said != (live.round, life.reach.reachable, coordinator.announced, coordinator.run_start):
+        moved = last.round != coordinator.live.round or last.status is not coordinator.announced
+        if moved or last.reachable != life.reach.reachable or last.run_start != coordinator.run_start:
             return self._record(peer, life)
         return last
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peer.daemon.interfaces import Clock, Counters, Evaluation, TrainerInfo, Work, WorkRequest
+from peer.daemon.owned import unless
 from peer.errors import TrainerDied
 from peer.outer.rules import merge_
 from peer.protocol.fitness import margin
@@ -294,8 +294,14 @@ class VirtualTrainer(ABC):
             moment = self._moment(at)
             self._freed.clear()
             paused = self._began is not None and self._steps >= self._limit() and at > self._steps
-            delay = self._freed.wait() if paused else self._clock.sleep(moment - self._now())
-            if not await _first(delay, dead, done) and not dead.done():
+            if paused:
+                await unless(dead, self._freed.wait())
+            elif (delay := moment - self._now()) > 0:
+                ends: set[asyncio.Future[Any]] = {dead, done}
+                await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(0)
+            if not (done.done() or dead.done()):
                 self._catch_up(0.0 if paused else moment)
         return done.result()
 
@@ -382,16 +388,6 @@ class VirtualTrainer(ABC):
         if self._held_since is not None:
             self._waiting += now - self._held_since
             self._held_since = None
-
-
-async def _first(delay: Coroutine[Any, Any, Any], *others: asyncio.Future[Any]) -> bool:
-    """Wait for the delay or one of the others; whether one of the others came."""
-    waiting = asyncio.ensure_future(delay)
-    try:
-        await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
-        return any(other.done() for other in others)
-    finally:
-        waiting.cancel()
 
 
 class FakeTrainer(VirtualTrainer):

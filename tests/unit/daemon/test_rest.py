@@ -136,7 +136,7 @@ def test_the_watch_moves_what_holds() -> None:
     async def main() -> None:
         watching = asyncio.create_task(rest.watch(sleep))
         async with asyncio.timeout(5):
-            await rest.holding.wait()
+            await rest.holding.future
         watching.cancel()
         await asyncio.wait({watching})
 

@@ -211,3 +211,22 @@ def test_unwanted_candidates_are_out_unless_they_are_being_asked() -> None:
     assert made.exhausted
     assert made.why_alone() == "4 candidates: 2 unwanted, 2 taken"
     assert rest
+
+
+def test_the_course_changes_with_what_there_is_to_do_and_only_then() -> None:
+    me, *others = peers(4)
+    first, second, third = ranked(me, others)
+    made = pairing(me, others)
+    made.actions(0.0)
+    made.on_answer(first, Answer(Verdict.HELD), 0.0)
+    course = made.course
+    made.on_offer(third, 0.0)
+    assert made.course == course, "one that is not our best waits"
+    made.on_withdraw(second)
+    assert made.course == course, "nor does it matter that such a one is gone"
+    made.on_withdraw(first)
+    assert made.course != course, "the best is gone"
+    course = made.course
+    made.on_offer(third, 0.0)
+    assert made.course != course
+    assert made.locked == third
