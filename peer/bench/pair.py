@@ -48,7 +48,7 @@ class Pair:
         return await self._both({"do": "idle", "seconds": seconds})
 
     async def _both(self, command: dict[str, Any]) -> Found:
-        return list(await asyncio.gather(*(self._one(number, command) for number in range(2))))
+        return list(await asyncio.gather(*(self._one(number, command) for number in range(len(self._ends)))))
 
     async def _one(self, number: int, command: dict[str, Any]) -> dict[str, Any]:
         await tell(self._ends[number], command)
@@ -81,6 +81,21 @@ async def pair(
             if seen_at is not None:
                 record["endpoint"] = await seen_at(number, record["endpoint"])
             await tell(ends[1 - number], record)
+        yield Pair(ends)
+    finally:
+        await asyncio.gather(*(stop(end) for end in ends))
+
+
+@asynccontextmanager
+async def group(codec: str, elements: int, members: int, program: str) -> AsyncIterator[Pair]:
+    """As `pair`, of as many ends that all meet each other. A round is a `swap`."""
+    ends: list[asyncio.subprocess.Process] = []
+    try:
+        for rank in range(members):
+            ends.append(await _start(program, Setting(rank, codec, elements)))  # noqa: PERF401 - as above
+        records = [await hear(end, START_S) for end in ends]
+        for number, end in enumerate(ends):
+            await tell(end, {"others": records[:number] + records[number + 1 :]})
         yield Pair(ends)
     finally:
         await asyncio.gather(*(stop(end) for end in ends))
