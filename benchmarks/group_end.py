@@ -1,12 +1,12 @@
 """A member of a group of the benchmarks: does the whole of a daemon's round with the others, as `benchmarks.round_end`
-does with a partner. The roster, the exchange, the outer step and the way back into the arena are the daemon's own; there
-is no trainer and no directory. What it is told to do: `swap`, a round."""
+does with a partner. The roster, the exchange, the outer step and the way back into the arena are the daemon's own;
+there is no trainer and no directory. What it is told to do: `swap`, a round."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from benchmarks.round_end import NOMINAL, STEPS, TOKENS, RoundEnd
 from peer.bench.daemonend import AN_HOUR_S, RUN, WAIT_S, Setting, main
@@ -71,6 +71,7 @@ class GroupEnd(RoundEnd):
             method,
             self.state,
             self._group,
+            self._buffers,
             self._bulk,
             wanted=lambda: True,
             why_not=lambda: "",

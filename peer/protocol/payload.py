@@ -8,7 +8,7 @@ class BytesSource:
 
     grain = 1
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data)
 
     @property
