@@ -4,6 +4,7 @@ there is no trainer and no directory. What it is told to do: `swap`, a round."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from peer.daemon.grouping import GroupAround
 from peer.daemon.groups import Groups
 from peer.daemon.interfaces import Work
 from peer.daemon.watch import Watch
+from peer.errors import PartnerLost
 from peer.net.seal import KeySeal
 from peer.observe import events
 from peer.protocol.ledger import cut_work
@@ -89,6 +91,10 @@ class GroupEnd(RoundEnd):
             self._seen.peers[peer] = record
 
     async def _swap(self, command: dict[str, Any]) -> None:
+        """Raises PartnerLost when not everybody came."""
+        if command["round"] == 1:  # the roster does not wait for first connections
+            others = self._seen.peers.values()
+            await asyncio.gather(*(self._transport.hello(record, WINDOW_S) for record in others))
         key, now = RoundKey(command["round"], 0), self._clock.now()
         self.journal.clear()
         cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])
@@ -97,9 +103,8 @@ class GroupEnd(RoundEnd):
         flight.ready.set_result(Ready(work, cut, now + WAIT_S, AT_ONCE, now))
         await flight.task
         last = self.journal.pop()
-        assert isinstance(last, events.RoundEnded), self.journal
-        assert last.outcome == "exchanged", last
-        assert not last.reason, last
+        if not isinstance(last, events.RoundEnded) or len(last.partner.split()) < len(self._seen.peers) or last.reason:
+            raise PartnerLost(f"not everybody was in the round: {last}")
 
 
 def _nothing(*_: object) -> None: ...

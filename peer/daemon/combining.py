@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.plain import TILE, Codec, finite
+from peer.daemon.buffers import pages
 from peer.errors import BadPayload
 from peer.outer.groupmean import fractions, norm, too_far
 from peer.protocol.messages import PeerId, Source
@@ -31,7 +32,7 @@ class Combined:
     """`payload` None: there is no result, `lacking` says why."""
 
     named: tuple[PeerId, ...] = ()
-    payload: bytearray | None = None
+    payload: memoryview | None = None
     lacking: str = ""
     bad: dict[PeerId, BadPayload] = field(default_factory=dict)
 
@@ -47,9 +48,9 @@ def combine(
     `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are let go one by one. `lacking`:
     why these contributors are too few, empty when they are enough."""
     combined, norms = Combined(), dict[PeerId, float]()
-    for peer, part in parts.items():
+    for peer in parts:
         try:
-            norms[peer] = _norm(part, codec, into.numel())
+            norms[peer] = _norm(parts[peer], codec, into.numel())
         except BadPayload as error:
             combined.bad[peer] = error
     if norms:
@@ -73,9 +74,9 @@ def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice,
         yield part, payload.read(start // TILE * codec.nbytes(TILE), codec.nbytes(part.stop - start))
 
 
-def encoded(codec: Codec, values: Tensor) -> bytearray:
+def encoded(codec: Codec, values: Tensor) -> memoryview:
     """The payload of flat fp32 values."""
-    payload, at = bytearray(codec.nbytes(values.numel())), 0
+    payload, at = pages(codec.nbytes(values.numel())), 0
     for start in range(0, values.numel(), TILE):
         part = codec.encode(values[start : start + TILE])
         payload[at : at + len(part)] = part

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from peer.codec.plain import Payload
+from peer.daemon.buffers import pages
 from peer.daemon.combining import Part, combine
 from peer.daemon.grouping import Bell, GroupAround
 from peer.daemon.owned import whole
@@ -125,7 +127,7 @@ class Desk:
         index = {peer: number for number, peer in enumerate(self.roster.members)}
         return self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
-    def _signed(self, payload: bytes | bytearray, named: tuple[int, ...]) -> ShardResult:
+    def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
         """Who gives two members different results has put its name to both."""
         said = statement(self.roster.name(), self.shard.index, digest_of(payload, named))
         return ShardResult(payload, named, self._around.seal.sign(said))
@@ -157,12 +159,12 @@ class Desk:
         if last is not None and last.is_gone_on_with(opening):
             reader, buffer = last.reader.fork(), last.buffer
         else:
-            reader, buffer = PayloadReader(opening.nbytes), BufferSink(opening.nbytes)
+            reader, buffer = PayloadReader(opening.nbytes), BufferSink(opening.nbytes, pages(opening.nbytes))
         place = Place(self, sender, opening, buffer, reader)
         self._coming[sender] = Coming(opening, buffer, reader, place)
         return place
 
-    def take(self, sender: PeerId, opening: Opening, payload: bytearray) -> None:
+    def take(self, sender: PeerId, opening: Opening, payload: Payload) -> None:
         """A whole contribution. Raises PartnerRefused."""
         if self.closed:
             raise PartnerRefused("late", "this shard was closed before your contribution was complete")

@@ -79,7 +79,7 @@ MAX_TOKENS = 2**53
 class ShardResult:
     """What an owner gives: the encoded mean, and who is in it."""
 
-    payload: bytes | bytearray
+    payload: bytes | bytearray | memoryview
     named: tuple[int, ...]
     """Indices into the roster's members, ascending."""
     signature: bytes = b""

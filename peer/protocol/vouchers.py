@@ -45,7 +45,7 @@ def digesting(named: Sequence[int]) -> blake3:
     return blake3(b"".join(number.to_bytes(2, "big") for number in (len(named), *named)))
 
 
-def digest_of(payload: bytes | bytearray, named: Sequence[int]) -> bytes:
+def digest_of(payload: bytes | bytearray | memoryview, named: Sequence[int]) -> bytes:
     """BLAKE3 of a result: the encoded mean, and who is in it."""
     return digesting(named).update(payload).digest()
 
