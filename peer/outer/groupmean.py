@@ -9,13 +9,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from peer.outer.rules import blocks
-
 FAR = 10.0
 """So many times the median norm of the contributions is too far: it is left out. What is below can do harm, but bounded
 harm; peers that did ten times the work of the median are honest and rare."""
 HEAVY = 10.0
 """No contribution weighs more than so many times the median: tokens are its sender's word."""
+
+PIECE = 2**16
+"""Elements whose doubles are in memory at a time: half a megabyte."""
 
 
 class Sliced(Protocol):
@@ -27,9 +28,10 @@ class Sliced(Protocol):
 
 
 def norm(values: Sliced) -> float:
-    """L2, in double precision; infinite or NaN when a value is. A temporary of a block at most."""
-    parts = (float(torch.linalg.vector_norm(values[part], dtype=torch.float64)) for part in blocks(values.numel()))
-    return math.sqrt(sum(part * part for part in parts))
+    """L2, in double precision; infinite or NaN when a value is. A temporary of `PIECE` at most."""
+    pieces = (slice(start, min(start + PIECE, values.numel())) for start in range(0, values.numel(), PIECE))
+    norms = (float(torch.linalg.vector_norm(values[piece], dtype=torch.float64)) for piece in pieces)
+    return math.sqrt(sum(part * part for part in norms))
 
 
 def fractions(tokens: Sequence[int]) -> list[float]:
