@@ -111,6 +111,8 @@ class Desk:
     def _close(self) -> None:
         """What is not whole by now is let go; who still sends it is told."""
         self.closed = True
+        for coming in self._coming.values():
+            coming.place.let_go()
         self._coming.clear()
 
     async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
@@ -155,7 +157,7 @@ class Desk:
         """A stream of a contribution. It takes the place of the one before, of which we may not know yet that it broke:
         nobody holds two."""
         if (last := self._coming.pop(sender, None)) is not None:
-            last.place.superseded = True
+            last.place.let_go()
         if last is not None and last.is_gone_on_with(opening):
             reader, buffer = last.reader.fork(), last.buffer
         else:
@@ -165,9 +167,7 @@ class Desk:
         return place
 
     def take(self, sender: PeerId, opening: Opening, payload: Payload) -> None:
-        """A whole contribution. Raises PartnerRefused."""
-        if self.closed:
-            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
+        """A whole contribution, in time."""
         self._coming.pop(sender, None)
         if sender not in self._here:
             self._here[sender] = opening.transfer
@@ -218,9 +218,8 @@ class Place(Seat):
         self.patience_s = desk.left_s()
         self.transfer = opening.transfer
         self.have = have if reader is None else reader.received
-        self.superseded = False
-        """Another stream has gone on with it."""
         self._buffer = buffer
+        """None: let go."""
         self._desk = desk
         self._sender = sender
         self._opening = opening
@@ -231,18 +230,23 @@ class Place(Seat):
 
     def write(self, offset: int, data: bytes) -> None:
         """Raises PartnerLost, or PartnerRefused (`late`)."""
-        if self.superseded or self._buffer is None:
-            raise PartnerLost("another stream has gone on with this contribution")
-        if self._desk.closed:
-            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
-        self._buffer.write(offset, data)
+        self._held().write(offset, data)
 
     def complete(self) -> None:
-        assert self._buffer is not None
-        buffer, self._buffer = self._buffer, None
-        if self.superseded:
-            raise PartnerRefused("lost", "another stream has gone on with this contribution")
+        buffer = self._held()
+        self.let_go()
         self._desk.take(self._sender, self._opening, buffer.data)
+
+    def _held(self) -> BufferSink:
+        if self._desk.closed:
+            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
+        if self._buffer is None:
+            raise PartnerLost("another stream has gone on with this contribution")
+        return self._buffer
+
+    def let_go(self) -> None:
+        """Nothing more is taken over this stream: another goes on, or it is too late."""
+        self._buffer = None
 
     def spoilt(self) -> None:
         self._desk.drop(self._sender, self)
@@ -256,4 +260,5 @@ class Place(Seat):
     def leave(self) -> None:
         if self.transfer == 0:
             self.spoilt()
-        self.sink = self._buffer = None
+        self.sink = None
+        self.let_go()

@@ -150,6 +150,7 @@ class GroupService:
         try:
             async with asyncio.timeout(seat.patience_s), self._receiving:
                 await receive_payload(_served(context), seat.sink, self._caps, seat.reader)
+                seat.complete()
         except TimeoutError:
             raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
@@ -160,7 +161,6 @@ class GroupService:
             raise PartnerRefused("timeout", str(error)) from None
         except PartnerLost:
             raise PartnerRefused("lost", "the contribution ended in the middle") from None
-        seat.complete()
 
     async def _pulse(self, seat: Seat, context: Context, over: asyncio.Event) -> None:
         """Tells the caller to send, and then that we are still there."""

@@ -118,7 +118,8 @@ class Seat:
     """Bytes of the contribution that are here already; all of them where nothing more is to be sent."""
 
     def complete(self) -> None:
-        """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late."""
+        """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late, PartnerLost
+        when another stream has gone on with it."""
         raise NotImplementedError
 
     def spoilt(self) -> None:
