@@ -1,6 +1,6 @@
 """A member of a group of the benchmarks: does the whole of a daemon's round with the others, as `benchmarks.round_end`
 does with a partner. The roster, the exchange, the outer step and the way back into the arena are the daemon's own;
-there is no trainer and no directory. What it is told to do: `swap`, a round."""
+there is no trainer and no directory. What it is told to do: `greet`, once, and `swap`, a round."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class GroupEnd(RoundEnd):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._seen = Seen(Watch(self._clock.now))
+        self._works["greet"] = self._greet
         method = PRESETS[PRESET_OF[setting.codec]]
         around = GroupAround(
             run_id=RUN,
@@ -90,11 +91,12 @@ class GroupEnd(RoundEnd):
             )
             self._seen.peers[peer] = record
 
+    async def _greet(self, command: dict[str, Any]) -> None:
+        """Connect to the others: a roster does not wait for that."""
+        await asyncio.gather(*(self._transport.hello(record, WINDOW_S) for record in self._seen.peers.values()))
+
     async def _swap(self, command: dict[str, Any]) -> None:
         """Raises PartnerLost when not everybody came."""
-        if command["round"] == 1:  # the roster does not wait for first connections
-            others = self._seen.peers.values()
-            await asyncio.gather(*(self._transport.hello(record, WINDOW_S) for record in others))
         key, now = RoundKey(command["round"], 0), self._clock.now()
         self.journal.clear()
         cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])

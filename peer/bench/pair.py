@@ -40,6 +40,10 @@ class Pair:
         self._round += 1
         return await self._both({"do": "swap", "round": self._round, **how})
 
+    async def greet(self) -> None:
+        """All of a group connect to one another."""
+        await self._both({"do": "greet"})
+
     async def encode(self, seconds: float) -> Found:
         """The first end encodes for so long, the other does nothing."""
         return [await self._one(0, {"do": "encode", "seconds": seconds})]
@@ -96,7 +100,9 @@ async def group(codec: str, elements: int, members: int, program: str) -> AsyncI
         records = [await hear(end, START_S) for end in ends]
         for number, end in enumerate(ends):
             await tell(end, {"others": records[:number] + records[number + 1 :]})
-        yield Pair(ends)
+        met = Pair(ends)
+        await met.greet()
+        yield met
     finally:
         await asyncio.gather(*(stop(end) for end in ends))
 

@@ -93,8 +93,8 @@ def test_a_group_s_round_steps_all_alike(codec: str) -> None:
             records = [await end.open() for end in ends]
             for number, end in enumerate(ends):
                 end.meet({"others": records[:number] + records[number + 1 :]})
-            for round_ in (1, 2):
-                await asyncio.gather(*(end.obey({"do": "swap", "round": round_}) for end in ends))
+            for command in ({"do": "greet"}, {"do": "swap", "round": 1}, {"do": "swap", "round": 2}):
+                await asyncio.gather(*(end.obey(command) for end in ends))
         finally:
             for end in ends:
                 await end.close()
