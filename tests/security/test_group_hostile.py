@@ -130,6 +130,7 @@ OPEN = contribute_open(OPENING, 0.0)
         ("tokens", [contribute_open(Opening(KEY, b"r" * 32, 0, 2**60, 1000), 0.0)]),
         ("frame", [contribute_open(OPENING, float("nan"))]),
         ("frame", [contribute_open(OPENING, -1.0)]),
+        ("have", [contribute_open(replace(OPENING, have=7), 0.0)]),
         ("request", [b"\x00" * 50_000]),
         ("bad_payload:length", [OPEN, *chunks(600)]),
         ("bad_payload:length", [OPEN, *chunks(600, 600)]),
@@ -361,3 +362,16 @@ def test_a_result_that_everybody_has_is_let_go() -> None:
             await places[0].result()
 
     asyncio.run(main())
+
+
+def test_more_of_a_result_than_there_is_is_an_offence() -> None:
+    async def test(attack: Attack) -> None:
+        opened = contribute_open(replace(OPENING, transfer=5, have=len(b"mean") + 1), 0.0)
+        Place.transfer = 5
+        try:
+            assert await attack.send("Contribute", opened, *chunks(1000)) == "request"
+        finally:
+            Place.transfer = 0
+        assert attack.conduct.report()["refusals"][0]["caller"] == attack.me
+
+    attack(test)
