@@ -30,7 +30,7 @@ sanitize: $(STAMP)
 	$(BIN)/python -m tests.sanitized
 
 # Every number of docs/performance.md again, half an hour on a machine that does nothing else; JSON in build/bench.
-BENCHMARKS := codecs exchange loop_stalls swap_memory interference growth
+BENCHMARKS := codecs exchange loop_stalls swap_memory group_memory interference growth
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	mkdir -p build/bench

@@ -77,10 +77,11 @@ class DaemonEnd:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._identity, self._clock, self._bulk = Identity.generate(), WallClock(), BulkThread()
+        self._willing = Willing()
         limit = setting.cap or None
         codec = EVERY[setting.codec]
         self._transport = GrpcTransport(
-            self._identity, RUN, Willing(), self._clock.now, max_upload=limit, max_download=limit
+            self._identity, RUN, self._willing, self._clock.now, max_upload=limit, max_download=limit
         )
         self._transport.set_layout(DIGEST, codec.nbytes(setting.elements), setting.codec)
         self._exchange = Exchange(self._transport, self._clock, codec, self._bulk, limit)

@@ -40,6 +40,10 @@ class Pair:
         self._round += 1
         return await self._both({"do": "swap", "round": self._round, **how})
 
+    async def greet(self) -> None:
+        """All of a group connect to one another."""
+        await self._both({"do": "greet"})
+
     async def encode(self, seconds: float) -> Found:
         """The first end encodes for so long, the other does nothing."""
         return [await self._one(0, {"do": "encode", "seconds": seconds})]
@@ -48,7 +52,7 @@ class Pair:
         return await self._both({"do": "idle", "seconds": seconds})
 
     async def _both(self, command: dict[str, Any]) -> Found:
-        return list(await asyncio.gather(*(self._one(number, command) for number in range(2))))
+        return list(await asyncio.gather(*(self._one(number, command) for number in range(len(self._ends)))))
 
     async def _one(self, number: int, command: dict[str, Any]) -> dict[str, Any]:
         await tell(self._ends[number], command)
@@ -82,6 +86,23 @@ async def pair(
                 record["endpoint"] = await seen_at(number, record["endpoint"])
             await tell(ends[1 - number], record)
         yield Pair(ends)
+    finally:
+        await asyncio.gather(*(stop(end) for end in ends))
+
+
+@asynccontextmanager
+async def group(codec: str, elements: int, members: int, program: str) -> AsyncIterator[Pair]:
+    """As `pair`, of as many ends that all meet each other. A round is a `swap`."""
+    ends: list[asyncio.subprocess.Process] = []
+    try:
+        for rank in range(members):
+            ends.append(await _start(program, Setting(rank, codec, elements)))  # noqa: PERF401 - as above
+        records = [await hear(end, START_S) for end in ends]
+        for number, end in enumerate(ends):
+            await tell(end, {"others": records[:number] + records[number + 1 :]})
+        met = Pair(ends)
+        await met.greet()
+        yield met
     finally:
         await asyncio.gather(*(stop(end) for end in ends))
 

@@ -79,7 +79,14 @@ class Plain(InTorch):
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
         """A fresh fp32 tensor; the payload is not kept."""
-        return from_bytes(self, payload, elements).view(self._dtype).to(torch.float32)
+        return self._sent(payload, elements).to(torch.float32)
+
+    def decode_into(self, payload: Payload, into: Tensor) -> None:
+        into.copy_(self._sent(payload, into.numel()))
+
+    def _sent(self, payload: Payload, elements: int) -> Tensor:
+        """A copy of the numbers as they were sent."""
+        return from_bytes(self, payload, elements).view(self._dtype)
 
 
 class Saturating(Plain):
@@ -90,9 +97,9 @@ class Saturating(Plain):
         largest = torch.finfo(self._dtype).max
         return super().encode(values.clamp(-largest, largest))
 
-    def decode(self, payload: Payload, elements: int) -> Tensor:
-        """As Plain.decode; raises BadPayload `not_finite` for NaN and infinity, too."""
-        values = super().decode(payload, elements)
+    def _sent(self, payload: Payload, elements: int) -> Tensor:
+        """Raises BadPayload `not_finite` for NaN and infinity, too."""
+        values = super()._sent(payload, elements)
         if not finite(values):
             raise BadPayload("not_finite", f"{self.name}: the payload holds NaN or infinity")
         return values

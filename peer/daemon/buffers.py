@@ -1,7 +1,9 @@
-"""Where partners' values are decoded: memory that belongs to the daemon's state, and is not the cost of a swap."""
+"""Where partners' values are decoded: memory that belongs to the daemon's state, and is not the cost of a swap. And
+memory that is needed for a while."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,3 +36,9 @@ class Buffers:
         assert self.made < self._most, "a fragment has one exchange at a time"
         self.made += 1
         return torch.empty(self._elements)
+
+
+def pages(nbytes: int) -> memoryview:
+    """Zeros, in pages that the system gets back when the last view is let go. What a daemon frees otherwise stays with
+    it (`peer.net.malloc`) and is not used for anything longer."""
+    return memoryview(mmap.mmap(-1, nbytes))

@@ -2,38 +2,48 @@
 encoded result to everybody, itself included.
 
 Contributions are kept as they came, encoded, at most one for each member; all of them together are as large as one
-member's whole contribution. Waits until all members have contributed; with a quorum of them, as long again as the
-quorum took, and `LEAST_GRACE_S`; at most until its deadline. What comes later is refused."""
+member's whole contribution. One whose stream broke stays until its sender goes on with it over another: whole, it
+counts; in part, never. Waits until all members have contributed; with a quorum of them, as long again as the quorum
+took, and `LEAST_GRACE_S`; at most until its deadline. What comes later is refused. The result is let go when every
+member has it, or with the round."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from peer.codec.plain import finite
+from peer.codec.plain import Payload
+from peer.daemon.buffers import pages
+from peer.daemon.combining import Part, combine
 from peer.daemon.grouping import Bell, GroupAround
-from peer.errors import BadPayload, PartnerRefused
-from peer.outer.groupmean import norm, too_far, weighted_mean
-from peer.protocol.messages import PeerId
-from peer.protocol.payload import BufferSink
+from peer.daemon.owned import whole
+from peer.errors import PartnerLost, PartnerRefused
+from peer.protocol.frames import PayloadReader
+from peer.protocol.messages import PeerId, Source
+from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.roster import Roster
 from peer.protocol.shards import Opening, Seat, Shard, ShardResult
 from peer.protocol.vouchers import digest_of, statement
 
 LEAST_GRACE_S = 2.0
-PLACES_OF_MEMBER = 2
-"""A member whose stream broke may begin anew before we notice. Each place holds a buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A complete contribution; once `done` it is let go."""
+@dataclass(slots=True)
+class Coming:
+    """A contribution on its way, over all its streams."""
 
-    tokens: int
-    payload: bytes | bytearray
+    opening: Opening
+    buffer: BufferSink
+    reader: PayloadReader
+    """Of its last stream, as is `place`."""
+    place: Place
+
+    def is_gone_on_with(self, opening: Opening) -> bool:
+        """Whether this opens another stream of it."""
+        ours = self.opening
+        return ours.transfer != 0 and (ours.transfer, ours.tokens) == (opening.transfer, opening.tokens)
 
 
 class Desk:
@@ -53,8 +63,12 @@ class Desk:
         self._lacking = lacking
         self._deadline = deadline
         self._parts: dict[PeerId, Part] = {}
-        self._closed = False
-        self._open: Counter[PeerId] = Counter()
+        self._coming: dict[PeerId, Coming] = {}
+        self._here: dict[PeerId, int] = {}
+        """Whose contributions came in time, by the number of the transfer."""
+        self._have_it: set[PeerId] = set()
+        """Who said that it has the result."""
+        self.closed = False
         self._refused: dict[PeerId, PartnerRefused] = {}
         self._outcome: ShardResult | PartnerRefused | None = None
         self._bell = Bell()
@@ -63,26 +77,27 @@ class Desk:
     def over(self) -> bool:
         return self._outcome is not None
 
-    async def run(self, own: bytes, tokens: int) -> ShardResult:
-        """Collect and average. Raises PartnerRefused (`none`) when there is no result; a cancelled desk tells those
-        that wait."""
+    async def run(self, own: Source, tokens: int, into: Tensor) -> ShardResult:
+        """Collect and average. `into`: flat fp32 of the shard, to work in; worth nothing afterwards. Raises
+        PartnerRefused (`none`) when there is no result; a cancelled desk tells those that wait, and ends when no thread
+        works in `into` any more."""
         try:
             await self._collect(own, tokens)
-            self._outcome = await self._averaged()
+            self._outcome = result = await self._averaged(into)
         finally:
             self.give_up()
-        if isinstance(self._outcome, PartnerRefused):
-            raise self._outcome
-        return self._outcome
+        if isinstance(result, PartnerRefused):
+            raise result
+        return result
 
     def give_up(self) -> None:
         """Nothing more will come of it; does nothing once there is an outcome."""
-        self._closed = True
+        self._close()
         self._parts.clear()
         self._outcome = self._outcome or PartnerRefused("gone", "the owner of the shard gave the round up")
         self._bell.ring()
 
-    async def _collect(self, own: bytes, tokens: int) -> None:
+    async def _collect(self, own: Source, tokens: int) -> None:
         clock, began = self._around.clock, self._around.clock.now()
         self._parts[self._around.me] = Part(tokens, own)
         until, quorate = self._deadline, False
@@ -91,48 +106,33 @@ class Desk:
                 until, quorate = min(until, now + (now - began) + LEAST_GRACE_S), True
                 continue
             await self._bell.wait(until - now)
-        self._closed = True
+        self._close()
 
-    async def _averaged(self) -> ShardResult | PartnerRefused:
-        parts = dict(sorted(self._parts.items()))
-        combined = await self._around.offload(lambda: self._combine(parts))
+    def _close(self) -> None:
+        """What is not whole by now is let go; who still sends it is told."""
+        self.closed = True
+        for coming in self._coming.values():
+            coming.place.let_go()
+        self._coming.clear()
+
+    async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
+        around, parts = self._around, dict(sorted(self._parts.items()))
+        self._parts.clear()
+        combined = await whole(
+            around.offload(lambda: combine(parts, around.codec, around.result_codec, into, self._lacking))
+        )
         for peer, error in combined.bad.items():
-            self._around.conduct.offence(peer, error.code, error.reason)
+            around.conduct.offence(peer, error.code, error.reason)
             self._refused[peer] = PartnerRefused(f"bad_payload:{error.code}", error.reason)
         if combined.payload is None:
             return PartnerRefused("none", f"no result: {combined.lacking}")
         index = {peer: number for number, peer in enumerate(self.roster.members)}
         return self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
-    def _signed(self, payload: bytes, named: tuple[int, ...]) -> ShardResult:
+    def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
         """Who gives two members different results has put its name to both."""
         said = statement(self.roster.name(), self.shard.index, digest_of(payload, named))
         return ShardResult(payload, named, self._around.seal.sign(said))
-
-    def _combine(self, parts: Mapping[PeerId, Part]) -> _Combined:
-        """In a worker thread. In the order of ids, own ones like all others: what is averaged is what travelled."""
-        combined, good, around = _Combined(), {}, self._around
-        for peer, part in parts.items():
-            try:
-                good[peer] = self._decoded(part)
-            except BadPayload as error:
-                combined.bad[peer] = error
-        if good:
-            for far in map(PeerId, too_far({peer: norm(values) for peer, values in good.items()})):
-                combined.bad[far] = BadPayload("norm", "a contribution many times larger than those of the others")
-                del good[far]
-        combined.named = tuple(good)
-        combined.lacking = self._lacking(combined.named)
-        if not combined.lacking:
-            mean = weighted_mean(list(good.values()), [parts[peer].tokens for peer in good])
-            combined.payload = around.result_codec.encode(mean)
-        return combined
-
-    def _decoded(self, part: Part) -> Tensor:
-        values = self._around.codec.decode(part.payload, self.shard.elements)
-        if not finite(values):
-            raise BadPayload("not_finite", "a contribution holds NaN or infinity")
-        return values
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
@@ -140,33 +140,48 @@ class Desk:
         """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
         due = self._around.codec.nbytes(self.shard.elements)
         if opening.nbytes == 0:
-            return _Place(self, sender, 0, None)
+            return Place(self, sender, opening)
         if opening.nbytes != due:
             reason = f"{opening.nbytes} bytes announced, {due} are due"
             self._around.conduct.offence(sender, "length", reason)
             raise PartnerRefused("bad_payload:length", reason)
-        if sender in self._parts or sender in self._refused:
+        if opening.transfer and self._here.get(sender) == opening.transfer:
+            return Place(self, sender, opening, have=due)
+        if sender in self._here:
             raise PartnerRefused("have", "your contribution is here already")
-        if self._closed:
+        if self.closed:
             raise PartnerRefused("late", "this shard is closed; ask for its result")
-        if self._open[sender] >= PLACES_OF_MEMBER:
-            raise PartnerRefused("busy", "you are sending this contribution already")
-        self._open[sender] += 1
-        return _Place(self, sender, opening.tokens, BufferSink(due))
+        return self._comes(sender, opening)
 
-    def take(self, sender: PeerId, part: Part) -> None:
-        if self._closed:
-            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
-        self._parts.setdefault(sender, part)
+    def _comes(self, sender: PeerId, opening: Opening) -> Place:
+        """A stream of a contribution. It takes the place of the one before, of which we may not know yet that it broke:
+        nobody holds two."""
+        if (last := self._coming.pop(sender, None)) is not None:
+            last.place.let_go()
+        if last is not None and last.is_gone_on_with(opening):
+            reader, buffer = last.reader.fork(), last.buffer
+        else:
+            reader, buffer = PayloadReader(opening.nbytes), BufferSink(opening.nbytes, pages(opening.nbytes))
+        place = Place(self, sender, opening, buffer, reader)
+        self._coming[sender] = Coming(opening, buffer, reader, place)
+        return place
+
+    def take(self, sender: PeerId, opening: Opening, payload: Payload) -> None:
+        """A whole contribution, in time."""
+        self._coming.pop(sender, None)
+        if sender not in self._here:
+            self._here[sender] = opening.transfer
+            self._parts[sender] = Part(opening.tokens, BytesSource(payload))
         self._bell.ring()
+
+    def drop(self, sender: PeerId, place: Place) -> None:
+        """Of what this place took nothing can be used."""
+        if (coming := self._coming.get(sender)) is not None and coming.place is place:
+            del self._coming[sender]
 
     def left_s(self) -> float:
         """Seconds until the deadline."""
         return max(0.0, self._deadline - self._around.clock.now())
-
-    def left(self, sender: PeerId) -> None:
-        """A place with a buffer is given back."""
-        self._open[sender] -= 1
 
     async def result_for(self, sender: PeerId) -> ShardResult:
         """Bounded by the deadline, and by the time that averaging takes."""
@@ -178,34 +193,72 @@ class Desk:
             raise self._outcome
         return self._outcome
 
+    def taken(self, sender: PeerId) -> None:
+        """It has the result. When all have it nobody comes for it any more."""
+        self._have_it.add(sender)
+        others = set(self.roster.members) - {self._around.me}
+        if isinstance(self._outcome, ShardResult) and others <= self._have_it | self._refused.keys():
+            self._outcome = PartnerRefused("gone", "every member has had this result")
 
-@dataclass(slots=True)
-class _Combined:
-    named: tuple[PeerId, ...] = ()
-    payload: bytes | None = None
-    lacking: str = ""
-    bad: dict[PeerId, BadPayload] = field(default_factory=dict)
 
+class Place(Seat):
+    """One served stream of a contribution; the sink of what it brings."""
 
-class _Place(Seat):
-    """One served contribution."""
-
-    def __init__(self, desk: Desk, sender: PeerId, tokens: int, sink: BufferSink | None) -> None:
-        self.sink = sink
+    def __init__(
+        self,
+        desk: Desk,
+        sender: PeerId,
+        opening: Opening,
+        buffer: BufferSink | None = None,
+        reader: PayloadReader | None = None,
+        have: int = 0,
+    ) -> None:
+        self.sink = None if buffer is None else self
+        self.reader = reader
         self.patience_s = desk.left_s()
-        self._buffer = sink
+        self.transfer = opening.transfer
+        self.have = have if reader is None else reader.received
+        self._buffer = buffer
+        """None: let go."""
         self._desk = desk
         self._sender = sender
-        self._tokens = tokens
+        self._opening = opening
+
+    @property
+    def nbytes(self) -> int:
+        return self._opening.nbytes
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Raises PartnerLost, or PartnerRefused (`late`)."""
+        self._held().write(offset, data)
 
     def complete(self) -> None:
-        assert self._buffer is not None
-        self._desk.take(self._sender, Part(self._tokens, self._buffer.data))
+        buffer = self._held()
+        self.let_go()
+        self._desk.take(self._sender, self._opening, buffer.data)
+
+    def _held(self) -> BufferSink:
+        if self._desk.closed:
+            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
+        if self._buffer is None:
+            raise PartnerLost("another stream has gone on with this contribution")
+        return self._buffer
+
+    def let_go(self) -> None:
+        """Nothing more is taken over this stream: another goes on, or it is too late."""
+        self._buffer = None
+
+    def spoilt(self) -> None:
+        self._desk.drop(self._sender, self)
 
     async def result(self) -> ShardResult:
         return await self._desk.result_for(self._sender)
 
+    def taken(self) -> None:
+        self._desk.taken(self._sender)
+
     def leave(self) -> None:
-        if self._buffer is not None:
-            self._desk.left(self._sender)
-            self.sink = self._buffer = None
+        if self.transfer == 0:
+            self.spoilt()
+        self.sink = None
+        self.let_go()

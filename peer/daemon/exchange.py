@@ -116,9 +116,9 @@ class Exchange:
             reports.append(await self._swap(partner, this, source, sink, start_s, dial, alive, patience_s))
 
         async def send(part: int, payload: bytes, nbytes: int) -> bytearray:
-            sink = BufferSink(nbytes)
-            await swap(part, BytesSource(payload), sink)
-            return sink.data
+            received = bytearray(nbytes)
+            await swap(part, BytesSource(payload), BufferSink(nbytes, received))
+            return received
 
         fit = await self._offload(lambda: finite(own))
         assert fit, "the trainer never leaves params that are not finite"

@@ -15,7 +15,8 @@ from peer.protocol.vouchers import Voucher, Vouchers
 class Given:
     """One shard's part of a round."""
 
-    payload: bytes | bytearray = b""
+    came: bytes = b""
+    """Digest of the result (`peer.protocol.vouchers`), whose values are in the mean; empty: there is none."""
     named: bool = False
     sent: int = 0
     received: int = 0
@@ -26,7 +27,7 @@ class Given:
     signature: bytes = b""
     """The owner's."""
     digest: bytes = b""
-    """What that is about, once it was checked."""
+    """`came`, once it was checked that the signature is about it."""
 
 
 def vouchers_of(roster: Roster, shards: Sequence[Shard], given: Sequence[Given]) -> tuple[Vouchers, tuple[PeerId, ...]]:

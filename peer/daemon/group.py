@@ -20,34 +20,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peer.codec.plain import finite
+from peer.codec.stream import Flat
 from peer.daemon.catching import Catching
 from peer.daemon.desk import Desk
 from peer.daemon.exchange import ASSUMED_RATE, START_S, TRANSFER_FACTOR, TRANSFER_SLACK_S
 from peer.daemon.given import Given, joined, vouchers_of
 from peer.daemon.grouping import Bell, GroupAround, forget
 from peer.daemon.leading import Leading
-from peer.errors import BadPayload, PartnerLost, PartnerRefused
-from peer.outer.groupmean import norm
+from peer.daemon.sent import finite
+from peer.daemon.sharing import Sharing
+from peer.errors import PartnerRefused
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
-from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.quorum import Base, Quorum
 from peer.protocol.remembered import pack, unpack
 from peer.protocol.roster import Join, JoinReply, Roster
-from peer.protocol.shards import ALIGN, Opening, Seat, Shard, check_named, cut
-from peer.protocol.vouchers import Vouchers, digest_of, statement
+from peer.protocol.shards import ALIGN, Opening, Seat, Shard, cut
+from peer.protocol.vouchers import Vouchers
 from peer.run.payloads import FORMS
 
 PARK_S = 4.0
 """How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Less than a
 caller bears silence."""
-RESULT_FAR = 100.0
-"""A result so many times larger than our own contribution is not applied."""
-AGAIN_S = 1.0
 DESK_PART = 0.7
 """Of the time until the round is given up an owner collects so long at most: the results have to travel, too."""
-LOST_TRIES = 3
-"""An owner that is lost so often has died: nobody waits for the end of the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ class Averaged:
     """What a round gave. Spans are half-open ranges of elements of the fragment, ascending."""
 
     mean: Tensor
-    """Flat fp32 of the fragment; outside the spans it holds zeros."""
+    """Flat fp32 of the fragment; outside the spans it may hold anything."""
     spans: list[tuple[int, int]]
     """Where there is a result: step there, and nowhere else."""
     named: list[tuple[int, int]]
@@ -115,23 +110,26 @@ class Group:
     async def exchange(
         self,
         key: RoundKey,
-        gradient: Tensor,
+        gradient: Flat,
         base: bytes,
         tokens: int,
         opens_at: float,
         closes: float,
         give_up: float = math.inf,
+        into: Tensor | None = None,
     ) -> Averaged:
         """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
-        the digest of the state that the gradient was taken against. The roster is there soon after `closes` (run time);
-        after that it takes what the transfers take, bounded by measured rates, and at most until `give_up` (run time):
-        shards that are not here then are left as they were. A cancelled call leaves nothing running, and costs the
-        others our shard. Step with the result, then call `holds`.
+        the digest of the state that the gradient was taken against. `gradient` is read where it lies and stays as it is
+        meanwhile; the mean comes into `into`, flat fp32 of its length (None: into memory of its own). The roster is
+        there soon after `closes` (run time); after that it takes what the transfers take, bounded by measured rates,
+        and at most until `give_up` (run time): shards that are not here then are left as they were. A cancelled call
+        leaves nothing running, and costs the others our shard. Step with the result, then call `holds`.
 
         Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
         around = self._around
-        assert gradient.shape == (around.elements[key.fragment],), gradient.shape
-        assert finite(gradient), "the trainer never leaves params that are not finite"
+        assert gradient.numel() == around.elements[key.fragment], gradient.numel()
+        into = torch.empty(gradient.numel()) if into is None else into
+        assert into.shape == (gradient.numel(),), into.shape
         assert tokens > 0, tokens
         quorum = self._quorums[key.fragment]
         self.holds(key.fragment, base)
@@ -139,11 +137,13 @@ class Group:
         self._latest = key if self._latest is None else max(self._latest, key)
         self._begun.add(key)
         try:
+            fit = await around.offload(lambda: finite(gradient))
+            assert fit, "the trainer never leaves params that are not finite"
             await self._remember()
             roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
             quorum.accepted(key.round, roster.members)
             await self._remember()
-            averaged = await self._round(roster, gradient, tokens, give_up)
+            averaged = await self._round(roster, gradient, tokens, give_up, into)
         finally:
             self._begun.discard(key)
             if (desk := self._desks.setdefault(key, None)) is not None:
@@ -219,7 +219,7 @@ class Group:
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
-    async def _round(self, roster: Roster, gradient: Tensor, tokens: int, give_up: float) -> Averaged:
+    async def _round(self, roster: Roster, gradient: Flat, tokens: int, give_up: float, into: Tensor) -> Averaged:
         around, key = self._around, roster.key
         began = around.clock.now()
         shards = cut(roster.name(), roster.owners, gradient.numel(), self._align)
@@ -228,12 +228,11 @@ class Group:
         self._desks[key] = desk
         self._bell.ring()
         until = min(began + START_S + 2 * budget_s, give_up)
-        async with asyncio.TaskGroup() as sharing:
+        sharing = Sharing(around, roster, gradient, tokens, into)
+        async with asyncio.TaskGroup() as all_:
             tasks = [
-                sharing.create_task(
-                    self._own(desk, gradient[shard.start : shard.end], tokens)
-                    if desk is not None and shard == desk.shard
-                    else self._share(roster, shard, gradient[shard.start : shard.end], tokens, until)
+                all_.create_task(
+                    sharing.own(desk) if desk is not None and shard == desk.shard else sharing.share(shard, until)
                 )
                 for shard in shards
             ]
@@ -241,7 +240,7 @@ class Group:
         seconds = around.clock.now() - began
         shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.me]
         self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
-        return await self._averaged(roster, shards, given, gradient, seconds)
+        return await self._averaged(roster, shards, given, sharing, seconds)
 
     def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> Desk | None:
         own = next((shard for shard in shards if shard.owner == self._around.me), None)
@@ -253,65 +252,15 @@ class Group:
         """The owner's check of `peer.protocol.quorum`. The roster at hand was accepted, so it counts."""
         return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
 
-    async def _own(self, desk: Desk, part: Tensor, tokens: int) -> Given:
-        around = self._around
-        payload = await around.offload(lambda: around.codec.encode(part))
-        try:
-            result = await desk.run(payload, tokens)
-        except PartnerRefused as error:
-            return Given(why=f"our own shard: {error.reason}")
-        ours = desk.roster.members.index(around.me) in result.named
-        others = len(result.named) - ours  # each sent us its part and takes the result
-        sent, received = others * len(result.payload), others * len(payload)
-        return Given(result.payload, ours, sent, received, numbers=result.named, signature=result.signature)
-
-    async def _share(self, roster: Roster, shard: Shard, part: Tensor, tokens: int, until: float) -> Given:
-        """Contribute to another's shard. Whose stream broke asks again: the owner keeps what it has."""
-        around, owner = self._around, self._around.view.peers.get(shard.owner)
-        if owner is None:
-            return Given(why=f"{shard.owner}: its address is not known")
-        payload = await around.offload(lambda: around.codec.encode(part))
-        sink = BufferSink(around.result_codec.nbytes(shard.elements))
-        given, sending, lost = Given(), True, 0
-        while (left_s := until - around.clock.now()) > 0:
-            opening = Opening(roster.key, roster.name(), shard.index, tokens, len(payload) if sending else 0)
-            source = BytesSource(payload) if sending else None
-            try:
-                receipt = await around.transport.contribute(owner, opening, source, sink, left_s)
-                named = check_named(receipt.named, len(roster.members))
-            except PartnerRefused as error:
-                given.why = f"{shard.owner}: {error.reason}"
-                if error.code not in ("have", "late", "later", "busy", "lost", "timeout"):
-                    return given
-                sending = sending and error.code not in ("have", "late")
-            except (BadPayload, ValueError) as error:
-                code = error.code if isinstance(error, BadPayload) else "named"
-                around.conduct.offence(shard.owner, code, str(error))
-                return Given(why=f"{shard.owner}: {error}")
-            except PartnerLost as error:
-                around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
-                given.why, lost = f"{shard.owner}: {error}", lost + 1
-                if lost == LOST_TRIES:
-                    return given
-            else:
-                around.view.watch.heard(shard.owner, "it gave a result")
-                us = roster.members.index(around.me) in named
-                counts = receipt.bytes_sent, receipt.bytes_received
-                return Given(sink.data, us, *counts, numbers=named, signature=receipt.signature)
-            await around.clock.sleep(min(AGAIN_S, max(0.0, until - around.clock.now())))
-        return given
-
     async def _averaged(
-        self, roster: Roster, shards: list[Shard], given: list[Given], gradient: Tensor, seconds: float
+        self, roster: Roster, shards: list[Shard], given: list[Given], sharing: Sharing, seconds: float
     ) -> Averaged:
-        mean, spans, named, reasons = torch.zeros_like(gradient), [], [], []
+        spans, named, reasons = [], [], []
         for shard, part in zip(shards, given, strict=True):
-            if not part.payload:
+            if not part.came:
                 reasons.append(part.why or f"{shard.owner}: no result in time")
                 continue
-            span = slice(shard.start, shard.end)
-            checked = partial(self._checked, roster, shard, part, mean[span], gradient[span])
-            why = await self._around.offload(checked)
+            why = await self._around.offload(partial(sharing.check, shard, part))
             if why is not None:
                 reasons.append(f"{shard.owner}: {why}")
                 self._around.conduct.offence(shard.owner, why.code, why.reason)
@@ -321,32 +270,7 @@ class Group:
                 named.append((shard.start, shard.end))
         self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
-        return Averaged(mean, joined(spans), joined(named), roster.members, report, "; ".join(reasons)[:500])
-
-    def _checked(self, roster: Roster, shard: Shard, part: Given, into: Tensor, own: Tensor) -> BadPayload | None:
-        """`_decode`, and whether the owner put its name to it. In a worker thread."""
-        values = torch.empty_like(into)
-        if (why := self._decode(part.payload, values, own)) is not None:
-            return why
-        digest = digest_of(part.payload, part.numbers)
-        if not self._around.seal.verify(shard.owner, statement(roster.name(), shard.index, digest), part.signature):
-            return BadPayload("signature", "the owner did not sign the result it gave")
-        part.digest = digest
-        into.copy_(values)
-        return None
-
-    def _decode(self, payload: bytes | bytearray, into: Tensor, own: Tensor) -> BadPayload | None:
-        """Write a shard's mean; or what is wrong with it. In a worker thread."""
-        try:
-            values = self._around.result_codec.decode(payload, into.numel())
-        except BadPayload as error:
-            return error
-        if not finite(values):
-            return BadPayload("not_finite", "the result holds NaN or infinity")
-        if 0 < RESULT_FAR * norm(own) < norm(values):
-            return BadPayload("norm", "the result is many times larger than our own contribution")
-        into.copy_(values)
-        return None
+        return Averaged(sharing.into, joined(spans), joined(named), roster.members, report, "; ".join(reasons)[:500])
 
     def _budget_s(self, elements: int) -> float:
         """How long the contributions may take, and then the results."""

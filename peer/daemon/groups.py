@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -16,10 +16,13 @@ from typing import cast
 from torch import Tensor
 
 from peer.codec.feedback import Feedback
+from peer.codec.stream import Flat
+from peer.daemon.buffers import Buffers
 from peer.daemon.exchange import Offload
 from peer.daemon.group import Averaged, Group
 from peer.daemon.interfaces import Work
 from peer.daemon.owned import owned
+from peer.daemon.sent import Gradient
 from peer.daemon.topology import Ahead, Exchanged
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.observe import events
@@ -39,11 +42,16 @@ BEFORE_NEXT = 0.06
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """DiLoCo's topology."""
+    """DiLoCo's topology.
+
+    The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as `Pairs` does),
+    and outer_params; a buffer for the mean is lent as long as the round is open, hence until the outer step that uses
+    it is done."""
 
     method: Method
     outer: OuterState
     group: Group
+    buffers: Buffers
     offload: Offload
     wanted: Callable[[], bool]
     """Whether we still take part: not when we are leaving."""
@@ -58,8 +66,9 @@ class Groups:
     @asynccontextmanager
     async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
         ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2
-        async with owned(self.group.sound(key, opens_at, due)):
-            yield GroupRound(self, key, opens_at, ask_every_s)
+        with ExitStack() as lent:
+            async with owned(self.group.sound(key, opens_at, due)):
+                yield GroupRound(self, key, opens_at, ask_every_s, lent)
 
     async def follow(self, round_: int, reason: str) -> bool:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
@@ -99,10 +108,11 @@ class Groups:
 
 
 class GroupRound:
-    """One round's average."""
+    """One round's average. `lent`: what it gives back at its end."""
 
-    def __init__(self, groups: Groups, key: RoundKey, opens_at: float, ask_every_s: float) -> None:
+    def __init__(self, groups: Groups, key: RoundKey, opens_at: float, ask_every_s: float, lent: ExitStack) -> None:
         self._groups = groups
+        self._lent = lent
         self._key = key
         self._opens_at = opens_at
         self._ask_every_s = ask_every_s
@@ -127,12 +137,13 @@ class GroupRound:
         if why := groups.why_not():
             return Exchanged("carried", why)
         groups.tell("exchanging with the group")
-        gradient = await groups.offload(lambda: self._gradient(work, cut))
+        gradient = await self._gradient(work, cut)
+        into = self._lent.enter_context(groups.buffers.lent())[: gradient.numel()]
         base = await groups.digest(fragment)
         weight = max(1, round(work.tokens * cut.share))
         try:
             got = await groups.group.exchange(
-                self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at)
+                self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at), into
             )
         except Stale as stale:
             return await self._catch_up(stale, cast(Roster, stale.roster), cut)
@@ -141,6 +152,7 @@ class GroupRound:
         if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
             return Exchanged("carried", got.reason or "no shard had a result")
         if (feedback := groups.feedback.get(fragment)) is not None:
+            assert isinstance(gradient, Tensor)
             await groups.offload(partial(feedback.settle, gradient, got.named))
         return self._stepped(got, cut)
 
@@ -156,12 +168,16 @@ class GroupRound:
         dropped = cut.applied + cut.dropped
         return Exchanged("refused", "the fragment was due again", dropped=dropped, digest=self._held)
 
-    def _gradient(self, work: Work, cut: Cut) -> Tensor:
+    async def _gradient(self, work: Work, cut: Cut) -> Flat:
+        """A copy only where what the codec loses is added to it."""
         groups, fragment = self._groups, self._key.fragment
-        gradient = groups.outer.pseudo_gradient(fragment, work.params.clone(), cut.share)
-        if fragment in groups.feedback:
-            groups.feedback[fragment].added_(gradient)
-        return gradient
+        if (feedback := groups.feedback.get(fragment)) is None:
+            return Gradient(work.params, groups.outer.fragment(fragment), cut.share)
+
+        def added() -> Tensor:
+            return feedback.added_(groups.outer.pseudo_gradient(fragment, work.params.clone(), cut.share))
+
+        return await groups.offload(added)
 
     async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut) -> Exchanged:
         groups, fragment = self._groups, self._key.fragment

@@ -29,7 +29,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Join, JoinReply
-from peer.protocol.shards import Opening, Receipt
+from peer.protocol.shards import Opening, Receipt, ResultSink
 from peer.trainer.seam import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, Work, WorkRequest
 
 __all__ = [
@@ -90,11 +90,12 @@ class GroupTransport(Protocol):
         """Ask a peer to lead a round, or who does. It may hold the call for `join.wait_s`."""
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: Sink, timeout_s: float
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         """Send our part of a shard to its owner (`source` None: nothing is sent) and wait for the result: returns when
-        `sink` holds it, complete and verified. Raises when it does not; an owner that falls silent is lost within five
-        seconds."""
+        `sink` holds it, complete and verified. Raises when it does not: `sink` is then to be thrown away. An owner that
+        falls silent is noticed within five seconds; where both sides go on over another connection it is lost after
+        ten more. Nothing is read of `source` once the result has begun."""
 
     async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
         """Which state of a fragment a peer has now."""

@@ -1,4 +1,4 @@
-"""What a peer sends of its work to a partner, made part by part as it is read: a copy would be a fragment of memory."""
+"""What a peer sends of its work, made part by part as it is read: a copy would be a fragment of memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.stream import Flat
-from peer.outer.rules import all_finite, blocks, scale_work_
+from peer.outer.rules import all_finite, blocks, pseudo_gradient_, scale_work_
 
 
 class Scaled:
@@ -23,6 +23,36 @@ class Scaled:
         values = self._params[part].clone()
         scale_work_(values, self._outer[part], self._share)
         return values
+
+
+class Gradient:
+    """(outer - params) * share, as `pseudo_gradient_` makes it; neither may change meanwhile."""
+
+    def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
+        assert params.shape == outer.shape, (params.shape, outer.shape)
+        self._params, self._outer, self._share = params, outer, share
+
+    def numel(self) -> int:
+        return self._params.numel()
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        return pseudo_gradient_(self._params[part].clone(), self._outer[part], self._share)
+
+
+class Section:
+    """The values from `start` to `end`."""
+
+    def __init__(self, values: Flat, start: int, end: int) -> None:
+        assert 0 <= start <= end <= values.numel(), (start, end)
+        self._values, self._start, self._end = values, start, end
+
+    def numel(self) -> int:
+        return self._end - self._start
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        start, end, step = part.indices(self.numel())
+        assert step == 1, part
+        return self._values[self._start + start : self._start + end]
 
 
 class Joined:

@@ -115,5 +115,14 @@ def _groups(parts: Parts) -> Groups:
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}
     return Groups(
-        method, parts.outer, Group(around), parts.offload, parts.wanted, parts.why_not, parts.tell, parts.emit, feedback
+        method=method,
+        outer=parts.outer,
+        group=Group(around),
+        buffers=Buffers(max(around.elements), len(around.elements)),
+        offload=parts.offload,
+        wanted=parts.wanted,
+        why_not=parts.why_not,
+        tell=parts.tell,
+        emit=parts.emit,
+        feedback=feedback,
     )

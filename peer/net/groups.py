@@ -8,21 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
-from peer.net.calls import SERVICE, Ended, metadata, reader
+from peer.net.calls import Stream
 from peer.net.channels import Connection
+from peer.net.contributing import Contributing
 from peer.net.gate import Context, Gate
 from peer.net.groupwire import (
     base_message,
     base_of,
-    contribute_open,
     contribute_reply,
-    contribute_reply_of,
+    is_parting,
     join_of,
     join_reply,
     join_reply_of,
@@ -32,12 +32,13 @@ from peer.net.groupwire import (
 from peer.net.handler import GroupHandler, Handler
 from peer.net.receiving import CONTRIBUTIONS
 from peer.net.refusal import bad_payload_code, refuse
+from peer.net.resuming import Answered, Progress
 from peer.net.stream import STALL_S, Caps, Read, receive_payload, send_payload
-from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, Sink, Source
+from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, Source
 from peer.protocol.payload import BytesSource
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Join, JoinReply
-from peer.protocol.shards import Opening, Receipt, Seat, ShardResult
+from peer.protocol.shards import Opening, Receipt, ResultSink, Seat
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class GroupService:
             try:
                 seat = await group.on_contribution(caller.peer, opening)
                 try:
-                    await self._serve(seat, caller.peer, max_rate, context)
+                    await self._serve(seat, opening, caller.peer, max_rate, context)
                 finally:
                     seat.leave()
             except PartnerRefused as error:
@@ -114,8 +115,8 @@ class GroupService:
             finally:
                 self._seats -= 1
 
-    async def _serve(self, seat: Seat, caller: PeerId, max_rate: float, context: Context) -> None:
-        over = asyncio.Event()
+    async def _serve(self, seat: Seat, opening: Opening, caller: PeerId, max_rate: float, context: Context) -> None:
+        have, over = opening.have if seat.transfer else 0, asyncio.Event()
         pulse = asyncio.create_task(self._pulse(seat, context, over))
         try:
             await self._receive(seat, caller, context)
@@ -128,36 +129,46 @@ class GroupService:
             broke = not pulse.cancelled() and pulse.exception() is not None
         if broke:  # the caller is gone
             return
+        if have > len(result.payload):
+            reason = f"the result has {len(result.payload)} bytes, those from {have} on are wanted"
+            await self._gate.turn_away(context, "request", reason, caller)
         try:
             async with asyncio.timeout(self._patience_s(len(result.payload))):
-                await context.write(_result_frame(result))
-                await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate)
+                await context.write(contribute_reply("result", result, 0.0, seat.transfer, seat.have))
+                await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate, have=have)
         except TimeoutError:
             await self._gate.turn_away(context, "timeout", "the result was taken too slowly", caller)
+        if seat.transfer:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STALL_S):
+                    if is_parting(await _served(context)(), seat.transfer, len(result.payload)):
+                        seat.taken()
 
     async def _receive(self, seat: Seat, caller: PeerId, context: Context) -> None:
         if seat.sink is None:
             return
         try:
             async with asyncio.timeout(seat.patience_s), self._receiving:
-                await receive_payload(_served(context), seat.sink, self._caps)
+                await receive_payload(_served(context), seat.sink, self._caps, seat.reader)
+                seat.complete()
         except TimeoutError:
             raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
+            seat.spoilt()
             self._gate.conduct.offence(caller, error.code, error.reason)
             raise PartnerRefused(bad_payload_code(error), error.reason) from None
         except PartnerSilent as error:
             raise PartnerRefused("timeout", str(error)) from None
         except PartnerLost:
             raise PartnerRefused("lost", "the contribution ended in the middle") from None
-        seat.complete()
 
     async def _pulse(self, seat: Seat, context: Context, over: asyncio.Event) -> None:
         """Tells the caller to send, and then that we are still there."""
-        step = "send" if seat.sink is not None else "wait"
+        first = "send" if seat.sink is not None else "wait"
+        frame = contribute_reply(first, None, self._caps.down.rate or 0.0, seat.transfer, seat.have)
         while not over.is_set():
-            await context.write(contribute_reply(step, max_rate=self._caps.down.rate or 0.0))
-            step = "wait"
+            await context.write(frame)
+            frame = contribute_reply("wait")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PULSE_S):
                     await over.wait()
@@ -167,12 +178,13 @@ class GroupService:
         return TAKE_S + nbytes / SLOWEST_MEMBER + own
 
 
-class WithToken(Protocol):
-    """`GrpcTransport`'s way to call: after a Hello where it takes one, bounded, its failures translated."""
+class Resumed(Protocol):
+    """`GrpcTransport`'s way to transfer: after a Hello where it takes one, over as many connections as it takes,
+    bounded, its failures translated."""
 
     def __call__(
-        self, to: PeerRecord, call: Callable[[Connection], Awaitable[T]], timeout_s: float, /
-    ) -> Awaitable[T]: ...
+        self, to: PeerRecord, stream: Stream[None], progress: Progress, timeout_s: float, /
+    ) -> Awaitable[None]: ...
 
 
 class Unary(Protocol):
@@ -192,9 +204,9 @@ class Fetch(Protocol):
 class GroupCalls:
     """The callers' side: the `GroupTransport` interface over gRPC."""
 
-    def __init__(self, unary: Unary, with_token: WithToken, fetch: Fetch, caps: Caps) -> None:
+    def __init__(self, unary: Unary, resumed: Resumed, fetch: Fetch, caps: Caps) -> None:
         self._unary = unary
-        self._with_token = with_token
+        self._resumed = resumed
         self._fetch = fetch
         self._caps = caps
 
@@ -210,44 +222,18 @@ class GroupCalls:
         return await self._fetch(donor, snapshot, part, nbytes, timeout_s)
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: Sink, timeout_s: float
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         assert opening.nbytes == (source.nbytes if source is not None else 0)
+        began, connected = time.monotonic(), asyncio.Event()
+        contributing = Contributing(opening, source, sink, self._caps)
 
-        connected = asyncio.Event()
-
-        async def call(connection: Connection) -> Receipt:
+        async def stream(connection: Connection, answered: Answered) -> None:
             connected.set()
-            began = time.monotonic()
-            stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
-            with Ended(stream):
-                await stream.write(contribute_open(opening, self._caps.down.rate or 0.0))
-                named, signature = await self._until_result(stream, source, sink)
-                await receive_payload(reader(stream), sink, self._caps)
-            return Receipt(named, opening.nbytes, sink.nbytes, time.monotonic() - began, signature)
+            await contributing.stream(connection, answered)
 
-        return await _if_connected(connected, self._with_token(owner, call, timeout_s))
-
-    async def _until_result(self, stream: Any, source: Source | None, sink: Sink) -> tuple[tuple[int, ...], bytes]:
-        """Sends when the owner says so; who is named, and the owner's signature, when the result begins."""
-        read, sending = reader(stream), None
-        try:
-            while True:
-                reply = contribute_reply_of(await _reply(read))
-                if reply.step == "send" and sending is None and source is not None:
-                    sending = asyncio.create_task(send_payload(stream.write, source, self._caps, reply.max_rate))
-                if reply.step == "result":
-                    if reply.nbytes != sink.nbytes:
-                        raise BadPayload("length", f"a result of {reply.nbytes} bytes, {sink.nbytes} are due")
-                    if sending is not None:  # its last write may only have to return; cut off, it would end the call
-                        await asyncio.wait({sending}, timeout=STALL_S)
-                    return tuple(reply.named), reply.signature
-        finally:
-            if sending is not None:
-                sending.cancel()
-                await asyncio.wait({sending})
-                if not sending.cancelled():
-                    sending.exception()  # a broken connection shows on our reading side as well
+        await _if_connected(connected, self._resumed(owner, stream, contributing.progress, timeout_s))
+        return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began)
 
 
 async def _if_connected(connected: asyncio.Event, call: Awaitable[T]) -> T:
@@ -265,21 +251,6 @@ async def _if_connected(connected: asyncio.Event, call: Awaitable[T]) -> T:
         await asyncio.wait({running, waiting})
         if not running.cancelled():
             running.exception()  # where it came too late to be raised
-
-
-def _result_frame(result: ShardResult) -> bytes:
-    return contribute_reply("result", len(result.payload), result.named, signature=result.signature)
-
-
-async def _reply(read: Read) -> bytes:
-    try:
-        async with asyncio.timeout(STALL_S):
-            raw = await read()
-    except TimeoutError:
-        raise PartnerSilent(f"the owner of a shard said nothing for {STALL_S:.0f} s", "silent") from None
-    if raw is None:
-        raise PartnerLost("the stream ended before the result came")
-    return raw
 
 
 def _served(context: Context) -> Read:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
-from peer.net.checks import MAX_RATE
+from peer.net.checks import MAX_RATE, open_of
 from peer.protocol.frames import Kind, pack, unpack
 from peer.protocol.messages import MAX_ROUND, RoundKey
 from peer.protocol.quorum import Base
 from peer.protocol.roster import MAX_MEMBERS, MAX_ROSTER_BYTES, Join, JoinReply, SignedRoster, Told, check_base, ids_of
-from peer.protocol.shards import MAX_TOKENS, Opening
+from peer.protocol.shards import MAX_TOKENS, Opening, ShardResult
 from peer.protocol.vouchers import Voucher, Vouchers
 from peer.v1 import exchange_pb2 as pb
 
@@ -94,6 +94,8 @@ def contribute_open(opening: Opening, max_rate: float) -> bytes:
         tokens=opening.tokens,
         nbytes=opening.nbytes,
         max_rate=max_rate,
+        transfer=opening.transfer,
+        have=opening.have,
     )
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
@@ -106,15 +108,25 @@ def opening_of(raw: bytes) -> tuple[Opening, float]:
         raise BadPayload("frame", "the opening of a contribution holds what cannot be")
     if body.nbytes and not 0 < body.tokens < MAX_TOKENS:
         raise BadPayload("tokens", f"a contribution of {body.tokens} tokens")
+    if body.have and not body.transfer:
+        raise BadPayload("have", "a part of a result that belongs to no transfer")
     key = RoundKey(body.round, body.fragment)
-    return Opening(key, body.roster, body.shard, body.tokens, body.nbytes), body.max_rate
+    terms = body.roster, body.shard, body.tokens, body.nbytes, body.transfer, body.have
+    return Opening(key, *terms), body.max_rate
 
 
 def contribute_reply(
-    step: str, nbytes: int = 0, named: tuple[int, ...] = (), max_rate: float = 0.0, signature: bytes = b""
+    step: str,
+    result: ShardResult | None = None,
+    max_rate: float = 0.0,
+    transfer: int = 0,
+    have: int = 0,
 ) -> bytes:
-    """A frame of the owner: `send`, `wait` or `result`."""
-    body = pb.ContributeReply(step=step, nbytes=nbytes, named=named, max_rate=max_rate, signature=signature)
+    """A frame of the owner: `send`, `wait` or `result`. `transfer`, `have`: of the seat."""
+    body = pb.ContributeReply(step=step, max_rate=max_rate, transfer=transfer, have=have)
+    if result is not None:
+        body.nbytes, body.signature = len(result.payload), result.signature
+        body.named.extend(result.named)
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
 
@@ -126,6 +138,15 @@ def contribute_reply_of(raw: bytes) -> pb.ContributeReply:
     if not 0 <= body.max_rate < MAX_RATE or len(body.signature) > 64:
         raise BadPayload("frame", "an impossible rate or signature")
     return body
+
+
+def is_parting(raw: bytes | None, transfer: int, nbytes: int) -> bool:
+    """Whether a member says with this frame that it has the whole result (`Progress.parting`). Never raises."""
+    try:
+        body = open_of(raw or b"")
+    except BadPayload:
+        return False
+    return transfer != 0 and (body.swap, body.have) == (transfer, nbytes)
 
 
 def _parse(raw: bytes, into: pb.ContributeOpen | pb.ContributeReply) -> None:

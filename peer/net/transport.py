@@ -90,7 +90,7 @@ class GrpcTransport:
         self._caps = Caps(Pacer(for_bulk(max_upload)), Pacer(for_bulk(max_download)), Meter())
         self._service = ExchangeService(self._facts, handler, self._caps)
         self._groups = GroupService(handler, self._service.gate, self._caps)
-        self.group = GroupCalls(self._unary, self._with_token, self._fetch, self._caps)
+        self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
         self._channels = Channels()
         self.correction: Callable[[], float] = lambda: 0.0
         """What `now` differs from our raw clock, seconds."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,10 +15,31 @@ harm; peers that did ten times the work of the median are honest and rare."""
 HEAVY = 10.0
 """No contribution weighs more than so many times the median: tokens are its sender's word."""
 
+PIECE = 2**16
+"""Elements whose doubles are in memory at a time: half a megabyte."""
 
-def norm(values: Tensor) -> float:
-    """L2, in double precision; infinite or NaN when a value is."""
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+
+class Sliced(Protocol):
+    """Flat values that are read part by part; a tensor is one."""
+
+    def numel(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+def norm(values: Sliced) -> float:
+    """L2, in double precision; infinite or NaN when a value is. A temporary of `PIECE` at most."""
+    pieces = (slice(start, min(start + PIECE, values.numel())) for start in range(0, values.numel(), PIECE))
+    norms = (float(torch.linalg.vector_norm(values[piece], dtype=torch.float64)) for piece in pieces)
+    return math.sqrt(sum(part * part for part in norms))
+
+
+def fractions(tokens: Sequence[int]) -> list[float]:
+    """What each contribution weighs: w_i / sum(w_i), w_i = tokens_i, but HEAVY times the median at most."""
+    heaviest = HEAVY * lower_median(list(tokens))
+    weights = [min(float(count), heaviest) for count in tokens]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def lower_median(values: Sequence[float]) -> float:
@@ -31,13 +54,12 @@ def too_far(norms: Mapping[str, float]) -> list[str]:
 
 
 def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int]) -> Tensor:
-    """sum(w_i * x_i) / sum(w_i) in fp32, in the order given; w_i = tokens_i, but HEAVY times the median at most. The
-    tensors are flat fp32 of one length and are overwritten; the first of them is returned."""
+    """The sum of x_i times its fraction in fp32, product and sum rounded one by one, in the order given. The tensors
+    are flat fp32 of one length and are overwritten; the first of them is returned. (An owner makes the same part by
+    part: `peer.daemon.combining`.)"""
     assert len(values) == len(tokens) > 0
-    heaviest = HEAVY * lower_median(list(tokens))
-    weights = [min(float(count), heaviest) for count in tokens]
-    total = sum(weights)
-    mean = values[0].mul_(weights[0] / total)
+    weights = fractions(tokens)
+    mean = values[0].mul_(weights[0])
     for part, weight in zip(values[1:], weights[1:], strict=True):
-        mean.add_(part.mul_(weight / total))
+        mean.add_(part.mul_(weight))
     return mean

@@ -98,6 +98,12 @@ class PayloadReader:
         self.over = False
         """This stream has had its END."""
 
+    def fork(self) -> PayloadReader:
+        """One that goes on by itself from where this one is, on another stream."""
+        fork = PayloadReader(self._nbytes)
+        fork._digest, fork.received, fork.complete = self._digest.copy(), self.received, self.complete
+        return fork
+
     def go_on(self) -> None:
         """What follows comes on another stream, from `received` on: the missing chunks, and END."""
         self.over = False

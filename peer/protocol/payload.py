@@ -8,7 +8,7 @@ class BytesSource:
 
     grain = 1
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data)
 
     @property
@@ -20,10 +20,10 @@ class BytesSource:
 
 
 class BufferSink:
-    """Collects a payload of a length known, and bounded, beforehand."""
+    """Collects a payload of a length known, and bounded, beforehand. `data`: where."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.data = bytearray(nbytes)
+    def __init__(self, nbytes: int, data: bytearray | memoryview | None = None) -> None:
+        self.data = bytearray(nbytes) if data is None else data
 
     @property
     def nbytes(self) -> int:

@@ -7,7 +7,9 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from peer.protocol.frames import PayloadReader
 from peer.protocol.messages import PeerId, RoundKey, Sink
 
 ALIGN = 128
@@ -64,6 +66,10 @@ class Opening:
     """The weight."""
     nbytes: int
     """Of the contribution; 0: only the result is wanted."""
+    transfer: int = 0
+    """Names it over all its streams; 0: it does not go on when one breaks. A transport's own matter."""
+    have: int = 0
+    """Bytes of the result that former streams brought."""
 
 
 MAX_TOKENS = 2**53
@@ -73,22 +79,28 @@ MAX_TOKENS = 2**53
 class ShardResult:
     """What an owner gives: the encoded mean, and who is in it."""
 
-    payload: bytes
+    payload: bytes | bytearray | memoryview
     named: tuple[int, ...]
     """Indices into the roster's members, ascending."""
     signature: bytes = b""
     """The owner's, of `peer.protocol.vouchers`."""
 
 
+class ResultSink(Sink, Protocol):
+    """Where a member takes the result of a shard."""
+
+    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
+        """Before its first byte, once: who is said to be in it, unchecked, and the owner's signature. Raises
+        BadPayload."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A member's end of one contribution; the payload is in its sink."""
+    """A member's end of one contribution; the payload is in its sink, and who is in it as well."""
 
-    named: tuple[int, ...]
     bytes_sent: int
     bytes_received: int
     seconds: float
-    signature: bytes = b""
 
 
 class Seat:
@@ -98,14 +110,27 @@ class Seat:
     """None: nothing is to be sent, only the result is wanted."""
     patience_s: float = 60.0
     """How long the contribution may take to come in."""
+    reader: PayloadReader | None = None
+    """What has taken the bytes that former streams brought; None: nothing was brought."""
+    transfer: int = 0
+    """That of the opening, where the owner goes on with it over another stream; else 0."""
+    have: int = 0
+    """Bytes of the contribution that are here already; all of them where nothing more is to be sent."""
 
     def complete(self) -> None:
-        """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late."""
+        """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late, PartnerLost
+        when another stream has gone on with it."""
         raise NotImplementedError
+
+    def spoilt(self) -> None:
+        """What came is wrong: nobody may go on with it."""
 
     async def result(self) -> ShardResult:
         """Wait for it; bounded by the owner's deadline. Raises PartnerRefused when there is none."""
         raise NotImplementedError
+
+    def taken(self) -> None:
+        """The member has said that it has the whole result."""
 
     def leave(self) -> None:
         """The call is over, whatever came of it: the place is given back. May be called again."""

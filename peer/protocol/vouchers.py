@@ -40,9 +40,14 @@ class Vouchers:
 NO_VOUCHERS = Vouchers()
 
 
-def digest_of(payload: bytes | bytearray, named: Sequence[int]) -> bytes:
+def digesting(named: Sequence[int]) -> blake3:
+    """A hash of a result that is yet to be given the encoded mean, part by part."""
+    return blake3(b"".join(number.to_bytes(2, "big") for number in (len(named), *named)))
+
+
+def digest_of(payload: bytes | bytearray | memoryview, named: Sequence[int]) -> bytes:
     """BLAKE3 of a result: the encoded mean, and who is in it."""
-    return blake3(b"".join(number.to_bytes(2, "big") for number in (len(named), *named)) + payload).digest()
+    return digesting(named).update(payload).digest()
 
 
 def statement(roster: bytes, shard: int, digest: bytes) -> bytes:

@@ -13,7 +13,7 @@ from peer.protocol.messages import PeerId, PeerRecord, Sink, Source
 from peer.protocol.payload import BytesSource
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Join, JoinReply
-from peer.protocol.shards import Opening, Receipt, Seat, ShardResult
+from peer.protocol.shards import Opening, Receipt, ResultSink, Seat, ShardResult
 from peer.testing.flows import STALL_S
 
 if TYPE_CHECKING:
@@ -65,16 +65,16 @@ class MemoryGroup:
         return await _bounded(call(), timeout_s, donor.peer_id)
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: Sink, timeout_s: float
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         return await _bounded(self._contribute(owner.peer_id, opening, source, sink), timeout_s, owner.peer_id)
 
-    async def _contribute(self, owner: PeerId, opening: Opening, source: Source | None, sink: Sink) -> Receipt:
+    async def _contribute(self, owner: PeerId, opening: Opening, source: Source | None, sink: ResultSink) -> Receipt:
         began = self._clock.now()
         group = self._group(await _bounded(self._network.reach(self._me, owner), STALL_S, owner))
         result = await self._watched(owner, self._served(group, owner, opening, source))
         await self._take(owner, result, sink)
-        return Receipt(result.named, opening.nbytes, sink.nbytes, self._clock.now() - began, result.signature)
+        return Receipt(opening.nbytes, sink.nbytes, self._clock.now() - began)
 
     async def _served(self, group: GroupHandler, owner: PeerId, opening: Opening, source: Source | None) -> ShardResult:
         """The owner's side, up to the result."""
@@ -94,10 +94,11 @@ class MemoryGroup:
         await self._network.carry(self._me, owner, source.nbytes, into(seat.sink, source))
         seat.complete()
 
-    async def _take(self, owner: PeerId, result: ShardResult, sink: Sink) -> None:
+    async def _take(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
         given = self._network.tamper(owner, BytesSource(result.payload))
         if given.nbytes != sink.nbytes:
             raise BadPayload("length", f"a result of {given.nbytes} bytes, {sink.nbytes} are due")
+        sink.begins(result.named, result.signature)
         await self._network.carry(owner, self._me, given.nbytes, into(sink, given))
 
     def _group(self, host: MemoryTransport) -> GroupHandler:

@@ -132,9 +132,9 @@ class Values:
     def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
         ask = group.exchange
 
-        async def exchange(key: RoundKey, gradient: torch.Tensor, base: bytes, tokens: int, *times: float) -> Averaged:
-            got = await ask(key, gradient, base, tokens, *times)
-            shared = Shared(gradient.clone(), base, tokens, got, got.mean.clone())
+        async def exchange(key: RoundKey, gradient: Flat, base: bytes, tokens: int, *others: Any) -> Averaged:
+            got = await ask(key, gradient, base, tokens, *others)
+            shared = Shared(gradient[0 : gradient.numel()].clone(), base, tokens, got, got.mean.clone())
             self.shared.setdefault((key.round, key.fragment), {})[peer.peer_id] = shared
             return got
 

@@ -915,6 +915,8 @@ class ContributeOpen(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     NBYTES_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    HAVE_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     roster: _builtins.bytes
@@ -925,6 +927,10 @@ class ContributeOpen(_message.Message):
     """0: only the result is wanted"""
     max_rate: _builtins.float
     """bytes/s the sender of this message is willing to receive; 0: no cap"""
+    transfer: _builtins.int
+    """names the transfer over all its streams, drawn by the member; 0: it does not go on when one breaks"""
+    have: _builtins.int
+    """bytes of the result that former streams of it brought"""
     def __init__(
         self,
         *,
@@ -935,10 +941,12 @@ class ContributeOpen(_message.Message):
         tokens: _builtins.int = ...,
         nbytes: _builtins.int = ...,
         max_rate: _builtins.float = ...,
+        transfer: _builtins.int = ...,
+        have: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "max_rate", b"max_rate", "nbytes", b"nbytes", "roster", b"roster", "round", b"round", "shard", b"shard", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "have", b"have", "max_rate", b"max_rate", "nbytes", b"nbytes", "roster", b"roster", "round", b"round", "shard", b"shard", "tokens", b"tokens", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -946,6 +954,8 @@ Global___ContributeOpen: _TypeAlias = ContributeOpen  # noqa: Y015
 
 @_typing.final
 class ContributeReply(_message.Message):
+    """After the whole result a member says that it has it: SwapOpen in an OPEN frame, `swap` the transfer, `have` all of it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_FIELD_NUMBER: _builtins.int
@@ -953,6 +963,8 @@ class ContributeReply(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     NAMED_FIELD_NUMBER: _builtins.int
     MAX_RATE_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
+    HAVE_FIELD_NUMBER: _builtins.int
     step: _builtins.str
     """send, wait, result"""
     nbytes: _builtins.int
@@ -960,6 +972,10 @@ class ContributeReply(_message.Message):
     signature: _builtins.bytes
     """with `result`: that of a Voucher"""
     max_rate: _builtins.float
+    transfer: _builtins.int
+    """in the first reply and with `result`: the member's, where the owner goes on with it; else 0"""
+    have: _builtins.int
+    """likewise: bytes of the contribution that are here"""
     @_builtins.property
     def named(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """contributors, as indices into the roster's members, ascending"""
@@ -972,10 +988,12 @@ class ContributeReply(_message.Message):
         signature: _builtins.bytes = ...,
         named: _abc.Iterable[_builtins.int] | None = ...,
         max_rate: _builtins.float = ...,
+        transfer: _builtins.int = ...,
+        have: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_rate", b"max_rate", "named", b"named", "nbytes", b"nbytes", "signature", b"signature", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "max_rate", b"max_rate", "named", b"named", "nbytes", b"nbytes", "signature", b"signature", "step", b"step", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -36,6 +36,16 @@ BASE = Base(b"d" * 32, (PeerId("a"), PeerId("b")), 3)
 TIMEOUT = 10.0
 
 
+class Mean(BufferSink):
+    """Where a member takes a result."""
+
+    named: tuple[int, ...] = (-1,)
+
+    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
+        assert self.named == (-1,), "begins once"
+        self.named = named
+
+
 class Place(Seat):
     """A seat that answers what the test tells it to."""
 
@@ -189,22 +199,23 @@ async def test_what_is_held_is_told(one: End, other: End) -> None:
 async def test_a_contribution_is_exchanged_for_the_result(one: End, other: End) -> None:
     data, mean = bytes(range(256)) * 2000, b"m" * 300_001
     place = other.owner.group.place = Place(len(data), ShardResult(mean, (0, 2, 5)))
-    sink = BufferSink(len(mean))
+    sink = Mean(len(mean))
     receipt = await one.calls.contribute(other.record, opening(len(data)), BytesSource(data), sink, TIMEOUT)
     assert bytes(sink.data) == mean
     assert place.buffer is not None
     assert bytes(place.buffer.data) == data
-    assert (receipt.named, receipt.bytes_sent, receipt.bytes_received) == ((0, 2, 5), len(data), len(mean))
-    assert other.owner.group.openings == [(one.record.peer_id, opening(len(data)))]
+    assert (sink.named, receipt.bytes_sent, receipt.bytes_received) == ((0, 2, 5), len(data), len(mean))
+    (sender, opened) = other.owner.group.openings[0]
+    assert (sender, replace(opened, transfer=0)) == (one.record.peer_id, opening(len(data)))
     await place.left.wait()
 
 
 @scenario
 async def test_the_result_alone_can_be_asked_for(one: End, other: End) -> None:
     other.owner.group.place = Place(0, ShardResult(b"mean", (1,)))
-    sink = BufferSink(4)
+    sink = Mean(4)
     receipt = await one.calls.contribute(other.record, opening(0), None, sink, TIMEOUT)
-    assert (bytes(sink.data), receipt.named, receipt.bytes_sent) == (b"mean", (1,), 0)
+    assert (bytes(sink.data), sink.named, receipt.bytes_sent) == (b"mean", (1,), 0)
 
 
 def test_a_member_waits_for_the_others_with_its_owner(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +231,7 @@ def test_a_member_waits_for_the_others_with_its_owner(make: Any, monkeypatch: py
 async def _waits(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     other.owner.group.place = Place(4, future)
-    sink = BufferSink(2)
+    sink = Mean(2)
     waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), sink, TIMEOUT))
     done, _ = await asyncio.wait({waiting}, timeout=0.3)  # longer than a few pulses
     assert not done
@@ -237,7 +248,7 @@ def test_a_refusal_comes_with_its_code(make: Any, code: str) -> None:
             for place in (refusal, Place(4, refusal)):
                 other.owner.group.place = place
                 with pytest.raises(PartnerRefused, match="because") as caught:
-                    await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+                    await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
                 assert caught.value.code == code
 
     asyncio.run(main())
@@ -248,7 +259,7 @@ async def test_a_contribution_that_came_too_late_is_told_so(one: End, other: End
     place = other.owner.group.place = Place(4, ShardResult(b"ok", ()))
     place.late = True
     with pytest.raises(PartnerRefused) as caught:
-        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
     assert caught.value.code == "late"
     await place.left.wait()
 
@@ -257,7 +268,7 @@ async def test_a_contribution_that_came_too_late_is_told_so(one: End, other: End
 async def test_a_contribution_of_another_length_is_refused(one: End, other: End) -> None:
     other.owner.group.place = Place(5, ShardResult(b"ok", ()))
     with pytest.raises(PartnerRefused) as caught:
-        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
     assert caught.value.code == "bad_payload:length"
 
 
@@ -265,7 +276,7 @@ async def test_a_contribution_of_another_length_is_refused(one: End, other: End)
 async def test_a_result_of_another_length_is_refused(one: End, other: End) -> None:
     other.owner.group.place = Place(4, ShardResult(b"long", ()))
     with pytest.raises(BadPayload, match="length"):
-        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), TIMEOUT)
+        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
 
 
 @scenario
@@ -274,7 +285,7 @@ async def test_a_peer_without_a_group_says_so(one: End, other: End) -> None:
     for call in (
         one.calls.join_round(other.record, Join(KEY, BASE), TIMEOUT),
         one.calls.held(other.record, 1, TIMEOUT),
-        one.calls.contribute(other.record, opening(0), None, BufferSink(2), TIMEOUT),
+        one.calls.contribute(other.record, opening(0), None, Mean(2), TIMEOUT),
     ):
         with pytest.raises(PartnerRefused, match="no group"):
             await call
@@ -284,9 +295,7 @@ async def test_a_peer_without_a_group_says_so(one: End, other: End) -> None:
 async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     other.owner.group.place = Place(4, future)
-    waiting = asyncio.create_task(
-        one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), 60.0)
-    )
+    waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
     await other.owner.group.opened.wait()
     await other.close()
     with pytest.raises(PartnerLost):
@@ -297,9 +306,7 @@ async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: En
 async def test_a_cancelled_contribution_leaves_its_seat(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     place = other.owner.group.place = Place(4, future)
-    waiting = asyncio.create_task(
-        one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), BufferSink(2), 60.0)
-    )
+    waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
     await other.owner.group.opened.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -324,7 +331,7 @@ async def test_a_dead_peer_is_lost(one: End, other: End) -> None:
     with pytest.raises(PartnerLost):
         await one.calls.join_round(other.record, Join(KEY, BASE), 3.0)
     with pytest.raises(PartnerLost):
-        await one.calls.contribute(other.record, opening(0), None, BufferSink(2), 3.0)
+        await one.calls.contribute(other.record, opening(0), None, Mean(2), 3.0)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int4"])

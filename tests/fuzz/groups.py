@@ -23,7 +23,7 @@ from peer.protocol.frames import USUAL_CHUNK
 from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
 from peer.protocol.quorum import Base
 from peer.protocol.roster import MAX_MEMBERS, Join, JoinReply, Roster, SignedRoster, Told, parse_roster
-from peer.protocol.shards import MAX_TOKENS, Opening, check_named
+from peer.protocol.shards import MAX_TOKENS, Opening, ShardResult, check_named
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
@@ -92,8 +92,13 @@ def contribution() -> Target:
         assert SMALLEST_CHUNK <= chunk_size(max_rate or None) <= USUAL_CHUNK
         assert len(opening.roster) == 32
         assert opening.nbytes == 0 or 0 < opening.tokens < MAX_TOKENS
+        assert opening.have == 0 or opening.transfer
 
-    openings = (Opening(KEY, b"r" * 32, 2, 4096, 1000), Opening(KEY, b"r" * 32, 0, 0, 0))
+    openings = (
+        Opening(KEY, b"r" * 32, 2, 4096, 1000),
+        Opening(KEY, b"r" * 32, 0, 0, 0),
+        Opening(KEY, b"r" * 32, 2, 4096, 1000, transfer=2**62 + 1, have=300),
+    )
     corpus = tuple(contribute_open(opening, rate) for opening in openings for rate in (0.0, 125_000.0))
     return Target(
         name="contribution", run=run, corpus=corpus, refuses=(BadPayload,), mend=mend_frame, special=_in_a_frame
@@ -112,8 +117,9 @@ def owners_answer() -> Target:
 
     corpus = (
         contribute_reply("send", max_rate=1e6),
+        contribute_reply("send", transfer=2**62 + 1, have=300),
         contribute_reply("wait"),
-        contribute_reply("result", 4096, (0, 2, 7)),
+        contribute_reply("result", ShardResult(b"x" * 4096, (0, 2, 7), b"s" * 64)),
     )
     refuses = (BadPayload, ValueError)
     return Target(name="owners-answer", run=run, corpus=corpus, refuses=refuses, mend=mend_frame, special=_in_a_frame)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,16 +15,16 @@ import torch
 from peer.codec.every import EVERY
 from peer.daemon.clock import WallClock
 from peer.daemon.conduct import Conduct
-from peer.daemon.desk import PLACES_OF_MEMBER, Desk
+from peer.daemon.desk import Desk
 from peer.daemon.grouping import GroupAround
-from peer.errors import PartnerRefused
+from peer.errors import PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.net.groupwire import contribute_open
 from peer.net.refusal import TOKEN_KEY
 from peer.net.seal import KeySeal
 from peer.protocol.frames import HEADER, Kind, PayloadWriter, pack
 from peer.protocol.messages import PeerId, RoundKey, RunId
-from peer.protocol.payload import BufferSink
+from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.quorum import Base
 from peer.protocol.roster import Join, JoinReply, Roster, Told
 from peer.protocol.shards import Opening, Seat, Shard, ShardResult
@@ -129,6 +130,7 @@ OPEN = contribute_open(OPENING, 0.0)
         ("tokens", [contribute_open(Opening(KEY, b"r" * 32, 0, 2**60, 1000), 0.0)]),
         ("frame", [contribute_open(OPENING, float("nan"))]),
         ("frame", [contribute_open(OPENING, -1.0)]),
+        ("have", [contribute_open(replace(OPENING, have=7), 0.0)]),
         ("request", [b"\x00" * 50_000]),
         ("bad_payload:length", [OPEN, *chunks(600)]),
         ("bad_payload:length", [OPEN, *chunks(600, 600)]),
@@ -233,24 +235,34 @@ async def _inline(work: Callable[[], Any]) -> Any:
     return work()
 
 
-def opening(nbytes: int = 16) -> Opening:
-    return Opening(KEY, b"r" * 32, 0, 100, nbytes)
+def opening(nbytes: int = 16, transfer: int = 0) -> Opening:
+    return Opening(KEY, b"r" * 32, 0, 100, nbytes, transfer)
+
+
+def own(*values: float) -> tuple[BytesSource, int, torch.Tensor]:
+    """What an owner runs its desk with."""
+    return BytesSource(encoded(*values)), 100, torch.empty(len(values))
 
 
 def encoded(*values: float) -> bytes:
     return EVERY["fp32"].encode(torch.tensor(values))
 
 
-def test_a_member_holds_no_more_than_two_places_and_gives_them_back() -> None:
+@pytest.mark.parametrize("transfer", [0, 5], ids=["does not go on", "goes on"])
+def test_a_member_holds_one_place_however_often_it_comes(transfer: int) -> None:
     owner = desk()
-    places = [owner.seat(MEMBERS[1], opening()) for _ in range(PLACES_OF_MEMBER)]
-    with pytest.raises(PartnerRefused, match="busy"):
-        owner.seat(MEMBERS[1], opening())
-    owner.seat(MEMBERS[2], opening())
+    places = [owner.seat(MEMBERS[1], opening(transfer=transfer)) for _ in range(20)]
+    other = owner.seat(MEMBERS[2], opening())
+    for place in places[:-1]:
+        assert place.sink is not None
+        with pytest.raises(PartnerLost, match="another stream"):
+            place.sink.write(0, b"x" * 16)
     for place in places:
         place.leave()
         place.leave()
-    owner.seat(MEMBERS[1], opening())
+    assert len({id(coming.buffer) for coming in owner._coming.values()}) == (2 if transfer else 1)
+    assert other.sink is not None
+    other.sink.write(0, b"x" * 16)
 
 
 @pytest.mark.parametrize("nbytes", [1, 15, 17, 2**50])
@@ -265,26 +277,35 @@ def test_too_few_contributors_make_no_result() -> None:
     async def main() -> None:
         owner = desk("1 of the 3 peers that it takes")
         with pytest.raises(PartnerRefused, match="1 of the 3"):
-            await owner.run(encoded(1, 2, 3, 4), 100)
+            await owner.run(*own(1, 2, 3, 4))
         with pytest.raises(PartnerRefused, match="none"):
             await owner.result_for(MEMBERS[1])
 
     asyncio.run(main())
 
 
+def brought(place: Seat, *values: float, share: float = 1.0) -> None:
+    """Its payload comes, up to this part of it."""
+    writer, payload = PayloadWriter(), encoded(*values)
+    assert place.sink is not None
+    assert place.reader is not None
+    writer.skip(payload[: place.have])
+    chunk = payload[place.have : int(len(payload) * share)]
+    frame = place.reader.take(writer.chunk(chunk))
+    place.sink.write(frame.offset, frame.body)
+    if share == 1.0:
+        place.reader.take(writer.end())
+        place.complete()
+
+
 def test_a_contribution_is_taken_once_and_never_late() -> None:
     async def main() -> None:
         owner = desk()
-        place = owner.seat(MEMBERS[1], opening())
-        other = owner.seat(MEMBERS[1], opening())
+        brought(owner.seat(MEMBERS[1], opening()), 3, 3, 3, 3)
         late = owner.seat(MEMBERS[2], opening())
-        for seat, value in ((place, 3.0), (other, 100.0)):
-            assert seat.sink is not None
-            seat.sink.write(0, encoded(value, value, value, value))
-            seat.complete()
         with pytest.raises(PartnerRefused, match="have"):
             owner.seat(MEMBERS[1], opening())
-        result = await owner.run(encoded(1, 1, 1, 1), 100)
+        result = await owner.run(*own(1, 1, 1, 1))
         assert (result.payload, result.named) == (encoded(2, 2, 2, 2), (0, 1))
         with pytest.raises(PartnerRefused, match="late"):
             late.complete()
@@ -293,3 +314,64 @@ def test_a_contribution_is_taken_once_and_never_late() -> None:
         assert await owner.seat(MEMBERS[3], opening(0)).result() == result, "who is late may have the result"
 
     asyncio.run(main())
+
+
+def test_what_broke_off_goes_on_or_does_not_count() -> None:
+    async def main() -> None:
+        owner = desk()
+        for member in MEMBERS[1:3]:
+            brought(first := owner.seat(member, opening(transfer=5)), 3, 3, 3, 3, share=0.5)
+            first.leave()
+        again = owner.seat(MEMBERS[1], opening(transfer=5))
+        assert (again.transfer, again.have) == (5, 8)
+        brought(again, 3, 3, 3, 3)
+        waiting = owner.seat(MEMBERS[1], opening(transfer=5))
+        assert (waiting.sink, waiting.have) == (None, 16), "it is here; the result may be waited for"
+        result = await owner.run(*own(1, 1, 1, 1))
+        assert (result.payload, result.named) == (encoded(2, 2, 2, 2), (0, 1)), "in part it does not count"
+        assert not owner._coming
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("other", [opening(transfer=6), opening(), replace(opening(transfer=5), tokens=10)])
+def test_another_transfer_begins_anew(other: Opening) -> None:
+    owner = desk()
+    brought(owner.seat(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
+    place = owner.seat(MEMBERS[1], other)
+    assert place.have == 0
+    brought(place, 5, 5, 5, 5)
+
+
+def test_nobody_goes_on_with_wrong_bytes() -> None:
+    owner = desk()
+    brought(place := owner.seat(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
+    place.spoilt()
+    assert owner.seat(MEMBERS[1], opening(transfer=5)).have == 0
+
+
+def test_a_result_that_everybody_has_is_let_go() -> None:
+    async def main() -> None:
+        owner = desk()
+        result = await owner.run(*own(1, 1, 1, 1))
+        places = [owner.seat(member, opening(0)) for member in MEMBERS[1:]]
+        for place in places:
+            assert await place.result() == result
+            place.taken()
+        with pytest.raises(PartnerRefused, match="every member has had"):
+            await places[0].result()
+
+    asyncio.run(main())
+
+
+def test_more_of_a_result_than_there_is_is_an_offence() -> None:
+    async def test(attack: Attack) -> None:
+        opened = contribute_open(replace(OPENING, transfer=5, have=len(b"mean") + 1), 0.0)
+        Place.transfer = 5
+        try:
+            assert await attack.send("Contribute", opened, *chunks(1000)) == "request"
+        finally:
+            Place.transfer = 0
+        assert attack.conduct.report()["refusals"][0]["caller"] == attack.me
+
+    attack(test)

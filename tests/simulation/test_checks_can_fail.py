@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.daemon import desk, topology
+from peer.daemon import combining, topology
 from peer.daemon.buffers import Buffers
 from peer.daemon.flights import Flights
 from peer.daemon.group import Averaged, Group
@@ -150,14 +150,14 @@ def test_members_that_end_with_several_states(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_average_with_wrong_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = desk.weighted_mean
-    monkeypatch.setattr(desk, "weighted_mean", lambda parts, tokens: honest(parts, [2 * tokens[0], *tokens[1:]]))
+    honest = combining.fractions
+    monkeypatch.setattr(combining, "fractions", lambda tokens: honest([2 * tokens[0], *tokens[1:]]))
     caught(broken("diloco"), "not the mean of")
 
 
 def test_a_member_left_out_of_a_mean_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = desk.weighted_mean
-    monkeypatch.setattr(desk, "weighted_mean", lambda parts, tokens: honest(parts[1:], tokens[1:]))
+    honest = combining.fractions
+    monkeypatch.setattr(combining, "fractions", lambda tokens: [0.0, *honest(tokens[1:])])
     caught(broken("diloco"), "not the mean of")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.group_end import GroupEnd
 from benchmarks.round_end import RoundEnd
 from peer.bench.daemonend import DaemonEnd, Setting, Ticker
 
@@ -82,3 +83,26 @@ def test_the_ticker_sees_a_loop_that_stands_still() -> None:
         return ticker.late
 
     assert max(asyncio.run(stand_still())) == pytest.approx(0.05, abs=0.03)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
+def test_a_group_s_round_steps_all_alike(codec: str) -> None:
+    async def main() -> list[GroupEnd]:
+        ends = [GroupEnd(Setting(rank, codec, ELEMENTS)) for rank in range(3)]
+        try:
+            records = [await end.open() for end in ends]
+            for number, end in enumerate(ends):
+                end.meet({"others": records[:number] + records[number + 1 :]})
+            for command in ({"do": "greet"}, {"do": "swap", "round": 1}, {"do": "swap", "round": 2}):
+                await asyncio.gather(*(end.obey(command) for end in ends))
+        finally:
+            for end in ends:
+                await end.close()
+        return ends
+
+    one, *others = asyncio.run(main())
+
+    first = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(one.state.params, first)
+    assert all(torch.equal(one.state.params, other.state.params) for other in others)
+    assert all(torch.equal(end.result, end.state.params) for end in (one, *others))

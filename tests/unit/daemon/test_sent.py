@@ -1,4 +1,4 @@
-"""What a pair sends is read part by part, and is bit for bit what a copy of the whole would be."""
+"""What is sent is read part by part, and is bit for bit what a copy of the whole would be."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from peer.codec.every import EVERY
 from peer.codec.plain import TILE
 from peer.codec.stream import Encoding, Flat
-from peer.daemon.sent import Joined, Scaled, finite, work_of
-from peer.outer.rules import scale_work_
+from peer.daemon.sent import Gradient, Joined, Scaled, Section, finite, work_of
+from peer.outer.rules import pseudo_gradient_, scale_work_
 
 ELEMENTS = TILE + 333
 GRAINS = 12_345
@@ -69,3 +69,16 @@ def test_one_value_that_is_not_finite_is_found(at: int, value: float) -> None:
 
 def test_no_values_are_finite() -> None:
     assert finite(torch.empty(0))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
+def test_a_pseudo_gradient_and_a_shard_of_it(codec: str, share: float) -> None:
+    params, outer, shard = normal(0), normal(1), slice(128, ELEMENTS - 200)
+    gradient, whole = Gradient(params, outer, share), pseudo_gradient_(normal(0), normal(1), share)
+    assert read(codec, gradient) == EVERY[codec].encode(whole)
+    section = Section(gradient, shard.start, shard.stop)
+    assert read(codec, section) == EVERY[codec].encode(whole[shard])
+    assert torch.equal(section[section.numel() - 5 :], whole[shard][-5:]), "nothing behind the shard"
+    assert torch.equal(params, normal(0))
+    assert torch.equal(outer, normal(1))

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from peer.outer.groupmean import norm, too_far, weighted_mean
+from peer.outer.groupmean import PIECE, norm, too_far, weighted_mean
 
 
 def test_the_mean_is_weighted_by_tokens() -> None:
@@ -31,3 +31,12 @@ def test_far_is_ten_times_the_median_norm() -> None:
 
 def test_the_norm_does_not_overflow() -> None:
     assert math.isclose(norm(torch.full((4,), 1e30)), 2e30, rel_tol=1e-6)
+
+
+def test_the_norm_of_many_pieces_is_that_of_the_whole() -> None:
+    values = torch.randn(3 * PIECE + 5, generator=torch.Generator().manual_seed(0))
+    assert math.isclose(norm(values), float(torch.linalg.vector_norm(values.double())), rel_tol=1e-12)
+    values[2 * PIECE] = math.nan
+    assert math.isnan(norm(values))
+    values[2 * PIECE] = math.inf
+    assert norm(values) == math.inf

@@ -69,8 +69,8 @@ def test_memory_is_the_sum_of_what_is_held() -> None:
     assert (streamed.buffer_bytes, streamed.payload_bytes) == (4 * 117_056, 4 * 117_056)
     assert costs(consensus=0.5).buffer_bytes == 8 * PARAMETERS
     shard = PARAMETERS // 4
-    coming, result = 3 * 4 * shard + 4 * PARAMETERS, 8 * PARAMETERS
-    assert costs(preset="diloco", max_group=4).payload_bytes == 8 * PARAMETERS + coming + result
+    group = costs(preset="diloco", max_group=4)
+    assert (group.buffer_bytes, group.payload_bytes) == (4 * PARAMETERS, 3 * 4 * shard + 2 * 3 * 8 * shard)
 
 
 @pytest.mark.parametrize(("codec", "mb"), [("bf16", 20), ("modulo7", 234)])

@@ -1,0 +1,116 @@
+"""A member of a group of the benchmarks: does the whole of a daemon's round with the others, as `benchmarks.round_end`
+does with a partner. The roster, the exchange, the outer step and the way back into the arena are the daemon's own;
+there is no trainer and no directory. What it is told to do: `greet`, once, and `swap`, a round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.round_end import NOMINAL, STEPS, TOKENS, RoundEnd
+from peer.bench.daemonend import AN_HOUR_S, RUN, WAIT_S, Setting, main
+from peer.codec.every import EVERY
+from peer.daemon.conduct import Conduct
+from peer.daemon.flights import Flight, Ready
+from peer.daemon.group import Group
+from peer.daemon.grouping import GroupAround
+from peer.daemon.groups import Groups
+from peer.daemon.interfaces import Work
+from peer.daemon.watch import Watch
+from peer.errors import PartnerLost
+from peer.net.seal import KeySeal
+from peer.observe import events
+from peer.protocol.ledger import cut_work
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
+from peer.run.payloads import result_codec_for
+from peer.run.presets import PRESETS
+from peer.trainer.seam import AT_ONCE
+
+WINDOW_S = 20.0
+"""Longer than a loaded machine needs to begin; a roster closes when all are in it."""
+PRESET_OF = {"fp32": "diloco", "int4": "streaming-diloco"}
+"""By the codec of the contributions."""
+
+
+@dataclass
+class Seen:
+    """The directory: who it knows never changes."""
+
+    watch: Watch
+    peers: dict[PeerId, PeerRecord] = field(default_factory=dict)
+    banned: Callable[[], Container[PeerId]] = frozenset
+
+    def dialable(self) -> bool:
+        return True
+
+
+class GroupEnd(RoundEnd):
+    """`meet` once for each of the others."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._seen = Seen(Watch(self._clock.now))
+        self._works["greet"] = self._greet
+        method = PRESETS[PRESET_OF[setting.codec]]
+        around = GroupAround(
+            run_id=RUN,
+            me=PeerId(self._identity.peer_id),
+            seal=KeySeal(self._identity),
+            transport=self._transport.group,
+            clock=self._clock,
+            view=self._seen,
+            conduct=Conduct(self._clock.now, self._note),
+            offload=self._bulk,
+            codec=EVERY[setting.codec],
+            result_codec=EVERY[result_codec_for(setting.codec)],
+            elements=(setting.elements,),
+            max_group=method.max_group,
+        )
+        self._group = Group(around)
+        self._willing.group = self._group
+        self._groups = Groups(
+            method,
+            self.state,
+            self._group,
+            self._buffers,
+            self._bulk,
+            wanted=lambda: True,
+            why_not=lambda: "",
+            tell=_nothing,
+            emit=self._note,
+        )
+
+    def meet(self, other: dict[str, Any]) -> None:
+        now = self._clock.now()
+        for one in other["others"]:
+            peer = PeerId(one["peer"])
+            record = PeerRecord(
+                peer, RUN, (one["endpoint"],), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + AN_HOUR_S
+            )
+            self._seen.peers[peer] = record
+
+    async def _greet(self, command: dict[str, Any]) -> None:
+        """Connect to the others: a roster does not wait for that."""
+        await asyncio.gather(*(self._transport.hello(record, WINDOW_S) for record in self._seen.peers.values()))
+
+    async def _swap(self, command: dict[str, Any]) -> None:
+        """Raises PartnerLost when not everybody came."""
+        key, now = RoundKey(command["round"], 0), self._clock.now()
+        self.journal.clear()
+        cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])
+        work = Work(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
+        flight = Flight(key, self._groups.opened(key, now, now + WINDOW_S), self._landing)
+        flight.ready.set_result(Ready(work, cut, now + WAIT_S, AT_ONCE, now))
+        await flight.task
+        last = self.journal.pop()
+        if not isinstance(last, events.RoundEnded) or len(last.partner.split()) < len(self._seen.peers) or last.reason:
+            raise PartnerLost(f"not everybody was in the round: {last}")
+
+
+def _nothing(*_: object) -> None: ...
+
+
+if __name__ == "__main__":
+    main(GroupEnd)

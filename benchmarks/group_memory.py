@@ -1,0 +1,85 @@
+"""What memory does a group's round take beside the daemon's state, and does any of it stay?
+
+    python -m benchmarks.group_memory [--mb 256] [--codecs fp32,int4] [--members 3] [--repeats 5] [--work whole|piled]
+                                      [--small-mb 4] [--rounds 100] [--json FILE]
+
+As `benchmarks.swap_memory`, with three processes (`benchmarks.group_end`) that are each a member and the owner of a
+shard: fp32 with results in fp32 as in the preset `diloco`, int4 with results in fp16 as in `streaming-diloco`. Counted
+is by how much the resident size rises above that of before the first round at most, in the member where it rose most.
+Then many rounds of a smaller fragment: the slope of the resident size. Linux only."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from typing import Any
+
+from benchmarks.swap_memory import MB_PER_MIB, SETTLING
+from peer.bench.pair import Found, group
+from peer.bench.tables import options, slope, table, write
+
+GROUP_END = "benchmarks.group_end"
+
+
+async def peaks(codec: str, elements: int, members: int, repeats: int, work: str) -> dict[str, float]:
+    """MB over what was resident before the first round."""
+    async with group(codec, elements, members, GROUP_END) as all_:
+        found: list[Found] = [await all_.swap(work=work) for _ in range(repeats + 1)]
+    state = [end["rss"] * MB_PER_MIB for end in found[0]]
+    over = [max(end["peak"] * MB_PER_MIB - rss for end, rss in zip(turn, state, strict=True)) for turn in found]
+    stays = max(end["rss_after"] * MB_PER_MIB - rss for end, rss in zip(found[-1], state, strict=True))
+    return {
+        "first_mb": over[0],
+        "last_mb": over[-1],
+        "median_mb": statistics.median(over[1:]),
+        "worst_mb": max(over),
+        "stays_mb": stays,
+        "process_before_mb": max(state),
+        "seconds": statistics.median(max(end["seconds"] for end in turn) for turn in found[1:]),
+    }
+
+
+async def drift(codec: str, elements: int, members: int, rounds: int, work: str) -> dict[str, float]:
+    """The resident size after each of many rounds: MB a hundred of them, and first to last."""
+    async with group(codec, elements, members, GROUP_END) as all_:
+        after = [[end["rss_after"] * MB_PER_MIB for end in await all_.swap(work=work)] for _ in range(rounds)]
+    late = after[rounds // SETTLING :]
+    slopes = [100 * slope([turn[end] for turn in late]) for end in range(members)]
+    return {
+        "mb_per_100_rounds": max(slopes, key=abs),
+        "after_first_mb": max(after[0]),
+        "after_quarter_mb": max(late[0]),
+        "after_last_mb": max(late[-1]),
+        "rounds": rounds,
+    }
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--mb", type=float, default=256, help="million bytes of fp32")
+    parser.add_argument("--codecs", default="fp32,int4")
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--small-mb", type=float, default=4)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--work", choices=("whole", "piled"), default="whole")
+    given = parser.parse_args()
+    codecs: list[str] = given.codecs.split(",")
+    members, elements = given.members, int(given.mb * 1e6 / 4)
+    large: dict[str, Any] = {
+        codec: asyncio.run(peaks(codec, elements, members, given.repeats, given.work)) for codec in codecs
+    }
+    heads = ["peak over state", "first MB", "last MB", "median MB", "worst MB", "stays MB", "process MB", "seconds"]
+    print(f"a fragment of {given.mb:g} MB, a group of {members}")
+    print(table(heads, [[codec, *row.values()] for codec, row in large.items()]))
+    elements = int(given.small_mb * 1e6 / 4)
+    small = {codec: asyncio.run(drift(codec, elements, members, given.rounds, given.work)) for codec in codecs}
+    heads = ["resident size", "MB/100 rounds", "after the first", "after a quarter", "after the last", "rounds"]
+    print(f"a fragment of {given.small_mb:g} MB")
+    print(table(heads, [[codec, *row.values()] for codec, row in small.items()]))
+    found = {"mb": given.mb, "members": members, "peaks": large, "small_mb": given.small_mb, "drift": small}
+    write(given.json, {**found, "work": given.work})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What an owner makes of the contributions to its shard, in a worker thread and tile by tile: beside them there are
+only the mean, where the caller wants it, and the encoded result.
+
+What happens on failure: a contribution that cannot be decoded, is not finite or far too large is left out, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from peer.codec.plain import TILE, Codec, finite
+from peer.daemon.buffers import pages
+from peer.errors import BadPayload
+from peer.outer.groupmean import fractions, norm, too_far
+from peer.protocol.messages import PeerId, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A complete contribution, as it travels."""
+
+    tokens: int
+    payload: Source
+
+
+@dataclass(slots=True)
+class Combined:
+    """`payload` None: there is no result, `lacking` says why."""
+
+    named: tuple[PeerId, ...] = ()
+    payload: memoryview | None = None
+    lacking: str = ""
+    bad: dict[PeerId, BadPayload] = field(default_factory=dict)
+
+
+def combine(
+    parts: dict[PeerId, Part],
+    codec: Codec,
+    result_codec: Codec,
+    into: Tensor,
+    lacking: Callable[[Collection[PeerId]], str],
+) -> Combined:
+    """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
+    `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are let go one by one. `lacking`:
+    why these contributors are too few, empty when they are enough."""
+    combined, norms = Combined(), dict[PeerId, float]()
+    for peer in parts:
+        try:
+            norms[peer] = _norm(parts[peer], codec, into.numel())
+        except BadPayload as error:
+            combined.bad[peer] = error
+    if norms:
+        for far in map(PeerId, too_far({str(peer): value for peer, value in norms.items()})):
+            combined.bad[far] = BadPayload("norm", "a contribution many times larger than those of the others")
+    combined.named = tuple(peer for peer in parts if peer not in combined.bad)
+    combined.lacking = lacking(combined.named)
+    if not combined.lacking:
+        weights = fractions([parts[peer].tokens for peer in combined.named])
+        for number, (peer, weight) in enumerate(zip(combined.named, weights, strict=True)):
+            _add(parts.pop(peer), codec, into, weight, first=number == 0)
+        parts.clear()
+        combined.payload = encoded(result_codec, into)
+    return combined
+
+
+def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice, bytes]]:
+    """A payload of so many elements in parts that stand for themselves, and which elements each holds."""
+    for start in range(0, elements, TILE):
+        part = slice(start, min(start + TILE, elements))
+        yield part, payload.read(start // TILE * codec.nbytes(TILE), codec.nbytes(part.stop - start))
+
+
+def encoded(codec: Codec, values: Tensor) -> memoryview:
+    """The payload of flat fp32 values."""
+    payload, at = pages(codec.nbytes(values.numel())), 0
+    for start in range(0, values.numel(), TILE):
+        part = codec.encode(values[start : start + TILE])
+        payload[at : at + len(part)] = part
+        at += len(part)
+    return payload
+
+
+def _norm(part: Part, codec: Codec, elements: int) -> float:
+    """Of the decoded values. Raises BadPayload."""
+    space, squares = torch.empty(min(TILE, elements)), 0.0
+    for span, payload in tiles(codec, part.payload, elements):
+        values = space[: span.stop - span.start]
+        codec.decode_into(payload, values)
+        if not finite(values):
+            raise BadPayload("not_finite", "a contribution holds NaN or infinity")
+        squares += norm(values) ** 2
+    return math.sqrt(squares)
+
+
+def _add(part: Part, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
+    """As `peer.outer.groupmean.weighted_mean` does, to the bit."""
+    for span, payload in tiles(codec, part.payload, into.numel()):
+        if first:
+            codec.decode_into(payload, into[span])
+            into[span].mul_(weight)
+        else:
+            codec.add(payload, into[span], weight)

@@ -1,0 +1,170 @@
+"""A member's part in a shard: owners that break off or lie in the middle of a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.daemon.conduct import Conduct
+from peer.daemon.given import Given
+from peer.daemon.grouping import GroupAround
+from peer.daemon.sharing import LOST_TRIES, Sharing, Taking
+from peer.daemon.watch import Watch
+from peer.errors import BadPayload, PartnerLost
+from peer.identity import Identity
+from peer.net.seal import KeySeal
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Source, Status
+from peer.protocol.quorum import Base
+from peer.protocol.roster import Roster
+from peer.protocol.shards import Opening, Receipt, ResultSink, Shard
+from peer.protocol.vouchers import digest_of, statement
+from peer.testing.clock import VirtualClock, inline, run_virtual
+
+RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 1000
+OWNER, ME = Identity.generate(), PeerId("me")
+PEER = PeerId(OWNER.peer_id)
+MEMBERS = tuple(sorted((ME, PEER)))
+ROSTER = Roster(RUN, KEY, PEER, Base(b"d" * 32), MEMBERS, MEMBERS)
+SHARD = Shard(0, 0, ELEMENTS, PEER)
+MEAN = EVERY["fp32"].encode(torch.full((ELEMENTS,), 2.0))
+
+
+@dataclass
+class Link:
+    """To the owner; `says` is what happens in each call, in turn."""
+
+    says: list[Callable[[Source | None, ResultSink], None]]
+    openings: list[Opening] = field(default_factory=list)
+
+    async def contribute(
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+    ) -> Receipt:
+        self.openings.append(opening)
+        self.says[len(self.openings) - 1](source, sink)
+        return Receipt(opening.nbytes, sink.nbytes, 1.0)
+
+
+def gives(payload: bytes, share: float = 1.0, named: tuple[int, ...] = (0, 1)) -> Callable[..., None]:
+    def say(source: Source | None, sink: ResultSink) -> None:
+        sink.begins(named, KeySeal(OWNER).sign(statement(ROSTER.name(), 0, digest_of(payload, named))))
+        sink.write(0, payload[: int(share * len(payload))])
+        if share < 1:
+            raise PartnerLost("it broke off")
+
+    return say
+
+
+def breaks(source: Source | None, sink: ResultSink) -> None:
+    raise PartnerLost("it broke off")
+
+
+def shared(link: Link, gradient: torch.Tensor | None = None) -> tuple[Given, BadPayload | None, torch.Tensor, Conduct]:
+    """What came, what is wrong with it, and the mean."""
+
+    async def main() -> Any:
+        clock = VirtualClock()
+        conduct, now = Conduct(clock.now, lambda event: None), clock.now()
+        record = PeerRecord(PEER, RUN, ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)
+        around = SimpleNamespace(
+            me=ME,
+            codec=EVERY["int4"],
+            result_codec=EVERY["fp32"],
+            seal=KeySeal(Identity.generate()),
+            transport=link,
+            clock=clock,
+            conduct=conduct,
+            offload=inline,
+            view=SimpleNamespace(peers={PEER: record}, watch=Watch(clock.now)),
+        )
+        into = torch.full((ELEMENTS,), 7.0)
+        own = torch.ones(ELEMENTS) if gradient is None else gradient
+        sharing = Sharing(cast(GroupAround, around), ROSTER, own, 100, into)
+        given = await sharing.share(SHARD, now + 60)
+        return given, sharing.check(SHARD, given) if given.came else None, into, conduct
+
+    return cast(Any, run_virtual(main()))
+
+
+def test_the_result_lies_where_the_mean_is_put_together() -> None:
+    given, wrong, into, _ = shared(Link([gives(MEAN)]))
+    assert (wrong, given.named, given.numbers) == (None, True, (0, 1))
+    assert given.digest == digest_of(MEAN, (0, 1))
+    assert bool((into == 2.0).all())
+
+
+def test_when_a_result_breaks_off_it_is_asked_for_alone() -> None:
+    link = Link([breaks, gives(MEAN, 0.5), gives(MEAN)])
+    given, wrong, into, _ = shared(link)
+    assert [opening.nbytes > 0 for opening in link.openings] == [True, True, False]
+    assert wrong is None
+    assert given.digest
+    assert bool((into == 2.0).all())
+
+
+def test_nothing_is_read_of_our_part_once_the_result_has_begun() -> None:
+    def late(source: Source | None, sink: ResultSink) -> None:
+        sink.begins((0, 1), b"")
+        assert source is not None
+        source.read(0, 10)
+
+    link = Link([late, gives(MEAN)])
+    given, _, _, _ = shared(link)
+    assert [opening.nbytes > 0 for opening in link.openings] == [True, False]
+    assert given.came
+
+
+def test_an_owner_that_is_lost_again_and_again_is_left() -> None:
+    link = Link([breaks] * (LOST_TRIES + 1))
+    given, _, _, _ = shared(link)
+    assert (len(link.openings), given.came) == (LOST_TRIES, b"")
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (EVERY["fp32"].encode(torch.full((ELEMENTS,), math.nan)), "not_finite"),
+        (EVERY["fp32"].encode(torch.full((ELEMENTS,), 101.0)), "norm"),
+    ],
+)
+def test_a_result_that_cannot_be_is_refused(payload: bytes, code: str) -> None:
+    given, wrong, _, _ = shared(Link([gives(payload)]))
+    assert wrong is not None
+    assert wrong.code == code
+    assert not given.digest
+
+
+def test_a_result_with_another_s_name_under_it_is_refused() -> None:
+    def forged(source: Source | None, sink: ResultSink) -> None:
+        sink.begins((0, 1), KeySeal(OWNER).sign(statement(ROSTER.name(), 0, digest_of(MEAN, (0,)))))
+        sink.write(0, MEAN)
+
+    _, wrong, _, _ = shared(Link([forged]))
+    assert wrong is not None
+    assert wrong.code == "signature"
+
+
+@pytest.mark.parametrize("named", [(2,), (1, 0), (0, 0), (2**20,)])
+def test_names_that_cannot_be_are_an_offence(named: tuple[int, ...]) -> None:
+    def lies(source: Source | None, sink: ResultSink) -> None:
+        sink.begins(named, b"")
+
+    given, _, _, conduct = shared(Link([lies]))
+    assert not given.came
+    assert conduct.why_out(PEER)
+
+
+def test_what_comes_late_is_not_written() -> None:
+    into = torch.zeros(ELEMENTS)
+    taking = Taking(EVERY["fp32"], into, 2, lambda: None)
+    taking.begins((0,), b"")
+    taking.close()
+    with pytest.raises(PartnerLost):
+        taking.write(0, MEAN)
+    assert not into.any()

@@ -1,0 +1,206 @@
+"""Groups over real links that are cut in the middle of a contribution or of a result: they go on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Container
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from peer.codec.every import EVERY
+from peer.daemon import desk, sharing
+from peer.daemon.clock import WallClock
+from peer.daemon.conduct import Conduct
+from peer.daemon.group import Averaged, Group
+from peer.daemon.grouping import GroupAround
+from peer.daemon.watch import Watch
+from peer.identity import Identity
+from peer.net import resuming
+from peer.net.seal import KeySeal
+from peer.net.transport import GrpcTransport
+from peer.protocol.frames import HEADER, USUAL_CHUNK
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.shards import ALIGN
+from peer.testing.cutting import Wire, before
+
+RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 2_000_000
+PART = 2 * ELEMENTS
+"""Bytes of a contribution of one of two members, and of a result."""
+TWO_CHUNKS = 2 * USUAL_CHUNK
+
+
+@dataclass
+class Eyes:
+    known: dict[PeerId, PeerRecord] = field(default_factory=dict)
+    banned: Callable[[], Container[PeerId]] = frozenset
+    watch: Watch = field(default_factory=lambda: Watch(lambda: 0.0))
+
+    @property
+    def peers(self) -> dict[PeerId, PeerRecord]:
+        return self.known
+
+    def dialable(self) -> bool:
+        return True
+
+
+@dataclass
+class Owner:
+    group: Any = None
+
+    def on_hello(self, record: PeerRecord) -> None: ...
+
+
+@dataclass
+class Member:
+    record: PeerRecord
+    transport: GrpcTransport
+    eyes: Eyes
+    conduct: Conduct
+    group: Group
+    wire: Wire
+    """What the other calls it over."""
+
+    @property
+    def resent(self) -> int:
+        """Bytes of chunks that it sent more than once: it has a contribution and a result to send."""
+        headers = 2 * (PART // USUAL_CHUNK + 1) * HEADER.size
+        return self.transport.bytes_sent - 2 * PART - headers
+
+
+@contextlib.asynccontextmanager
+async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
+    clock, members = WallClock(), list[Member]()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            identity, owner, wire = Identity.generate(), Owner(), Wire()
+            transport = GrpcTransport(identity, RUN, owner, clock.now)  # type: ignore[arg-type]
+            transport.set_layout(b"L" * 32, 2**26)
+            stack.push_async_callback(transport.close)
+            inner = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
+            where = (await stack.enter_async_context(before(inner, wire)),)
+            now, me = clock.now(), PeerId(identity.peer_id)
+            record = PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
+            eyes, conduct = Eyes(), Conduct(clock.now, lambda event: None)
+            around = GroupAround(
+                RUN,
+                me,
+                KeySeal(identity),
+                transport.group,
+                clock,
+                eyes,
+                conduct,
+                asyncio.to_thread,
+                EVERY[codec],
+                EVERY["fp32"],
+                (ELEMENTS,),
+                8,
+            )
+            owner.group = Group(around)
+            members.append(Member(record, transport, eyes, conduct, owner.group, wire))
+        for one, other in (members, members[::-1]):
+            one.eyes.known[other.record.peer_id] = other.record
+        async with asyncio.timeout(40):
+            yield members
+
+
+async def play(members: list[Member]) -> list[Averaged]:
+    """A round of all; everybody has the mean of all."""
+    now, values = WallClock().now(), [torch.full((ELEMENTS,), 1.0 + 2 * number) for number in range(len(members))]
+    got = await asyncio.gather(
+        *(
+            member.group.exchange(KEY, value, b"b" * 32, 100, now, now + 10, now + 35)
+            for member, value in zip(members, values, strict=True)
+        )
+    )
+    for member, one in zip(members, got, strict=True):
+        assert one.spans == one.named == [(0, ELEMENTS)], one.reason
+        assert bool((one.mean == 2.0).all())
+        assert not member.conduct.report()["refusals"]
+    return got
+
+
+class Cuts:
+    """Cuts both wires each time when so many bytes of this kind have come."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str, marks: list[int], away_s: float, how: str) -> None:
+        kind = desk.Place if what == "contribution" else sharing.Taking
+        write = kind.write
+        self.members = list[Member]()
+        self._marks, self._away_s, self._how = marks, away_s, how
+        self._came = 0
+
+        def counted(place: Any, offset: int, data: bytes) -> None:
+            write(place, offset, data)
+            self._came += len(data)
+            while self._marks and self._came >= self._marks[0]:
+                self._marks.pop(0)
+                self._cut()
+
+        monkeypatch.setattr(kind, "write", counted)
+
+    @property
+    def made(self) -> bool:
+        return not self._marks
+
+    def _cut(self) -> None:
+        for member in self.members:
+            getattr(member.wire, self._how)()
+            asyncio.get_running_loop().call_later(self._away_s, member.wire.mend)
+
+
+@pytest.mark.parametrize("what", ["contribution", "result"])
+@pytest.mark.parametrize(
+    ("marks", "away_s", "how"),
+    [([PART], 0.0, "sever"), ([PART], 2.5, "sever"), ([PART // 2, PART, 3 * PART // 2], 0.1, "sever")],
+    ids=["at once", "away for a while", "again and again"],
+)
+def test_it_goes_on_where_it_was(
+    what: str, marks: list[int], away_s: float, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        cuts = Cuts(monkeypatch, what, list(marks), away_s, how)
+        async with two() as members:
+            cuts.members = members
+            await play(members)
+            assert cuts.made
+            assert all(member.wire.calls > 1 for member in members)
+            for member in members:
+                assert member.resent <= TWO_CHUNKS * len(marks)
+
+    asyncio.run(main())
+
+
+def test_a_link_that_does_not_come_back_costs_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "LINGER_S", 0.5)
+
+    async def main() -> None:
+        cuts = Cuts(monkeypatch, "result", [PART // 2], 30.0, "sever")
+        async with two() as members:
+            cuts.members = members
+            now = WallClock().now()
+            got = await asyncio.gather(
+                *(
+                    member.group.exchange(KEY, torch.ones(ELEMENTS), b"b" * 32, 100, now, now + 10, now + 35)
+                    for member in members
+                )
+            )
+            for one in got:
+                assert abs(sum(end - start for start, end in one.spans) - ELEMENTS / 2) <= ALIGN, "our own shard"
+                assert "12D3" in one.reason
+
+    asyncio.run(main())
+
+
+def test_what_is_sent_again_is_the_same_whatever_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        cuts = Cuts(monkeypatch, "contribution", [PART // 16, PART // 8], 0.1, "sever")
+        async with two("int4") as members:
+            cuts.members = members
+            await play(members)
+            assert cuts.made
+
+    asyncio.run(main())
