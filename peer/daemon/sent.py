@@ -9,8 +9,8 @@ from peer.codec.stream import Flat
 from peer.outer.rules import all_finite, blocks, pseudo_gradient_, scale_work_
 
 
-class Scaled:
-    """outer + share * (params - outer), as `scale_work_` makes it; neither may change meanwhile."""
+class _Work:
+    """Of the work between outer and params, a share; neither may change meanwhile."""
 
     def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
         assert params.shape == outer.shape, (params.shape, outer.shape)
@@ -18,6 +18,10 @@ class Scaled:
 
     def numel(self) -> int:
         return self._params.numel()
+
+
+class Scaled(_Work):
+    """outer + share * (params - outer), as `scale_work_` makes it."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
         values = self._params[part].clone()
@@ -25,15 +29,8 @@ class Scaled:
         return values
 
 
-class Gradient:
-    """(outer - params) * share, as `pseudo_gradient_` makes it; neither may change meanwhile."""
-
-    def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
-        assert params.shape == outer.shape, (params.shape, outer.shape)
-        self._params, self._outer, self._share = params, outer, share
-
-    def numel(self) -> int:
-        return self._params.numel()
+class Gradient(_Work):
+    """(outer - params) * share, as `pseudo_gradient_` makes it."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
         return pseudo_gradient_(self._params[part].clone(), self._outer[part], self._share)
