@@ -161,6 +161,7 @@ class Coordinator:
                     round_ = await (self._obey(round_) if standing else self._round(round_))
                 except TrainerDied as death:
                     await self._revive(death, round_)
+            self.live.round = round_  # told to leave in a round that was played to its end: the next one is not begun
             await self._supervised(self._flights.finish)
         finally:
             await self._flights.drop("the daemon stopped")

@@ -15,6 +15,7 @@ from peer.protocol.ruling import Change
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.links import Link
 from peer.testing.promises import Witness
 from peer.testing.swarm import SimulatedPeer, SimulatedSwarm
 from tests.simulation.test_amendments_spread import Operator
@@ -217,3 +218,28 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
     swarm = run_virtual(main())
     assert swarm.peers[1].outcomes()["exchanged"] > 0
     balanced(swarm)
+
+
+@pytest.mark.parametrize("tenths", range(0, 60, 3))
+def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(tenths: int) -> None:
+    """Else a checkpoint written now goes on with a round that is over."""
+
+    async def main() -> None:
+        method = resolve(SyncSection(preset="noloco", clock="steps", sync_every=10))
+        rounds = RoundClock("steps", 10, 1)
+        links = Link("slow", 1e3, 1e3, 0.1)
+        swarm = SimulatedSwarm(
+            2, method=method, rounds=rounds, total_rounds=TOTAL, seed=4, step_seconds=STEP_S, links=links
+        )
+        run, peer = asyncio.create_task(swarm.run()), swarm.peers[1]
+        await asyncio.sleep(17 + tenths / 10)
+        coordinator = peer.coordinator
+        coordinator.leave()
+        async with asyncio.timeout(100):
+            await peer.life.finished.wait()
+        assert 0 < coordinator.live.round < TOTAL
+        assert coordinator.live.round == peer.trainer.round
+        run.cancel()
+        await asyncio.wait({run})
+
+    run_virtual(main())
