@@ -97,6 +97,8 @@ def _choose(wish: str) -> tuple[str, str]:
 
 IMPLEMENTATION, REASON = _choose(os.environ.get("PEER_KERNELS", "best"))
 """avx2, scalar or torch; and a sentence."""
+TILES_AT_ONCE = 2 if IMPLEMENTATION == "torch" else 8
+"""What is encoded in one go: a millisecond, for some codecs in torch ten."""
 
 
 def fastest(reference: Codec) -> Codec:

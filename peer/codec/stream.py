@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from peer.codec.kernels import TILES_AT_ONCE
 from peer.codec.plain import TILE, Codec
 from peer.errors import PartnerLost
 
@@ -38,6 +39,10 @@ class Encoding:
     @property
     def grain(self) -> int:
         return self._tile_bytes
+
+    @property
+    def most(self) -> int:
+        return TILES_AT_ONCE * self._tile_bytes
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from `offset` on: `size` of them. Raises PartnerLost when it is closed."""

@@ -58,6 +58,10 @@ class MeasuredSource:
     def grain(self) -> int:
         return self.source.grain
 
+    @property
+    def most(self) -> int:
+        return self.source.most
+
     def read(self, offset: int, size: int) -> bytes:
         self.passing.note(offset)
         return self.source.read(offset, size)

@@ -107,6 +107,7 @@ class Gate:
         raw = await self.message(context, peer)
         if isinstance(raw, bytes) and len(raw) > MAX_REQUEST:
             reason = f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read"
+            del raw  # the refusal's traceback may live for a while
             await self.turn_away(context, "request", reason, peer)
         return raw if isinstance(raw, bytes) else b""
 

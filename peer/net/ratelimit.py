@@ -23,6 +23,10 @@ LEAST_CHUNK = 2**14
 FAST_S, SLOW_S = 0.2, 0.4
 """A chunk that took less or more calls for larger or smaller ones: what tells that a window is free again waits in line
 behind the chunks that go the other way."""
+STEADY_CHUNK = 5 * 2**16
+"""A larger one fills no window while the other way's passes: on lines of homes the two ways would take turns."""
+NO_RUSH, RUSH = 15e6, 40e6
+"""Bytes per second of a home's line at most, and of what is none: there larger chunks save processor time."""
 BULK_SHARE = 0.985
 """Of a cap. The rest is control traffic's, which has connections of its own and waits for no pacer: were bulk to take
 all, a line no faster than the cap would queue up heartbeats behind it, more and more of them."""
@@ -59,10 +63,15 @@ class ChunkSize:
 
     def took(self, seconds: float) -> None:
         """The last chunk needed so long until the line took the next one."""
-        if seconds < FAST_S:
-            self._size = min(2 * self._size, self._most)
-        elif seconds > SLOW_S:
-            self._size = max(self._size // 2, self.least)
+        if seconds > SLOW_S:
+            self._size = max(min(self._size, STEADY_CHUNK) // 2, self.least)
+        elif self._size >= STEADY_CHUNK:
+            if self._size > RUSH * seconds:
+                self._size = min(2 * self._size, self._most)
+            elif self._size < NO_RUSH * seconds:
+                self._size = min(STEADY_CHUNK, self._most)
+        elif seconds < FAST_S:
+            self._size = min(2 * self._size, self._most, STEADY_CHUNK)
 
 
 def whole_grains(offset: int, size: int, grain: int) -> int:

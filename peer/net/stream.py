@@ -115,7 +115,7 @@ async def _send_payload(
 ) -> None:
     theirs = Pacer(others_rate if others_rate > 0 else None)
     rates = [pacer.rate for pacer in (caps.up, theirs) if pacer.rate is not None]
-    size = ChunkSize(min(rates) if rates else None, largest)
+    size = ChunkSize(min(rates) if rates else None, min(largest, source.most))
     line, left = _Line(write, caps.meter, size), source.nbytes - have
     frames = -(-left // size.least) + 1
     with caps.meter.budget.claim(left, frames, giving=behind is not None) as sent:

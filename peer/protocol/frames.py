@@ -26,14 +26,15 @@ from peer.errors import BadPayload
 MAGIC = b"PEER"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQII")
-MAX_CHUNK = 5 * 2**16
-"""Two tiles of the codecs of 4 bits with their scales, one of 8. A receiver holds one message of each call that it
-reads from in memory, also of a hostile one: `peer.net.receiving` says how many."""
+MAX_CHUNK = 17 * 2**16
+"""Eight tiles of the codecs of 4 bits with their scales, four of 8, two of 16. Over a long way no more than a message
+and the window before it go in a round trip. A receiver holds one message of each call that it reads from, also of
+a hostile one: `peer.net.receiving` says how many."""
 USUAL_CHUNK = 2**17
 """Of whom it is not known that it takes larger ones."""
 MAX_OPEN = 4096
 DIGEST = 32
-REWIND = 2**21
+REWIND = 2**22
 """So many bytes may have been sent and not have arrived when a stream breaks: what gRPC's window and its buffers hold,
 several times. Who lacks more than that is not gone on with."""
 MARK = 2**16

@@ -230,6 +230,10 @@ class Source(Protocol):
     def grain(self) -> int:
         """Bytes: chunks of whole grains are the cheapest to read."""
 
+    @property
+    def most(self) -> int:
+        """Bytes: a larger chunk would hold up the event loop while it is made."""
+
     def read(self, offset: int, size: int) -> bytes: ...
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from peer.protocol.frames import MAX_CHUNK
+
 
 class BytesSource:
     """A payload to send."""
 
     grain = 1
+    most = MAX_CHUNK
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data)

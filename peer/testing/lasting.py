@@ -13,7 +13,7 @@ class Lasting:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._read = 0
-        self.nbytes, self.grain = source.nbytes, source.grain
+        self.nbytes, self.grain, self.most = source.nbytes, source.grain, source.most
 
     def read(self, offset: int, size: int) -> bytes:
         self._read = max(self._read, offset + size)
@@ -34,7 +34,7 @@ class _Rest:
     def __init__(self, data: bytes, begins: int) -> None:
         self._data = data
         self._begins = begins
-        self.nbytes, self.grain = begins + len(data), 1
+        self.nbytes, self.grain, self.most = begins + len(data), 1, max(1, len(data))
 
     def read(self, offset: int, size: int) -> bytes:
         return self._data[offset - self._begins :][:size]

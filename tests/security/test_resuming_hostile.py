@@ -23,7 +23,7 @@ from peer.testing.hostile import HostileCaller, ended
 from peer.v1 import exchange_pb2 as pb
 
 RUN, KEY, NUMBER = RunId(b"R" * 32), RoundKey(1, 0), 77
-OURS = bytes(range(256)) * 20_000
+OURS = bytes(range(256)) * 40_000
 """5 MB"""
 THEIRS = b"theirs" * 1000
 

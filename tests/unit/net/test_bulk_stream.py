@@ -14,8 +14,8 @@ from peer.protocol.payload import BufferSink, BytesSource
 from peer.v1 import exchange_pb2 as pb
 
 KEY = RoundKey(3, 1)
-DATA = bytes(range(256)) * 8192
-"""2 MiB"""
+DATA = bytes(range(256)) * 16384
+"""4 MiB"""
 
 
 def caps() -> Caps:
@@ -72,6 +72,15 @@ def test_no_chunk_is_larger_than_the_other_said(told: int, largest: int) -> None
     asyncio.run(main())
     assert max(there.chunks()) == largest == largest_for(told)
     assert sum(there.chunks()) == len(DATA)
+
+
+def test_no_chunk_is_larger_than_the_source_makes_in_one_go() -> None:
+    class Slow(BytesSource):
+        most = 100_000
+
+    there = Pipe()
+    asyncio.run(send_payload(there.write, Slow(DATA), caps(), 0.0, None, MAX_CHUNK))
+    assert max(there.chunks()) == 100_000
 
 
 def test_we_tell_what_we_take() -> None:

@@ -10,6 +10,7 @@ from peer.net.ratelimit import (
     FIRST_CHUNK,
     LEAST_CHUNK,
     SMALLEST_CHUNK,
+    STEADY_CHUNK,
     ChunkSize,
     Pacer,
     chunk_size,
@@ -69,7 +70,12 @@ def test_chunks_follow_what_the_line_bears() -> None:
     assert size.next == FIRST_CHUNK, "nothing is known yet"
     for _ in range(5):
         size.took(0.01)
-    assert size.next == MAX_CHUNK
+    assert size.next == STEADY_CHUNK, "a home's line"
+    for _ in range(3):
+        size.took(0.001)
+    assert size.next == MAX_CHUNK, "none at all"
+    size.took(0.1)
+    assert size.next == STEADY_CHUNK
     for _ in range(9):
         size.took(1.0)
     assert size.next == size.least == LEAST_CHUNK
