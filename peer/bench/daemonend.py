@@ -23,11 +23,13 @@ from peer.daemon.buffers import Buffers
 from peer.daemon.clock import BulkThread, WallClock
 from peer.daemon.exchange import Exchange
 from peer.daemon.garbage import settle
+from peer.daemon.topologies import codec_of
 from peer.errors import ExchangeError
 from peer.identity import Identity
 from peer.net.malloc import tune
 from peer.net.transport import GrpcTransport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.run.payloads import FORMS
 
 RUN = RunId(b"D" * 32)
 DIGEST = b"L" * 32
@@ -79,12 +81,11 @@ class DaemonEnd:
         self._identity, self._clock, self._bulk = Identity.generate(), WallClock(), BulkThread()
         self._willing = Willing()
         limit = setting.cap or None
-        codec = EVERY[setting.codec]
         self._transport = GrpcTransport(
             self._identity, RUN, self._willing, self._clock.now, max_upload=limit, max_download=limit
         )
-        self._transport.set_layout(DIGEST, codec.nbytes(setting.elements), setting.codec)
-        self._exchange = Exchange(self._transport, self._clock, codec, self._bulk, limit)
+        self._transport.set_layout(DIGEST, FORMS[setting.codec].nbytes(setting.elements), setting.codec)
+        self._exchange = Exchange(self._transport, self._clock, codec_of(setting.codec, self._bulk), self._bulk, limit)
         self._outer = torch.randn(setting.elements, generator=torch.Generator().manual_seed(0))
         random = torch.Generator().manual_seed(1 + setting.rank)
         change = torch.randn(setting.elements, generator=random, out=self._place())

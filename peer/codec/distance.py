@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from peer.codec.blocks import BLOCK
+from peer.codec.modulo import count_blocks, rows_at
 from peer.codec.plain import TILE
+from peer.codec.stream import Flat
 
 FACTOR = 6.0
 """From the rms of a block's differences to the largest that is reckoned with; among 128 of a normal distribution the
@@ -31,27 +33,30 @@ class Distance:
     def __init__(self) -> None:
         self._seen: Tensor | None = None
 
-    def spread(self, params: Tensor, outer_params: Tensor) -> Tensor:
+    def spread(self, params: Flat, outer_params: Tensor) -> Tensor:
         """What to give `Modulo.encode` with these params."""
         return self._expected(params, outer_params).mul_(FACTOR)
 
-    def learn(self, own: Tensor, partner: Tensor, outer_params: Tensor) -> None:
+    def learn(self, own: Flat, partner: Tensor, outer_params: Tensor) -> None:
         """After an exchange, before the outer step: the partner's params as decoded."""
         most = self._expected(own, outer_params).mul_(GROWTH)
         seen = rms_apart(own, partner).minimum(most)
         self._seen = seen if self._seen is None else seen.maximum(KEPT * self._seen)
 
-    def _expected(self, params: Tensor, outer_params: Tensor) -> Tensor:
+    def _expected(self, params: Flat, outer_params: Tensor) -> Tensor:
         independent = rms_apart(params, outer_params).mul_(math.sqrt(2))
         return independent if self._seen is None else independent.maximum(self._seen)
 
 
-def rms_apart(a: Tensor, b: Tensor) -> Tensor:
+def rms_apart(a: Flat, b: Flat) -> Tensor:
     """Root mean square of a - b in each block of 128; inf where squares overflow becomes the largest fp32. Temporaries
     are of a tile. What is missing of a short last block does not count."""
-    assert a.shape == b.shape
-    found = [_rms(a[at : at + TILE] - b[at : at + TILE]) for at in range(0, a.numel(), TILE)]
-    return torch.cat(found) if found else torch.empty(0)
+    assert a.numel() == b.numel()
+    found = torch.empty(count_blocks(a.numel()))  # one, for results between temporaries would keep their memory apart
+    for at in range(0, a.numel(), TILE):
+        tile = slice(at, min(at + TILE, a.numel()))
+        found[rows_at(at)] = _rms(a[tile] - b[tile])
+    return found
 
 
 def _rms(apart: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ bit stream, low bits first. All little endian. The last block may be short."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch.nn.functional import pad
 
 from peer.codec.blocks import BLOCK, check_scales
 from peer.codec.plain import TILE, Payload, finite, from_bytes, to_bytes
+from peer.codec.stream import Flat
 from peer.errors import BadPayload
 
 HEAD_BYTES = 4
@@ -41,6 +43,10 @@ MULTIPLIERS = torch.from_numpy(np.frombuffer(blake3(b"peer modulo 1").digest(2 *
 that are off by one as well, and anything else but about once in 2**16."""
 
 
+Heads: TypeAlias = tuple[Tensor, Tensor]
+LowsOf: TypeAlias = Callable[[slice, Tensor], Tensor]
+
+
 class Modulo:
     """Not a Codec: decoding takes the receiver's own values. Every tensor of values is flat fp32 and finite (asserted);
     every set of blocks is a flat bool tensor with an element for each block."""
@@ -51,23 +57,36 @@ class Modulo:
         self.bits = bits
 
     def nbytes(self, elements: int) -> int:
-        return HEAD_BYTES * count_blocks(elements) + self._low_bytes(elements)
+        return HEAD_BYTES * count_blocks(elements) + self.low_bytes(elements)
 
     def encode(self, values: Tensor, spread: Tensor | float) -> bytes:
         """`spread` is not negative; a number, or one for each block. The same arguments always give the same bytes."""
         assert finite(values), f"{self.name}: values that are not finite cannot be sent"
         spreads = torch.as_tensor(spread, dtype=torch.float32).expand(count_blocks(values.numel()))
+        heads = self.encode_heads(values, spreads)
+        steps = self.steps_of(heads, values.numel())
+        starts = range(0, values.numel(), TILE)
+        return b"".join([heads, *(self.encode_lows(values[at : at + TILE], steps[rows_at(at)]) for at in starts)])
+
+    def encode_heads(self, values: Flat, spreads: Tensor) -> bytes:
+        """The first part of a payload: steps and checks. `spreads`: one for each block."""
         assert finite(spreads)
         assert not bool((spreads < 0).any())
-        steps, checks, lows = [], [], []
+        steps, checks = (torch.empty(len(spreads), dtype=kind) for kind in (torch.bfloat16, torch.int16))
         for start in range(0, values.numel(), TILE):
-            blocks = _in_blocks(values[start : start + TILE])
-            tile_steps = self._steps(blocks, spreads[start // BLOCK : start // BLOCK + len(blocks)])
-            integers = _integers(blocks, tile_steps)
-            steps.append(to_bytes(tile_steps))
-            checks.append(to_bytes(_check(integers >> self.bits)))
-            lows.append(self._join(integers.view(-1)[: values.numel() - start]))
-        return b"".join(steps + checks + lows)
+            blocks, rows = _in_blocks(values[start : min(start + TILE, values.numel())]), rows_at(start)
+            steps[rows] = self._steps(blocks, spreads[rows])
+            checks[rows] = _check(_integers(blocks, steps[rows]) >> self.bits)
+        return to_bytes(steps) + to_bytes(checks)
+
+    def encode_lows(self, values: Tensor, steps: Tensor) -> bytes:
+        """Of a tile and its steps, what follows the heads."""
+        return self._join(_integers(_in_blocks(values), steps).view(-1)[: values.numel()])
+
+    def steps_of(self, payload: Payload, elements: int) -> Tensor:
+        """fp32, of an own payload, or of its heads alone."""
+        raw = bytearray(payload[: 2 * count_blocks(elements)])
+        return torch.frombuffer(raw, dtype=torch.bfloat16).to(torch.float32) if raw else torch.empty(0)
 
     def decode(self, payload: Payload, own: Tensor) -> tuple[Tensor, Tensor]:
         """As `decode_into`, into a fresh tensor: the values and the blocks that are not told."""
@@ -82,26 +101,31 @@ class Modulo:
         assert values.shape == own.shape, (values.shape, own.shape)
         assert finite(own), f"{self.name}: own values that are not finite"
         raw = from_bytes(self, payload, own.numel())
-        steps, checks = self._heads(raw, own.numel())
+        steps, checks = self.heads(raw, own.numel())
         failed = torch.empty(len(steps), dtype=torch.bool)
         for start in range(0, own.numel(), TILE):
-            near, first = _in_blocks(own[start : start + TILE]), start // BLOCK
-            rows = slice(first, first + len(near))
-            lows = self._lows(raw, own.numel(), rows)
-            highs = self._nearest(near, lows, steps[rows])
-            failed[rows] = (_check(highs) != checks[rows]) & (steps[rows] > 0)
-            found = torch.where(failed[rows].unsqueeze(1), near, self._values(highs, lows, steps[rows]))
-            values[start : start + TILE] = found.view(-1)[: own.numel() - start]
+            tile, rows = slice(start, start + TILE), rows_at(start)
+            lows = self._lows_of(raw, own.numel(), rows)
+            failed[rows] = self.decode_tile(own[tile], lows, steps[rows], checks[rows], values[tile])
         return failed
 
-    def encode_blocks(self, values: Tensor, payload: Payload, wanted: Tensor) -> bytes:
-        """The sender's answer to a request: what is missing of the `wanted` blocks of `payload`, which it made of
-        `values`. 128 bytes a block, in order; the last block is filled up with zeros."""
+    def decode_tile(self, own: Tensor, lows: Tensor, steps: Tensor, checks: Tensor, values: Tensor) -> Tensor:
+        """As `decode_into`, of one tile; `lows`: of its whole blocks, as `read_lows` gives them."""
+        near = _in_blocks(own)
+        highs = self._nearest(near, lows, steps)
+        failed = (_check(highs) != checks) & (steps > 0)
+        found = torch.where(failed.unsqueeze(1), near, self._values(highs, lows, steps))
+        values.copy_(found.view(-1)[: len(values)])
+        return failed
+
+    def encode_blocks(self, values: Flat, payload: Payload, wanted: Tensor) -> bytes:
+        """The sender's answer to a request: what is missing of the `wanted` blocks of `payload` (or of its heads
+        alone), which it made of `values`. 128 bytes a block, in order; the last block is filled up with zeros."""
         assert wanted.shape == (count_blocks(values.numel()),)
-        steps, _ = self._heads(from_bytes(self, payload, values.numel()), values.numel())
+        steps = self.steps_of(payload, values.numel())
         answer = []
-        for rows, chosen in _tiles_with(wanted):
-            blocks = _in_blocks(values[rows.start * BLOCK : rows.stop * BLOCK])[chosen]
+        for rows, chosen in tiles_with(wanted):
+            blocks = _in_blocks(values[rows.start * BLOCK : min(rows.stop * BLOCK, values.numel())])[chosen]
             highs = _integers(blocks, steps[rows][chosen]) >> self.bits
             answer.append(to_bytes(highs.to(torch.int8)))
         return b"".join(answer)
@@ -111,20 +135,24 @@ class Modulo:
 
         Raises BadPayload: `length`; `check` when the answer does not fit what was sent before: `values` is then of no
         use. Temporaries are of a tile, and the payload."""
+        raw = from_bytes(self, payload, values.numel())
+        heads = self.heads(raw, values.numel())
+        self.mend_(values, heads, wanted, lambda rows, chosen: self._lows_of(raw, values.numel(), rows)[chosen], answer)
+
+    def mend_(self, values: Tensor, heads: Heads, wanted: Tensor, lows: LowsOf, answer: Payload) -> None:
+        """As `decode_blocks_`. `lows`: of the chosen blocks of a tile."""
         assert wanted.shape == (count_blocks(values.numel()),)
         if len(answer) != BLOCK * int(wanted.sum()):
             raise BadPayload("length", f"{self.name}: {len(answer)} bytes for {int(wanted.sum())} blocks")
-        raw, at = from_bytes(self, payload, values.numel()), 0
-        steps, checks = self._heads(raw, values.numel())
-        for rows, chosen in _tiles_with(wanted):
+        (steps, checks), at = heads, 0
+        for rows, chosen in tiles_with(wanted):
             size = BLOCK * int(chosen.sum())
             highs = torch.from_numpy(np.frombuffer(answer, np.int8, size, at).astype(np.int32)).view(-1, BLOCK)
             if bool((_check(highs) != checks[rows][chosen]).any()):
                 raise BadPayload("check", f"{self.name}: a block was answered that is not the one sent")
-            lows = self._lows(raw, values.numel(), rows)[chosen]
             tile = values[rows.start * BLOCK : rows.stop * BLOCK]
             blocks = _in_blocks(tile)
-            blocks[chosen] = self._values(highs, lows, steps[rows][chosen])
+            blocks[chosen] = self._values(highs, lows(rows, chosen), steps[rows][chosen])
             tile.copy_(blocks.view(-1)[: len(tile)])
             at += size
 
@@ -144,11 +172,12 @@ class Modulo:
         integers = (highs << self.bits).add_(lows)
         return (integers * steps.unsqueeze(1)).clamp_(-HUGE, HUGE)
 
-    def _low_bytes(self, elements: int) -> int:
+    def low_bytes(self, elements: int) -> int:
+        """Of a payload, what follows the heads."""
         return -(-elements * self.bits // 8)
 
-    def _heads(self, raw: Tensor, elements: int) -> tuple[Tensor, Tensor]:
-        """Steps (fp32) and checks (int16). Raises BadPayload."""
+    def heads(self, raw: Tensor, elements: int) -> Heads:
+        """Steps (fp32) and checks (int16), of a payload or its heads alone. Raises BadPayload."""
         blocks = count_blocks(elements)
         steps = raw[: 2 * blocks].view(torch.bfloat16).to(torch.float32)
         check_scales(self.name, steps)
@@ -159,19 +188,27 @@ class Modulo:
         bits = np.unpackbits(lows[:, None], axis=1, count=self.bits, bitorder="little")
         return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
 
-    def _lows(self, raw: Tensor, elements: int, rows: slice) -> Tensor:
-        """The low parts (uint8) of whole blocks; the last is filled up with zeros."""
+    def _lows_of(self, raw: Tensor, elements: int, rows: slice) -> Tensor:
         first, last = rows.start * BLOCK, min(rows.stop * BLOCK, elements)
         at = HEAD_BYTES * count_blocks(elements)
-        packed = raw[at + self._low_bytes(first) : at + self._low_bytes(last)].numpy()
-        bits = np.unpackbits(packed, count=(last - first) * self.bits, bitorder="little").reshape(-1, self.bits)
-        whole = np.zeros((last - first, 8), np.uint8)  # packing rows of eight as one is several times faster
+        packed = raw[at + self.low_bytes(first) : at + self.low_bytes(last)].numpy()
+        return self.read_lows(packed, last - first)
+
+    def read_lows(self, packed: np.ndarray[Any, np.dtype[np.uint8]], elements: int) -> Tensor:
+        """The low parts (uint8) of whole blocks; the last is filled up with zeros."""
+        bits = np.unpackbits(packed, count=elements * self.bits, bitorder="little").reshape(-1, self.bits)
+        whole = np.zeros((elements, 8), np.uint8)  # packing rows of eight as one is several times faster
         whole[:, : self.bits] = bits
         return _in_blocks(torch.from_numpy(np.packbits(whole.reshape(-1), bitorder="little")))
 
 
 def count_blocks(elements: int) -> int:
     return -(-elements // BLOCK)
+
+
+def rows_at(element: int) -> slice:
+    """The blocks of the tile that begins there."""
+    return slice(element // BLOCK, element // BLOCK + ROWS)
 
 
 def ask(wanted: Tensor) -> bytes:
@@ -207,7 +244,7 @@ def _check(highs: Tensor) -> Tensor:
     return (highs * MULTIPLIERS).sum(1, dtype=torch.int32).to(torch.int16)
 
 
-def _tiles_with(wanted: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def tiles_with(wanted: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Of each tile that has a wanted block: its blocks, and which of them are wanted."""
     for first in range(0, len(wanted), ROWS):
         rows = slice(first, first + ROWS)

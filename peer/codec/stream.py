@@ -3,6 +3,8 @@ Tiles stand for themselves, so that any part of a payload can be made again afte
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -21,20 +23,24 @@ class Flat(Protocol):
     def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
-class Encoding:
-    """A `Source`: the payload of `values` (flat fp32, finite, unchanged until it is sent or closed), made as it is
-    read."""
+class Making(ABC):
+    """A `Source` whose payload is made of `values` tile by tile, as it is read. The values are unchanged until it is
+    sent or closed. `nbytes`: the length of the payload of so many elements."""
 
-    def __init__(self, codec: Codec, values: Flat) -> None:
-        self._codec = codec
+    def __init__(self, nbytes: Callable[[int], int], values: Flat) -> None:
+        self._nbytes = nbytes
         self._values = values
         self._closed = False
-        self._tile_bytes = codec.nbytes(TILE)
+        self._tile_bytes = nbytes(TILE)
         self._last = (-1, b"")
+
+    @abstractmethod
+    def tiles(self, first: int, end: int) -> bytes:
+        """The payload of the tiles from `first` up to `end`."""
 
     @property
     def nbytes(self) -> int:
-        return self._codec.nbytes(self._values.numel())
+        return self._nbytes(self._values.numel())
 
     @property
     def grain(self) -> int:
@@ -47,7 +53,7 @@ class Encoding:
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from `offset` on: `size` of them. Raises PartnerLost when it is closed."""
         if self._closed:
-            raise _over()
+            raise over()
         end = offset + size
         assert 0 <= offset <= end <= self.nbytes, (offset, size)
         if size == 0:
@@ -55,45 +61,59 @@ class Encoding:
         first, cut = divmod(offset, self._tile_bytes)
         whole, rest = divmod(end, self._tile_bytes)
         if cut == 0 and (rest == 0 or end == self.nbytes):
-            return self._tiles(first, whole + 1 if rest else whole)
+            return self.tiles(first, whole + 1 if rest else whole)
         parts = (self._part(number, offset, end) for number in range(first, whole + 1 if rest else whole))
         return b"".join(parts)
 
     def _part(self, number: int, offset: int, end: int) -> memoryview:
         """What lies in this tile of the bytes from `offset` to `end`."""
         if self._last[0] != number:
-            self._last = number, self._tiles(number, number + 1)
+            self._last = number, self.tiles(number, number + 1)
         begins = number * self._tile_bytes
         return memoryview(self._last[1])[max(0, offset - begins) : end - begins]
 
-    def _tiles(self, first: int, end: int) -> bytes:
-        return self._codec.encode(self._values[first * TILE : min(end * TILE, self._values.numel())])
+    def part(self, first: int, end: int) -> Tensor:
+        """The values of these tiles."""
+        return self._values[first * TILE : min(end * TILE, self._values.numel())]
 
     def close(self) -> None:
         """The values may change now: nothing is made of them any more, whoever still asks."""
         self._closed = True
 
 
-class Decoding:
-    """A `Sink`: decodes into `into` (flat fp32) as the bytes come, in order. Complete when the last one was written;
-    before that, or after a BadPayload, `into` is worth nothing."""
+class Encoding(Making):
+    """The payload of `values` (flat fp32, finite)."""
 
-    def __init__(self, codec: Codec, into: Tensor) -> None:
+    def __init__(self, codec: Codec, values: Flat) -> None:
+        super().__init__(codec.nbytes, values)
         self._codec = codec
-        self._into = into
-        self._tile_bytes = codec.nbytes(TILE)
+
+    def tiles(self, first: int, end: int) -> bytes:
+        return self._codec.encode(self.part(first, end))
+
+
+class Taking(ABC):
+    """A `Sink`: takes the payload of so many elements as the bytes come, in order, tile by tile."""
+
+    def __init__(self, nbytes: Callable[[int], int], elements: int) -> None:
+        self._nbytes = nbytes(elements)
+        self._tile_bytes = nbytes(TILE)
         self._received = 0
         self._piece = bytearray()
         self._closed = False
 
+    @abstractmethod
+    def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
+        """All the bytes of these tiles; not to be kept. Raises BadPayload for bytes that no encoder writes."""
+
     @property
     def nbytes(self) -> int:
-        return self._codec.nbytes(self._into.numel())
+        return self._nbytes
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Raises BadPayload for bytes that no encoder writes, PartnerLost when it is closed."""
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Raises BadPayload, PartnerLost when it is closed."""
         if self._closed:
-            raise _over()
+            raise over()
         assert offset == self._received, (offset, self._received)
         assert offset + len(data) <= self.nbytes, "the frame reader checks lengths"
         view = memoryview(data)
@@ -104,23 +124,35 @@ class Decoding:
             if start == 0 and whole:
                 part, view = view[:whole], view[whole:]
                 self._received += whole
-                self._decode(number, part)
+                self._take(number, part)
                 continue
             due = min(self._tile_bytes, self.nbytes - number * self._tile_bytes) - start
             part, view = view[:due], view[due:]
             self._received += len(part)
             self._piece += part
             if len(part) == due:
-                self._decode(number, memoryview(self._piece))
+                self._take(number, memoryview(self._piece))
                 self._piece = bytearray()
 
+    def _take(self, first: int, payload: memoryview) -> None:
+        self.take_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
+
     def close(self) -> None:
-        """`into` is another's now: nothing is written to it any more, whoever still brings something."""
+        """What it writes to is another's now: nothing is written any more, whoever still brings something."""
         self._closed = True
 
-    def _decode(self, number: int, payload: memoryview) -> None:
-        tiles = -(-len(payload) // self._tile_bytes)
-        self.take(payload, self._into[number * TILE : (number + tiles) * TILE])
+
+class Decoding(Taking):
+    """Decodes into `into` (flat fp32). Complete when the last byte was written; before that, or after a BadPayload,
+    `into` is worth nothing."""
+
+    def __init__(self, codec: Codec, into: Tensor) -> None:
+        super().__init__(codec.nbytes, into.numel())
+        self._codec = codec
+        self._into = into
+
+    def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
+        self.take(payload, self._into[first * TILE : end * TILE])
 
     def take(self, payload: memoryview, into: Tensor) -> None:
         """Whole tiles."""
@@ -138,5 +170,5 @@ class Adding(Decoding):
         self._codec.add(payload, into, self._weight)
 
 
-def _over() -> PartnerLost:
+def over() -> PartnerLost:
     return PartnerLost("this side's part in the swap is over")

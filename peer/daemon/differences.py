@@ -15,15 +15,19 @@ from torch import Tensor
 from peer.codec.blocks import BLOCK
 from peer.codec.distance import Distance
 from peer.codec.modulo import Modulo, ask, asked
+from peer.codec.modulo_stream import ModuloDecoding, ModuloEncoding
+from peer.codec.stream import Flat
 from peer.daemon.owned import whole
+from peer.protocol.messages import Sink, Source
+from peer.protocol.payload import BufferSink, BytesSource
 
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-class Send(Protocol):
-    """One swap: our payload of a part of the round for the partner's, of so many bytes."""
+class Swap(Protocol):
+    """One swap: our payload of a part of the round for the partner's."""
 
-    def __call__(self, part: int, payload: bytes, nbytes: int, /) -> Awaitable[bytearray]: ...
+    def __call__(self, part: int, source: Source, sink: Sink, /) -> Awaitable[None]: ...
 
 
 class Differences:
@@ -34,20 +38,35 @@ class Differences:
         self._offload = offload
         self._distances: dict[int, Distance] = {}
 
-    async def exchange(self, send: Send, fragment: int, own: Tensor, outer: Tensor, into: Tensor) -> None:
+    async def exchange(self, swap: Swap, fragment: int, own: Flat, outer: Tensor, into: Tensor) -> None:
         """The partner's params as it rounded them, flat fp32, come into `into`. `own` and `outer`: our params and
-        outer_params of the fragment, which stay as they are meanwhile. Raises BadPayload, and what `send` raises. A
+        outer_params of the fragment, which stay as they are meanwhile. Raises BadPayload, and what `swap` raises. A
         cancelled call ends when no thread writes to `into` any more."""
         codec, offload = self.codec, self._offload
         distance = self._distances.setdefault(fragment, Distance())
         spread: Tensor = await offload(partial(distance.spread, own, outer))
-        payload: bytes = await offload(partial(codec.encode, own, spread))
-        theirs = await send(0, payload, len(payload))
-        failed: Tensor = await whole(offload(partial(codec.decode_into, theirs, own, into)))
-        request = ask(failed)
-        wanted = asked(await send(1, request, len(request)), own.numel())
+        heads: bytes = await offload(partial(codec.encode_heads, own, spread))
+        theirs = ModuloDecoding(codec, own, into)
+        await _swap_and_close(swap, ModuloEncoding(codec, own, heads), theirs)
+        failed, request = theirs.failed, ask(theirs.failed)
+        wanted = asked(await _sent(swap, 1, request, len(request)), own.numel())
         if bool(torch.any(failed | wanted)):
-            answer: bytes = await offload(partial(codec.encode_blocks, own, payload, wanted))
-            answered = await send(2, answer, BLOCK * int(failed.sum()))
-            await whole(offload(partial(codec.decode_blocks_, into, theirs, failed, answered)))
+            answer: bytes = await offload(partial(codec.encode_blocks, own, heads, wanted))
+            answered = await _sent(swap, 2, answer, BLOCK * int(failed.sum()))
+            await whole(offload(partial(theirs.mend, answered)))
         await offload(partial(distance.learn, own, into, outer))
+
+
+async def _swap_and_close(swap: Swap, ours: ModuloEncoding, theirs: ModuloDecoding) -> None:
+    """Whoever still reads or writes once it is over is told so."""
+    try:
+        await swap(0, ours, theirs)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+async def _sent(swap: Swap, part: int, payload: bytes, nbytes: int) -> bytearray:
+    received = bytearray(nbytes)
+    await swap(part, BytesSource(payload), BufferSink(nbytes, received))
+    return received

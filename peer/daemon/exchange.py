@@ -26,7 +26,6 @@ from peer.daemon.pace import MeasuredSource, Passing
 from peer.daemon.sent import finite
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, Sink, Source, SwapReport, Told
-from peer.protocol.payload import BufferSink, BytesSource
 
 T = TypeVar("T")
 
@@ -115,16 +114,10 @@ class Exchange:
             this = replace(key, part=part)
             reports.append(await self._swap(partner, this, source, sink, start_s, dial, alive, patience_s))
 
-        async def send(part: int, payload: bytes, nbytes: int) -> bytearray:
-            received = bytearray(nbytes)
-            await swap(part, BytesSource(payload), BufferSink(nbytes, received))
-            return received
-
         fit = await self._offload(lambda: finite(own))
         assert fit, "the trainer never leaves params that are not finite"
         if isinstance(self._codec, Differences):
-            values = await self._offload(lambda: own[0 : own.numel()])
-            await self._codec.exchange(send, key.fragment, values, outer, into)
+            await self._codec.exchange(swap, key.fragment, own, outer, into)
         else:
             source, sink = Encoding(self._codec, own), Decoding(self._codec, into)
             try:

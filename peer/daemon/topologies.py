@@ -62,7 +62,7 @@ def topology_of(parts: Parts) -> Topology:
 
 def _pairs(parts: Parts) -> Pairs:
     plan, layout = parts.plan, parts.outer.layout
-    codec = _codec_of(plan.method.codec, parts.offload)
+    codec = codec_of(plan.method.codec, parts.offload)
     sizes = [layout.fragment_elements(f) for f in range(len(layout.fragments))]
     return Pairs(
         method=plan.method,
@@ -84,7 +84,7 @@ def _pairs(parts: Parts) -> Pairs:
     )
 
 
-def _codec_of(name: str, offload: Offload) -> Codec | Differences:
+def codec_of(name: str, offload: Offload) -> Codec | Differences:
     """Of what the two of a pair send each other."""
     if name.startswith(DIFFERENCES):
         return Differences(int(name.removeprefix(DIFFERENCES)), offload)
