@@ -79,6 +79,10 @@ class Directory(Protocol):
         """The live records of this run but our own: signature, run id and expiry checked, latest per peer. Not
         changed afterwards."""
 
+    @property
+    def good_until(self) -> float:
+        """No record that `peers` gave last expires before then."""
+
     def contact(self) -> Contact:
         """How the addresses given at the start are answered, and how far our clock is from the others'."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Container
-from operator import attrgetter
 
 from peer.daemon.bell import Bell
 from peer.daemon.interfaces import Clock, Directory
 from peer.daemon.watch import Watch
+from peer.net.directory.view import first_expiry
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.pairing import Acquaintance
 from peer.protocol.roundclock import lower_median
@@ -26,7 +26,6 @@ GLANCE_S = 0.5
 """How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
-_EXPIRES_AT = attrgetter("expires_at")
 
 
 def pace(round_s: float | None) -> float:
@@ -71,6 +70,7 @@ class View:
         """Who of `_merged` trains; None: not looked for yet."""
         self._present: dict[PeerId, PeerRecord] = {}
         self._looked: dict[PeerId, PeerRecord] = {}
+        self._good_until = float("inf")
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
         self._dirty = Bell()
@@ -89,17 +89,18 @@ class View:
         return self._merged
 
     def _merge(self, now: float) -> dict[PeerId, PeerRecord]:
-        looked, later, until = self._looked, dict[PeerId, PeerRecord](), float("inf")
+        looked, later = self._looked, dict[PeerId, PeerRecord]()
+        until, told_until = self._good_until, float("inf")
         for peer, (told_at, record) in self._told.items():
             fresh = told_at + TOLD_S > now and record.status is not Status.LEAVING
             if fresh and (peer not in looked or looked[peer].issued_at < record.issued_at):
                 later[peer] = record
-                until = min(until, told_at + TOLD_S)
+                until, told_until = min(until, record.expires_at), min(told_until, told_at + TOLD_S)
         merged = looked | later if later else looked
-        if (expiry := _first_expiry(merged)) <= now:
+        if until <= now:
             merged = {peer: record for peer, record in merged.items() if record.expires_at > now}
-            expiry = _first_expiry(merged)
-        self._merged_for = now, min(until, expiry)
+            until = first_expiry(merged)
+        self._merged_for = now, min(until, told_until)
         self._training = None
         return merged
 
@@ -116,10 +117,11 @@ class View:
 
     def candidates(self, round_: int) -> list[PeerId]:
         """Live peers that train, are not out (`peer.protocol.membership`) and were not met too often lately."""
-        outs, banned = self.watch.membership.outs(), self.banned()
-        training = [peer for peer in self._trainers() if peer not in outs and peer not in banned]
+        outs, banned, training = self.watch.membership.outs(), self.banned(), self._trainers()
+        if outs or banned:
+            training = [peer for peer in training if peer not in outs and peer not in banned]
         tired = self.acquaintance.tired_of(round_, len(training) + 1)
-        return [peer for peer in training if peer not in tired]
+        return [peer for peer in training if peer not in tired] if tired else training
 
     def remembered(self) -> list[PeerRecord]:
         """What the last look found, expired or not: after a sleep there is nothing else to go by. Only whom one can
@@ -165,11 +167,12 @@ class View:
     async def look(self) -> None:
         """Read the directory now."""
         self._looked = await self._directory.peers()
+        self._good_until = self._directory.good_until
         self._merged = None
         present, before = self.peers, self._present
         self._present = present
         self.watch.seen(present)
-        if present.keys() != before.keys():
+        if list(present) != list(before) and present.keys() != before.keys():  # nearly always the same, in one order
             came, went = len(present.keys() - before.keys()), len(before.keys() - present.keys())
             self.acquaintance.forget_absent(present)
             self._changed(len(present), f"{came} came, {went} went")
@@ -212,7 +215,3 @@ class View:
 
     def _moved(self) -> bool:
         return self._announced is None or self._announced.round != self._peek().round
-
-
-def _first_expiry(records: dict[PeerId, PeerRecord]) -> float:
-    return min(map(_EXPIRES_AT, records.values()), default=float("inf"))

@@ -29,6 +29,7 @@ MAX_MET = 1024
 MULTIPLIER = 0x9E3779B97F4A7C15
 """Odd; the golden ratio in 64 bits (Knuth, vol. 3, 6.4)."""
 LOW_BITS = 2**64 - 1
+MAX_MARKS = 16384
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
@@ -50,14 +51,25 @@ class _Scores:
 
     def of(self, peers: Iterable[PeerId], me: PeerId) -> dict[PeerId, int]:
         """Of each with this one."""
-        run_id = self._run_id
-        own = self._turn ^ _mark(run_id, me)
-        return {peer: (own ^ _mark(run_id, peer)) * MULTIPLIER & LOW_BITS for peer in peers}
+        marks = _marks(self._run_id)
+        own = self._turn ^ marks[me]
+        return {peer: (own ^ marks[peer]) * MULTIPLIER & LOW_BITS for peer in peers}
 
 
-@lru_cache(maxsize=16384)
-def _mark(run_id: RunId, peer: PeerId) -> int:
-    return _hashed(run_id, f"peer {peer}")
+class _Marks(dict[PeerId, int]):
+    """Of peers, in a run; as many as are kept."""
+
+    def __init__(self, run_id: RunId) -> None:
+        self._run_id = run_id
+
+    def __missing__(self, peer: PeerId) -> int:
+        if len(self) >= MAX_MARKS:
+            self.clear()
+        mark = self[peer] = _hashed(self._run_id, f"peer {peer}")
+        return mark
+
+
+_marks = lru_cache(maxsize=4)(_Marks)
 
 
 def _hashed(run_id: RunId, text: str) -> int:

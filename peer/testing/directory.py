@@ -12,11 +12,13 @@ from typing import cast
 from peer.identity import Identity
 from peer.net.directory.contact import Contact
 from peer.net.directory.record import BadRecord, seal, unseal
-from peer.net.directory.view import View, live_record
+from peer.net.directory.view import View, first_expiry, live_record
 from peer.protocol.buckets import SPLIT, Buckets
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 
 FORGET_EVERY_S = 60.0
+SOON_S = 30.0
+"""If one may expire before readers look again, it is found out which."""
 
 
 class MemoryDirectoryHub:
@@ -99,19 +101,21 @@ class MemoryDirectoryHub:
             return list(held.values())
         return [record for peer, record in held.items() if self._sees(reader, peer)]
 
-    def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
+    def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, _Live]:
         """The unexpired records in these buckets, ordered by peer id, while all see alike. Not to be changed, and good
         for this moment only."""
         now = self.now()
         self._forget(now)
         return {bits: self._live_at((run_id, bits), now) for bits in wanted}
 
-    def _live_at(self, place: tuple[RunId, str], now: float) -> dict[PeerId, PeerRecord]:
+    def _live_at(self, place: tuple[RunId, str], now: float) -> _Live:
         live = self._live.get(place)
         if live is None or now >= live.until:
             held = cast(dict[PeerId, PeerRecord], self._held.get(place, {}))
             live = self._live[place] = _Live({peer: r for peer, r in held.items() if r.expires_at > now})
-        return live.records
+        elif live.until < now + SOON_S:
+            live.until = first_expiry(live.records)
+        return live
 
     def _sees(self, reader: PeerId, peer: PeerId) -> bool:
         return self._side.get(peer) == self._side.get(reader) and not self.hidden(reader, peer)
@@ -156,7 +160,7 @@ class _Live:
 
     def __init__(self, records: dict[PeerId, PeerRecord]) -> None:
         self.records = records
-        self.until = min((record.expires_at for record in records.values()), default=math.inf)
+        self.until = first_expiry(records)
 
     def put(self, record: PeerRecord) -> None:
         """A later one of a peer that is here."""
@@ -177,6 +181,7 @@ class MemoryDirectory:
         self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
         """By bucket and id(), what the view was told already."""
         self._last: dict[PeerId, PeerRecord] = {}
+        self._good_until = math.inf
         self.buckets = Buckets(self.peer_id, hub.look or SPLIT)
         self.buckets.everybody = hub.look is None
         hub.joined(self)
@@ -198,7 +203,7 @@ class MemoryDirectory:
             self._own = None
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
-        round_ = self._own.round if self._own is not None else 0
+        round_, self._good_until = self._own.round if self._own is not None else 0, math.inf
         found = self._read(self.buckets.reads(round_))
         there = {bits: records.keys() for bits, records in found.items()}
         if more := self.buckets.more(round_, there):
@@ -210,14 +215,21 @@ class MemoryDirectory:
             self._last = _merged(found, self.peer_id)
             return self._last
         live = self._view.live(self._hub.now())
+        self._good_until = first_expiry(live)
         if self._hub.hide is None:
             return live
         return {peer: record for peer, record in live.items() if not self._hub.hidden(self.peer_id, peer)}
 
+    @property
+    def good_until(self) -> float:
+        return self._good_until
+
     def _read(self, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
         """The live records in these buckets."""
         if self._hub.alike:
-            return self._hub.live(self._run_id, wanted)
+            live = self._hub.live(self._run_id, wanted)
+            self._good_until = min(self._good_until, *(bucket.until for bucket in live.values()))
+            return {bits: bucket.records for bits, bucket in live.items()}
         return {bits: self._taken_in(bits) for bits in wanted}
 
     def _taken_in(self, bits: str) -> dict[PeerId, PeerRecord]:

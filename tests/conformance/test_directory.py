@@ -43,6 +43,8 @@ class Directory(Protocol):
     async def announce(self, record: PeerRecord) -> None: ...
     async def withdraw(self) -> None: ...
     async def peers(self) -> dict[PeerId, PeerRecord]: ...
+    @property
+    def good_until(self) -> float: ...
 
 
 class Bench:
@@ -287,6 +289,24 @@ def test_an_expired_record_disappears(play: Play) -> None:
         await bench.until(lambda: bench.sees(0, identity, round=40), within_s=1.5)
         await bench.until(lambda: bench.nobody_sees(identity, round=40), within_s=5.0)
         assert bench.now() >= record.expires_at
+
+    play(scenario)
+
+
+def test_none_of_the_records_expires_before_what_is_promised(play: Play) -> None:
+    async def scenario(bench: Bench) -> None:
+        one, other, reader = bench.identities[0], bench.identities[2], bench.directories[1]
+        early = bench.record(one, round=50, expires_at=bench.now() + 5.0)
+        await bench.directories[0].announce(early)
+        await bench.directories[2].announce(bench.record(other, round=50))
+        await bench.until(lambda: bench.sees(1, one, round=50))
+        await bench.until(lambda: bench.sees(1, other, round=50))
+        assert reader.good_until == early.expires_at
+        await bench.pause()
+        await bench.directories[0].announce(bench.record(one, round=51))
+        await bench.until(lambda: bench.sees(1, one, round=51))
+        latest = (await reader.peers()).values()
+        assert bench.now() < reader.good_until <= min(record.expires_at for record in latest)
 
     play(scenario)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from peer.net.directory.keys import bucket_key
 from peer.net.directory.p2pd import LOST, Limits, Node, NodeOptions
 from peer.net.directory.record import BadRecord, seal
 from peer.net.directory.validator import RecordGate, dht_expiry
-from peer.net.directory.view import View, live_record
+from peer.net.directory.view import View, first_expiry, live_record
 from peer.protocol.buckets import Buckets
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
@@ -55,6 +56,7 @@ class DhtDirectory:
         self._looking = asyncio.Lock()
         self._own: PeerRecord | None = None
         self._view = View(run_id, PeerId(identity.peer_id))
+        self._good_until = math.inf
         self._gate = RecordGate(now)
         cache = AddressCache(cache_path, now())
         self._helper = Helper(options, self._gate, initial_peers, cache, now, self._publish, pace)
@@ -121,7 +123,13 @@ class DhtDirectory:
                 log.info("a look into the directory failed: %r", error)
             if moved:
                 await self._publish(node)
-        return self._known(self._now())
+        known = self._known(self._now())
+        self._good_until = first_expiry(known)
+        return known
+
+    @property
+    def good_until(self) -> float:
+        return self._good_until
 
     async def _look(self, node: Node) -> bool:
         """Read the buckets of this round; whether our own is another one now."""

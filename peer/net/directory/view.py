@@ -3,11 +3,15 @@ by its in-memory twin."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 from peer.net.directory.record import BadRecord, check_current, unseal
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
+
+_EXPIRES_AT = attrgetter("expires_at")
 
 
 class View:
@@ -58,6 +62,11 @@ class View:
         self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
         self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
         self._order = None
+
+
+def first_expiry(records: Mapping[PeerId, PeerRecord]) -> float:
+    """Until when all of them are live."""
+    return min(map(_EXPIRES_AT, records.values()), default=math.inf)
 
 
 def live_record(found: bytes | PeerRecord, run_id: RunId, now: float) -> PeerRecord | None:
