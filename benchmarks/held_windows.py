@@ -1,6 +1,6 @@
 """How far does a server's memory grow when callers send all they can and nobody reads it? A server in a process of its
 own, whose swaps wait for their turn; twenty keys with eight swaps each, and 64 Hellos that begin with a message too
-long to be one: as many calls as one address gets.
+long to be one: as many calls as one address gets. Once more with swaps that begin like that, too.
 
     python -m benchmarks.held_windows [--seconds 20]
 
@@ -71,8 +71,10 @@ def dials(server: PeerId) -> Identity:
     return identity
 
 
-async def flood(endpoint: str, server: PeerId, callers: contextlib.AsyncExitStack, group: asyncio.TaskGroup) -> int:
-    """Open all calls; how many there are."""
+async def flood(
+    endpoint: str, server: PeerId, callers: contextlib.AsyncExitStack, group: asyncio.TaskGroup, blunt: bool
+) -> int:
+    """Open all calls; how many there are. `blunt`: swaps begin with a message too long to be one, too."""
     calls = 0
     for _ in range(KEYS):
         caller = await callers.enter_async_context(HostileCaller(endpoint, server, RUN, dials(server)))
@@ -80,7 +82,8 @@ async def flood(endpoint: str, server: PeerId, callers: contextlib.AsyncExitStac
             token = await caller.hello(layout_digest=LAYOUT)
             for number in range(SWAPS):
                 body = pb.SwapOpen(round=number, codec="fp32", nbytes=2**28).SerializeToString()
-                group.create_task(stuff(caller.open("Swap", token), pack(Kind.OPEN, 0, body), b"x" * 2**15))
+                opening, rest = (b"y" * (MAX_CHUNK - 100),) * 2 if blunt else (pack(Kind.OPEN, 0, body), b"x" * 2**15)
+                group.create_task(stuff(caller.open("Swap", token), opening, rest))
                 calls += 1
     for _ in range(CONNECTIONS):
         caller = await callers.enter_async_context(HostileCaller(endpoint, server, RUN))
@@ -99,7 +102,7 @@ async def peak_mib(pid: int, seconds: float) -> float:
     return peak
 
 
-async def measure(seconds: float) -> None:
+async def measure(seconds: float, blunt: bool) -> None:
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-m", "benchmarks.held_windows", "--serve")
     server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -112,11 +115,12 @@ async def measure(seconds: float) -> None:
         async with contextlib.AsyncExitStack() as callers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-                    calls = await flood(f"127.0.0.1:{port}", PeerId(peer), callers, group)
+                    calls = await flood(f"127.0.0.1:{port}", PeerId(peer), callers, group, blunt)
                     await asyncio.sleep(seconds)
         grown = await peak - before
         sizes = f"windows of {AHEAD >> 10} KiB, chunks of {MAX_CHUNK >> 10} KiB"
-        print(f"{calls} calls, {sizes}: {grown:.1f} MiB above {before:.0f}")
+        how = "all too long at once" if blunt else "swaps that wait"
+        print(f"{calls} calls, {how}, {sizes}: {grown:.1f} MiB above {before:.0f}")
     finally:
         server.stdin.close()
         await server.wait()
@@ -127,7 +131,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    asyncio.run(serve() if given.serve else measure(given.seconds))
+    if given.serve:
+        return asyncio.run(serve())
+    for blunt in (False, True):
+        asyncio.run(measure(given.seconds, blunt))
+    return None
 
 
 if __name__ == "__main__":

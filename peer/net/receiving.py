@@ -16,7 +16,7 @@ from peer.errors import PartnerRefused
 
 T = TypeVar("T")
 
-PLACES = 8
+PLACES = 4
 """For small messages. An honest one is there within a round trip of the caller's turn."""
 CONTRIBUTIONS = 32
 """Of members of groups, received at once: two fragments of a usual group. Who comes later waits for its turn."""

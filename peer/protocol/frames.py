@@ -26,8 +26,8 @@ from peer.errors import BadPayload
 MAGIC = b"PEER"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQII")
-MAX_CHUNK = 17 * 2**16
-"""Eight tiles of the codecs of 4 bits with their scales, four of 8, two of 16. Over a long way no more than a message
+MAX_CHUNK = 9 * 2**16
+"""Four tiles of the codecs of 4 bits with their scales, two of 8, one of 16. Over a long way no more than a message
 and the window before it go in a round trip. A receiver holds one message of each call that it reads from, also of
 a hostile one: `peer.net.receiving` says how many."""
 USUAL_CHUNK = 2**17

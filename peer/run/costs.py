@@ -12,9 +12,9 @@ from peer.run.payloads import FORMS
 from peer.run.sections import ModelSection
 
 FP32 = 4
-STREAMED_BYTES = 28 * 10**6
-"""Of a payload that is made and decoded as it goes, and of all else that a swap takes, both ways. (Measured: 27 MB of a
-fragment of 256; with modulo 37 to 57, half a byte an element for what is known of the blocks.)"""
+STREAMED_BYTES = 20 * 10**6
+"""Of a payload that is made and decoded as it goes, and of all else that a swap takes, both ways. (Measured: 20 MB of a
+fragment of 256; with modulo 37 to 61, half a byte an element for what is known of the blocks.)"""
 
 GROUPED_BYTES = 31 * 10**6
 """In a group, besides what an owner holds. (Measured: 23 MB with int4, 31 with fp32.)"""
