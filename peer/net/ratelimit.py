@@ -23,7 +23,7 @@ LEAST_CHUNK = 2**14
 FAST_S, SLOW_S = 0.2, 0.4
 """A chunk that took less or more calls for larger or smaller ones: what tells that a window is free again waits in line
 behind the chunks that go the other way."""
-STEADY_CHUNK = 5 * 2**16
+STEADY_CHUNK = USUAL_CHUNK
 """A larger one fills no window while the other way's passes: on lines of homes the two ways would take turns."""
 NO_RUSH, RUSH = 15e6, 40e6
 """Bytes per second of a home's line at most, and of what is none: there larger chunks save processor time."""

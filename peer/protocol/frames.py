@@ -30,8 +30,11 @@ MAX_CHUNK = 9 * 2**16
 """Four tiles of the codecs of 4 bits with their scales, two of 8, one of 16. Over a long way no more than a message
 and the window before it go in a round trip. A receiver holds one message of each call that it reads from, also of
 a hostile one: `peer.net.receiving` says how many."""
-USUAL_CHUNK = 2**17
-"""Of whom it is not known that it takes larger ones."""
+USUAL_CHUNK = 5 * 2**16
+"""Of whom it is not known that it takes larger ones. No smaller than what may be sent ahead of a reader: when a stream
+breaks, that and the chunk being taken go again, which are two chunks at most."""
+LEAST_TOLD = 2**17
+"""Who tells that it takes less is not heard."""
 MAX_OPEN = 4096
 DIGEST = 32
 REWIND = 2**22
@@ -62,7 +65,7 @@ def pack(kind: Kind, offset: int, body: bytes) -> bytes:
 
 def largest_for(told: int) -> int:
     """Bytes of the largest chunk that may be sent to one who told that it takes so many; 0: it did not tell."""
-    return min(told, MAX_CHUNK) if told > USUAL_CHUNK else USUAL_CHUNK
+    return min(max(told, LEAST_TOLD), MAX_CHUNK) if told else USUAL_CHUNK
 
 
 def kind_of(raw: bytes) -> int:

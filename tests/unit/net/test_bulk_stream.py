@@ -8,7 +8,7 @@ import pytest
 
 from peer.net.ratelimit import FIRST_CHUNK, Pacer, whole_grains
 from peer.net.stream import Caps, Meter, Terms, read_open, send_payload, swap_payloads
-from peer.protocol.frames import HEADER, MAX_CHUNK, USUAL_CHUNK, Kind, largest_for, pack, unpack
+from peer.protocol.frames import HEADER, LEAST_TOLD, MAX_CHUNK, USUAL_CHUNK, Kind, largest_for, pack, unpack
 from peer.protocol.messages import RoundKey
 from peer.protocol.payload import BufferSink, BytesSource
 from peer.v1 import exchange_pb2 as pb
@@ -55,7 +55,7 @@ def test_two_of_us_send_large_chunks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "largest"), [(0, USUAL_CHUNK), (1, USUAL_CHUNK), (200_000, 200_000), (2**32 - 1, MAX_CHUNK)]
+    ("told", "largest"), [(0, USUAL_CHUNK), (1, LEAST_TOLD), (200_000, 200_000), (2**32 - 1, MAX_CHUNK)]
 )
 def test_no_chunk_is_larger_than_the_other_said(told: int, largest: int) -> None:
     there, back = Pipe(), Pipe()
@@ -107,7 +107,8 @@ def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
             await asyncio.sleep(0)
 
     asyncio.run(send_payload(write, Noted(DATA), caps(), 0.0))
-    assert begun == [0, FIRST_CHUNK, *range(2 * FIRST_CHUNK, len(DATA), USUAL_CHUNK), len(DATA)], "in order"
+    growing = [0, FIRST_CHUNK, 2 * FIRST_CHUNK, 4 * FIRST_CHUNK]
+    assert begun == [*growing, *range(8 * FIRST_CHUNK, len(DATA), USUAL_CHUNK), len(DATA)], "in order"
     assert made[:3] == [0, 0, 1], "the second is made before the first has gone"
 
 
