@@ -10,11 +10,12 @@ import grpc
 
 from peer.errors import PartnerLost
 from peer.net.tls import channel_credentials
+from peer.protocol.frames import USUAL_CHUNK
 from peer.protocol.messages import PeerId, PeerRecord
 
 MAX_PEERS = 64
 MAX_MESSAGE = 2**20 + 2**16
-AHEAD = 5 * 2**16
+AHEAD = USUAL_CHUNK
 """Bytes that each stream may have sent before anybody reads them: in a round trip a sender gets rid of the larger of
 this and its chunk. A server that 256 callers fill holds so much of each (a message being read may be beyond it:
 `peer.net.receiving` bounds those), so it is small. The same both ways: what tells that a window is free again waits

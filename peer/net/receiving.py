@@ -17,7 +17,8 @@ from peer.errors import PartnerRefused
 T = TypeVar("T")
 
 PLACES = 4
-"""For small messages. An honest one is there within a round trip of the caller's turn."""
+"""For small messages. An honest one is there within a round trip of the caller's turn. A hostile one of the largest
+length takes three times that while it is read."""
 CONTRIBUTIONS = 32
 """Of members of groups, received at once: two fragments of a usual group. Who comes later waits for its turn."""
 PATIENCE_S = 1.0

@@ -31,8 +31,8 @@ MAX_CHUNK = 9 * 2**16
 and the window before it go in a round trip. A receiver holds one message of each call that it reads from, also of
 a hostile one: `peer.net.receiving` says how many."""
 USUAL_CHUNK = 5 * 2**16
-"""Of whom it is not known that it takes larger ones. No smaller than what may be sent ahead of a reader: when a stream
-breaks, that and the chunk being taken go again, which are two chunks at most."""
+"""Of whom it is not known that it takes larger ones. As much may be sent ahead of a reader (`peer.net.channels`):
+when a stream breaks, that and the chunk being taken go again, which are two chunks at most."""
 LEAST_TOLD = 2**17
 """Who tells that it takes less is not heard."""
 MAX_OPEN = 4096

@@ -30,6 +30,7 @@ MULTIPLIER = 0x9E3779B97F4A7C15
 """Odd; the golden ratio in 64 bits (Knuth, vol. 3, 6.4)."""
 LOW_BITS = 2**64 - 1
 MAX_MARKS = 16384
+"""Of a run; who has seen more peers than that hashes them all anew."""
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 

@@ -35,7 +35,7 @@ class Caller:
 
 
 def test_a_refusal_that_lives_on_does_not_keep_the_message_it_refused() -> None:
-    """Its traceback holds the frames, and they a mebibyte each: of 64 callers that is a daemon's memory."""
+    """Its traceback holds the frames, and they the message: of 64 callers that is tens of megabytes."""
     refusals = list[Aborted]()
 
     async def main() -> None:
