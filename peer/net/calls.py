@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
 
-from peer.errors import BadPayload
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.net.channels import Connection
-from peer.net.refusal import TOKEN_KEY
+from peer.net.lanes import Lane, Lanes
+from peer.net.refusal import TOKEN_KEY, translate
 from peer.net.resuming import Answered, Progress
 from peer.net.stream import Caps, Terms, read_open, receive_payload, swap_payloads
 from peer.protocol.frames import MAX_CHUNK
@@ -48,29 +51,75 @@ def reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
         message = await stream.read()
         if isinstance(message, bytes):
             return message
-        if await stream.code() is not grpc.StatusCode.OK:  # why it ended: raises the status
-            details = await stream.details()
-            raise grpc.aio.AioRpcError(
-                await stream.code(), await stream.initial_metadata(), await stream.trailing_metadata(), details
-            )
+        if await stream.code() is not grpc.StatusCode.OK:
+            raise await _status(stream)
         return None
 
     return read
 
 
+async def _status(call: Any) -> grpc.aio.AioRpcError:
+    """With what a call has ended."""
+    details = await call.details()
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), details
+    )
+
+
 async def swap(
     connection: Connection, answered: Answered, *, terms: Terms, progress: Progress, caps: Caps
 ) -> SwapReport:
-    """One stream of a swap, of the side that dials. Raises BadPayload, PartnerLost or what the stream raises."""
+    """One stream of a swap and those beside it, of the side that dials. Raises BadPayload, PartnerLost or what the
+    stream raises."""
     stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
-    with Ended(stream):
-        report = await swap_payloads(reader(stream), stream.write, terms, caps, None, progress, answered)
-        if progress.agreed:
-            await stream.write(progress.parting(sent_all=report.sent_all))
-        await stream.done_writing()
-        if report.sent_all:
-            await stream.read()  # the end of the stream: the partner has read everything we sent
-        return report
+    with contextlib.ExitStack() as calls:
+        calls.enter_context(Ended(stream))
+
+        def open_lane(number: int) -> tuple[Lane, bytes]:
+            call = connection.lane(number).stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
+            calls.enter_context(Ended(call))
+            return _lane(call, progress), terms.lane(number, progress)
+
+        lanes = Lanes(reader(stream), stream.write, open_lane, connection.round_trip_s, connection.lanes)
+        try:
+            report = await swap_payloads(lanes.read, lanes.write, terms, caps, None, progress, answered, lanes)
+            if progress.agreed:
+                await lanes.write(progress.parting(sent_all=report.sent_all))
+            await stream.done_writing()
+            if report.sent_all:
+                await lanes.end()
+            return report
+        finally:
+            connection.lanes = lanes.count
+            await lanes.close()
+
+
+def _lane(call: Any, progress: Progress) -> Lane:
+    """One more stream of a swap. That it fails is no word on the swap itself: it goes on over one."""
+    read_on = reader(call)
+
+    async def read() -> bytes | None:
+        try:
+            return await read_on()
+        except grpc.aio.AioRpcError as error:
+            raise _lane_lost(error, progress) from None
+
+    async def write(frame: bytes) -> None:
+        try:
+            await call.write(frame)
+        except grpc.aio.AioRpcError as error:
+            raise _lane_lost(error, progress) from None
+        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # it had ended before
+            raise _lane_lost(await _status(call), progress) from None
+
+    return Lane(read, write)
+
+
+def _lane_lost(error: grpc.aio.AioRpcError, progress: Progress) -> PartnerLost:
+    lost = translate(error, "one of several streams")
+    if isinstance(lost, PartnerRefused):
+        progress.lanes = 1
+    return PartnerLost(str(lost))
 
 
 async def fetch(

@@ -1,10 +1,13 @@
-"""Connections to other peers: two channels each, so that control never waits behind bulk, both pinned to its key."""
+"""Connections to other peers: two channels each, so that control never waits behind bulk, and more where a swap takes
+several streams; all pinned to its key."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -41,12 +44,29 @@ class Connection:
     endpoint: str
     control: grpc.aio.Channel
     bulk: grpc.aio.Channel
+    another: Callable[[], grpc.aio.Channel]
+    """One more channel to it, not yet connected."""
     token: bytes = b""
-    greeting: asyncio.Lock | None = None
+    greeting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    round_trip_s: float = math.inf
+    """The shortest that was seen."""
+    lanes: int = 1
+    """Streams that the last swap took."""
+    _beside: list[grpc.aio.Channel] = field(default_factory=list)
+
+    def took(self, seconds: float) -> None:
+        """For the answer to a small call."""
+        self.round_trip_s = min(self.round_trip_s, seconds)
+
+    def lane(self, number: int) -> grpc.aio.Channel:
+        """For the stream of this number, from 1 on, of a swap that takes several."""
+        while len(self._beside) < number:
+            self._beside.append(self.another())
+        return self._beside[number - 1]
 
     async def close(self) -> None:
-        await self.control.close()
-        await self.bulk.close()
+        for channel in (self.control, self.bulk, *self._beside):
+            await channel.close()
 
 
 class Channels:
@@ -100,13 +120,11 @@ class Channels:
             credentials, pinned = channel_credentials(peer)
         except ValueError as error:
             raise PartnerLost(f"{peer}: {error}") from None
-        options = [*CHANNEL_OPTIONS, pinned]
-        connection = Connection(
-            endpoint,
-            grpc.aio.secure_channel(endpoint, credentials, options=options),
-            grpc.aio.secure_channel(endpoint, credentials, options=options),
-            greeting=asyncio.Lock(),
-        )
+
+        def channel() -> grpc.aio.Channel:
+            return grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned])
+
+        connection = Connection(endpoint, channel(), channel(), channel)
         if await _ready(connection.control, timeout_s):
             return connection
         await connection.close()

@@ -3,8 +3,9 @@ for being told `now`; every table is bounded.
 
 The numbers leave room for 64 honest peers behind one address (a university, a carrier's NAT, a test swarm on loopback):
 each needs a Hello in ten minutes (two after a reconnect), up to three calls under way (a swap, its heartbeat, a piece
-of state) and about five calls a second. An address therefore gets 64 times that with some slack, a peer about ten times
-what it needs, and the addresses together never all of what the server takes (`grpc` counts 256 calls in all)."""
+of state) and about five calls a second. An address therefore gets 64 times that with some slack, and the addresses
+together never all of what the server takes (`grpc` counts 256 calls in all). A peer gets up to ten times what it needs:
+over a long line two swaps alone take eight calls (`peer.net.lanes`)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ CALLS = Rate(50.0, 200.0)
 CALLS_OF_ADDRESS = Rate(400.0, 2000.0)
 HELLOS_AT_ONCE = 64
 HELLOS_AT_ONCE_IN_ALL = 128
-CALLS_AT_ONCE = 12
+CALLS_AT_ONCE = 16
 CALLS_AT_ONCE_OF_ADDRESS = 160
 """With HELLOS_AT_ONCE less than what the server takes: one address cannot use up all of it."""
 PIECES_AT_ONCE_OF_ADDRESS = 4

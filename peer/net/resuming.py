@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.net.checks import open_of
+from peer.net.lanes import MOST_LANES
 from peer.protocol.frames import Kind, PayloadReader, PayloadWriter, kind_of, pack
 from peer.protocol.messages import SwapReport, Told
 from peer.v1 import exchange_pb2 as pb
@@ -59,6 +60,8 @@ class Progress:
         self.told: Told | None = None
         self.streams = 0
         """On which the other has answered."""
+        self.lanes = MOST_LANES
+        """Streams at once that may carry it."""
         self._until = 0.0
         self.agreed = False
         """Both sides go on."""

@@ -17,9 +17,10 @@ import grpc
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.net.gate import STEP_TIMEOUT_S, Context, Gate
 from peer.net.handler import Handler
+from peer.net.lanes import Lane, Lanes, Read
 from peer.net.refusal import bad_payload_code, refuse
 from peer.net.resuming import Progress
-from peer.net.stream import STALL_S, Caps, Read, Terms, read_open, swap_payloads
+from peer.net.stream import STALL_S, Caps, Terms, read_open, swap_payloads
 from peer.protocol.frames import HEADER, MAX_OPEN
 from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict
 from peer.v1 import exchange_pb2 as pb
@@ -61,7 +62,8 @@ class Slot:
     over: bool = False
     """Our own coordinator no longer waits."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One stream at a time."""
+    """One stream at a time, and those beside it."""
+    lanes: Lanes | None = None
     lingering: asyncio.TimerHandle | None = None
 
     @property
@@ -107,6 +109,8 @@ class Swaps:
         """A stream of this caller, to its end."""
         theirs = await self._opening(caller, context)
         key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
+        if theirs.lane:
+            return await self._carry(caller, theirs, key, context)
         answer = self._handler.on_swap(caller, key)
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
             await refuse(context, answer.verdict.value, answer.reason)
@@ -208,7 +212,8 @@ class Swaps:
     # -- a stream, and its end ---------------------------------------------------------------------------------------
 
     async def _stream(self, slot: Slot, accepting: Accepting, theirs: pb.SwapOpen, context: Context) -> SwapReport:
-        progress, read, write = accepting.progress, _reader(context), context.write
+        progress = accepting.progress
+        lanes = Lanes(_reader(context), context.write)
         try:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 await slot.turn.acquire()
@@ -216,13 +221,23 @@ class Swaps:
             raise PartnerLost("the stream before this one does not end") from None
         try:
             progress.number = progress.number or theirs.swap
-            terms, answered = accepting.terms, slot.answered
-            report = await swap_payloads(read, write, terms, self._caps, theirs, progress, answered)
+            terms, answered, slot.lanes = accepting.terms, slot.answered, lanes
+            report = await swap_payloads(lanes.read, lanes.write, terms, self._caps, theirs, progress, answered, lanes)
             if progress.agreed and report.sent_all:
-                await _parted(read, progress)
+                await _parted(lanes.read, progress)
             return report
         finally:
+            slot.lanes = None
             slot.turn.release()
+            await lanes.close()
+
+    async def _carry(self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context) -> None:
+        """One more stream of a swap that is under way, until that is over."""
+        held = self._slots.get((caller, key))
+        begun, lanes = (held.begun, held.lanes) if held is not None else (None, None)
+        if begun is None or lanes is None or begun.progress.number != theirs.swap or not lanes.awaits(theirs.lane):
+            await refuse(context, "gone", "no swap waits for this stream")
+        await lanes.carry(theirs.lane, Lane(_reader(context), context.write))
 
     async def _ended(self, slot: Slot, accepting: Accepting, error: PartnerLost, context: Context) -> None:
         """A stream on which nothing moves any more: the caller is told, if it still listens."""

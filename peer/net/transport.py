@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -299,12 +300,14 @@ class GrpcTransport:
 
     async def _unary(self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float) -> T:
         async def call(connection: Connection) -> T:
+            began = time.monotonic()
             multicallable = connection.control.unary_unary(
                 f"/{SERVICE}/{method}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=reply.FromString,  # type: ignore[attr-defined]
             )
             answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
+            connection.took(time.monotonic() - began)
             return answer
 
         return await self._with_token(to, call, timeout_s)
@@ -329,7 +332,6 @@ class GrpcTransport:
         return await self._bounded(attempt(), to, timeout_s)
 
     async def _greet(self, to: PeerRecord, connection: Connection) -> Welcome:
-        assert connection.greeting is not None
         async with connection.greeting:
             return await self._hello(to, connection)
 
@@ -362,6 +364,7 @@ class GrpcTransport:
             granted = _expect(await stream.read(), "granted", to.peer_id)
             await stream.done_writing()
         connection.token = granted.token[:64]
+        connection.took(after - before)
         return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:

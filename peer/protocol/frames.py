@@ -8,6 +8,7 @@ what was announced, and that with a bound, before anything is kept.
     OPEN   what follows: a small message (SwapOpen), at most 4 KiB
     CHUNK  `length` bytes of the payload at `offset`; in order, without a gap
     END    BLAKE3 of the whole payload; offset = its length
+    LANES  no bytes; what follows goes over `offset` streams in turn (`peer.net.lanes`)
 
 A payload outlives the stream it came on: reader and writer go on over another one where the bytes ended."""
 
@@ -37,7 +38,7 @@ LEAST_TOLD = 2**17
 """Who tells that it takes less is not heard."""
 MAX_OPEN = 4096
 DIGEST = 32
-REWIND = 2**22
+REWIND = 2**23
 """So many bytes may have been sent and not have arrived when a stream breaks: what gRPC's window and its buffers hold,
 several times. Who lacks more than that is not gone on with."""
 MARK = 2**16
@@ -48,6 +49,7 @@ class Kind(enum.IntEnum):
     OPEN = 1
     CHUNK = 2
     END = 3
+    LANES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class PayloadReader:
     def take(self, raw: bytes) -> Frame:
         """The next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
         frame = unpack(raw)
-        if self.over or frame.kind is Kind.OPEN:
+        if self.over or frame.kind not in (Kind.CHUNK, Kind.END):
             raise BadPayload("order", f"{frame.kind.name} where nothing of the kind is due")
         if frame.offset != self.received:
             raise BadPayload("order", f"offset {frame.offset} where {self.received} is due")

@@ -23,8 +23,8 @@ from peer.testing.hostile import HostileCaller, ended
 from peer.v1 import exchange_pb2 as pb
 
 RUN, KEY, NUMBER = RunId(b"R" * 32), RoundKey(1, 0), 77
-OURS = bytes(range(256)) * 40_000
-"""10 MB: more than is ever gone back for"""
+OURS = bytes(range(256)) * 60_000
+"""15 MB: more than is ever gone back for"""
 THEIRS = b"theirs" * 1000
 
 
