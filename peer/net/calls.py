@@ -11,10 +11,10 @@ import grpc
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.net.channels import Connection
-from peer.net.lanes import Lane, Lanes
 from peer.net.refusal import TOKEN_KEY, translate
 from peer.net.resuming import Answered, Progress
 from peer.net.stream import Caps, Terms, read_open, receive_payload, swap_payloads
+from peer.net.stripes import Stripe, Stripes
 from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import SwapReport
 from peer.protocol.payload import BufferSink
@@ -75,50 +75,49 @@ async def swap(
     with contextlib.ExitStack() as calls:
         calls.enter_context(Ended(stream))
 
-        def open_lane(number: int) -> tuple[Lane, bytes]:
-            call = connection.lane(number).stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
+        def open_stripe(number: int) -> tuple[Stripe, bytes]:
+            call = connection.stripe(number).stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
             calls.enter_context(Ended(call))
-            return _lane(call, progress), terms.lane(number, progress)
+            return _stripe(call, progress), terms.stripe(number, progress)
 
-        lanes = Lanes(reader(stream), stream.write, open_lane, connection.round_trip_s, connection.lanes)
+        stripes = Stripes(reader(stream), stream.write, open_stripe, connection.round_trip_s, connection.stripes)
         try:
-            report = await swap_payloads(lanes.read, lanes.write, terms, caps, None, progress, answered, lanes)
+            report = await swap_payloads(stripes.read, stripes.write, terms, caps, None, progress, answered, stripes)
             if progress.agreed:
-                await lanes.write(progress.parting(sent_all=report.sent_all))
+                await stripes.write(progress.parting(sent_all=report.sent_all))
             await stream.done_writing()
             if report.sent_all:
-                await lanes.end()
+                await stripes.end()
             return report
         finally:
-            connection.lanes = lanes.count
-            await lanes.close()
+            connection.stripes = stripes.count
+            await stripes.close()
 
 
-def _lane(call: Any, progress: Progress) -> Lane:
-    """One more stream of a swap. That it fails is no word on the swap itself: it goes on over one."""
+def _stripe(call: Any, progress: Progress) -> Stripe:
+    """One more stream of a swap. That it fails is no word on the swap itself, which goes on over fewer."""
     read_on = reader(call)
 
     async def read() -> bytes | None:
         try:
             return await read_on()
         except grpc.aio.AioRpcError as error:
-            raise _lane_lost(error, progress) from None
+            raise _stripe_lost(error, progress) from None
 
     async def write(frame: bytes) -> None:
         try:
             await call.write(frame)
         except grpc.aio.AioRpcError as error:
-            raise _lane_lost(error, progress) from None
+            raise _stripe_lost(error, progress) from None
         except (grpc.aio.UsageError, asyncio.InvalidStateError):  # it had ended before
-            raise _lane_lost(await _status(call), progress) from None
+            raise _stripe_lost(await _status(call), progress) from None
 
-    return Lane(read, write)
+    return Stripe(read, write)
 
 
-def _lane_lost(error: grpc.aio.AioRpcError, progress: Progress) -> PartnerLost:
+def _stripe_lost(error: grpc.aio.AioRpcError, progress: Progress) -> PartnerLost:
     lost = translate(error, "one of several streams")
-    if isinstance(lost, PartnerRefused):
-        progress.lanes = 1
+    progress.stripes = 1 if isinstance(lost, PartnerRefused) else max(1, progress.stripes // 2)
     return PartnerLost(str(lost))
 
 

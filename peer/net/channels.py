@@ -50,7 +50,7 @@ class Connection:
     greeting: asyncio.Lock = field(default_factory=asyncio.Lock)
     round_trip_s: float = math.inf
     """The shortest that was seen."""
-    lanes: int = 1
+    stripes: int = 1
     """Streams that the last swap took."""
     _beside: list[grpc.aio.Channel] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Connection:
         """For the answer to a small call."""
         self.round_trip_s = min(self.round_trip_s, seconds)
 
-    def lane(self, number: int) -> grpc.aio.Channel:
+    def stripe(self, number: int) -> grpc.aio.Channel:
         """For the stream of this number, from 1 on, of a swap that takes several."""
         while len(self._beside) < number:
             self._beside.append(self.another())

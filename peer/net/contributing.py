@@ -18,9 +18,9 @@ from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.net.calls import SERVICE, Ended, metadata, reader
 from peer.net.channels import Connection
 from peer.net.groupwire import contribute_open, contribute_reply_of
-from peer.net.lanes import Read
 from peer.net.resuming import Answered, Progress
 from peer.net.stream import STALL_S, Caps, receive_payload, send_payload
+from peer.net.stripes import Read
 from peer.protocol.messages import Source
 from peer.protocol.shards import Opening, ResultSink
 from peer.v1 import exchange_pb2 as pb

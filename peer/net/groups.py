@@ -30,11 +30,11 @@ from peer.net.groupwire import (
     opening_of,
 )
 from peer.net.handler import GroupHandler, Handler
-from peer.net.lanes import Read
 from peer.net.receiving import CONTRIBUTIONS
 from peer.net.refusal import bad_payload_code, refuse
 from peer.net.resuming import Answered, Progress
 from peer.net.stream import STALL_S, Caps, receive_payload, send_payload
+from peer.net.stripes import Read
 from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, Source
 from peer.protocol.payload import BytesSource
 from peer.protocol.quorum import Base

@@ -5,7 +5,7 @@ The numbers leave room for 64 honest peers behind one address (a university, a c
 each needs a Hello in ten minutes (two after a reconnect), up to three calls under way (a swap, its heartbeat, a piece
 of state) and about five calls a second. An address therefore gets 64 times that with some slack, and the addresses
 together never all of what the server takes (`grpc` counts 256 calls in all). A peer gets up to ten times what it needs:
-over a long line two swaps alone take eight calls (`peer.net.lanes`)."""
+over a long line two swaps alone take eight calls (`peer.net.stripes`)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.net.checks import open_of
-from peer.net.lanes import MOST_LANES
+from peer.net.stripes import MOST_STRIPES
 from peer.protocol.frames import Kind, PayloadReader, PayloadWriter, kind_of, pack
 from peer.protocol.messages import SwapReport, Told
 from peer.v1 import exchange_pb2 as pb
@@ -60,7 +60,7 @@ class Progress:
         self.told: Told | None = None
         self.streams = 0
         """On which the other has answered."""
-        self.lanes = MOST_LANES
+        self.stripes = MOST_STRIPES
         """Streams at once that may carry it."""
         self._until = 0.0
         self.agreed = False

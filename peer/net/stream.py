@@ -11,9 +11,9 @@ from typing import Protocol
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.net.checks import open_of
-from peer.net.lanes import Lanes, Read, Write
 from peer.net.ratelimit import ChunkSize, Pacer, whole_grains
 from peer.net.resuming import Progress
+from peer.net.stripes import Read, Stripes, Write
 from peer.protocol.diagnosis import believed
 from peer.protocol.frames import (
     MAX_CHUNK,
@@ -225,8 +225,8 @@ class Terms:
     told: Told | None = None
     """What the other is told of us."""
 
-    def opening(self, caps: Caps, progress: Progress | None = None, lanes: int = 0) -> bytes:
-        """Our OPEN frame. `lanes`: over so many streams at once we take a swap."""
+    def opening(self, caps: Caps, progress: Progress | None = None, stripes: int = 0) -> bytes:
+        """Our OPEN frame. `stripes`: over so many streams at once we take a swap."""
         body = pb.SwapOpen(
             round=self.key.round,
             fragment=self.key.fragment,
@@ -235,7 +235,7 @@ class Terms:
             nbytes=self.source.nbytes,
             max_rate=caps.down.rate or 0.0,
             max_chunk=MAX_CHUNK,
-            lanes=lanes,
+            stripes=stripes,
         )
         if progress is not None:
             body.swap, body.have = progress.number, progress.reader.received
@@ -243,10 +243,10 @@ class Terms:
             body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
-    def lane(self, number: int, progress: Progress) -> bytes:
+    def stripe(self, number: int, progress: Progress) -> bytes:
         """The first frame of one more stream of a swap that is under way."""
         key = self.key
-        body = pb.SwapOpen(round=key.round, fragment=key.fragment, part=key.part, swap=progress.number, lane=number)
+        body = pb.SwapOpen(round=key.round, fragment=key.fragment, part=key.part, swap=progress.number, stripe=number)
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def check(self, theirs: pb.SwapOpen) -> None:
@@ -274,20 +274,20 @@ async def swap_payloads(
     theirs: pb.SwapOpen | None = None,
     progress: Progress | None = None,
     answered: Callable[[], None] = lambda: None,
-    lanes: Lanes | None = None,
+    stripes: Stripes | None = None,
 ) -> SwapReport:
     """One side of a swap, on one stream. `theirs`: the other's OPEN where it was read already. `progress`: what former
     streams have brought; where the other goes on too, a stream that breaks raises PartnerLost though we have
-    everything. `answered`: called when the other has opened. `lanes`: whose `read` and `write` these are, for more
+    everything. `answered`: called when the other has opened. `stripes`: whose `read` and `write` these are, for more
     streams than this one. No chunk moves before both sides have opened, so a side
     that is not ready costs nothing but the wait; the caller's timeout bounds everything."""
     progress = progress or Progress(terms.sink.nbytes)
-    await write(terms.opening(caps, progress, progress.lanes if lanes is not None else 0))
+    await write(terms.opening(caps, progress, progress.stripes if stripes is not None else 0))
     theirs = theirs or await read_open(read)
     terms.check(theirs)
     progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
-    if lanes is not None and progress.agreed:
-        lanes.agree(min(theirs.lanes, progress.lanes))
+    if stripes is not None and progress.agreed:
+        stripes.agree(min(theirs.stripes, progress.stripes))
     progress.told = believed(Told(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
     answered()
     moved = 0

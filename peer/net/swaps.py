@@ -17,10 +17,10 @@ import grpc
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.net.gate import STEP_TIMEOUT_S, Context, Gate
 from peer.net.handler import Handler
-from peer.net.lanes import Lane, Lanes, Read
 from peer.net.refusal import bad_payload_code, refuse
 from peer.net.resuming import Progress
 from peer.net.stream import STALL_S, Caps, Terms, read_open, swap_payloads
+from peer.net.stripes import Read, Stripe, Stripes
 from peer.protocol.frames import HEADER, MAX_OPEN
 from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict
 from peer.v1 import exchange_pb2 as pb
@@ -63,7 +63,7 @@ class Slot:
     """Our own coordinator no longer waits."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One stream at a time, and those beside it."""
-    lanes: Lanes | None = None
+    stripes: Stripes | None = None
     lingering: asyncio.TimerHandle | None = None
 
     @property
@@ -109,7 +109,7 @@ class Swaps:
         """A stream of this caller, to its end."""
         theirs = await self._opening(caller, context)
         key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
-        if theirs.lane:
+        if theirs.stripe:
             return await self._carry(caller, theirs, key, context)
         answer = self._handler.on_swap(caller, key)
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
@@ -213,7 +213,7 @@ class Swaps:
 
     async def _stream(self, slot: Slot, accepting: Accepting, theirs: pb.SwapOpen, context: Context) -> SwapReport:
         progress = accepting.progress
-        lanes = Lanes(_reader(context), context.write)
+        stripes = Stripes(_reader(context), context.write)
         try:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 await slot.turn.acquire()
@@ -221,23 +221,30 @@ class Swaps:
             raise PartnerLost("the stream before this one does not end") from None
         try:
             progress.number = progress.number or theirs.swap
-            terms, answered, slot.lanes = accepting.terms, slot.answered, lanes
-            report = await swap_payloads(lanes.read, lanes.write, terms, self._caps, theirs, progress, answered, lanes)
+            terms, answered, slot.stripes = accepting.terms, slot.answered, stripes
+            report = await swap_payloads(
+                stripes.read, stripes.write, terms, self._caps, theirs, progress, answered, stripes
+            )
             if progress.agreed and report.sent_all:
-                await _parted(lanes.read, progress)
+                await _parted(stripes.read, progress)
             return report
         finally:
-            slot.lanes = None
+            slot.stripes = None
             slot.turn.release()
-            await lanes.close()
+            await stripes.close()
 
     async def _carry(self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context) -> None:
         """One more stream of a swap that is under way, until that is over."""
         held = self._slots.get((caller, key))
-        begun, lanes = (held.begun, held.lanes) if held is not None else (None, None)
-        if begun is None or lanes is None or begun.progress.number != theirs.swap or not lanes.awaits(theirs.lane):
+        begun, stripes = (held.begun, held.stripes) if held is not None else (None, None)
+        if (
+            begun is None
+            or stripes is None
+            or begun.progress.number != theirs.swap
+            or not stripes.awaits(theirs.stripe)
+        ):
             await refuse(context, "gone", "no swap waits for this stream")
-        await lanes.carry(theirs.lane, Lane(_reader(context), context.write))
+        await stripes.carry(theirs.stripe, Stripe(_reader(context), context.write))
 
     async def _ended(self, slot: Slot, accepting: Accepting, error: PartnerLost, context: Context) -> None:
         """A stream on which nothing moves any more: the caller is told, if it still listens."""

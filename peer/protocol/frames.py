@@ -8,7 +8,7 @@ what was announced, and that with a bound, before anything is kept.
     OPEN   what follows: a small message (SwapOpen), at most 4 KiB
     CHUNK  `length` bytes of the payload at `offset`; in order, without a gap
     END    BLAKE3 of the whole payload; offset = its length
-    LANES  no bytes; what follows goes over `offset` streams in turn (`peer.net.lanes`)
+    STRIPES  no bytes; what follows goes over `offset` streams in turn (`peer.net.stripes`)
 
 A payload outlives the stream it came on: reader and writer go on over another one where the bytes ended."""
 
@@ -49,7 +49,7 @@ class Kind(enum.IntEnum):
     OPEN = 1
     CHUNK = 2
     END = 3
-    LANES = 4
+    STRIPES = 4
 
 
 @dataclass(frozen=True, slots=True)

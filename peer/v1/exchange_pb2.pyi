@@ -673,8 +673,8 @@ class SwapOpen(_message.Message):
     MAX_CHUNK_FIELD_NUMBER: _builtins.int
     HAVE_FIELD_NUMBER: _builtins.int
     SWAP_FIELD_NUMBER: _builtins.int
-    LANES_FIELD_NUMBER: _builtins.int
-    LANE_FIELD_NUMBER: _builtins.int
+    STRIPES_FIELD_NUMBER: _builtins.int
+    STRIPE_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     codec: _builtins.str
@@ -701,9 +701,9 @@ class SwapOpen(_message.Message):
     """
     swap: _builtins.int
     """drawn by the side that dials, the same in every try, echoed by the other; 0: I do not go on"""
-    lanes: _builtins.int
+    stripes: _builtins.int
     """over so many streams at once the sender of this message takes a swap; 0: one"""
-    lane: _builtins.int
+    stripe: _builtins.int
     """this stream is one more of a swap that is under way, by its number; 0: it is the swap's first"""
     def __init__(
         self,
@@ -721,12 +721,12 @@ class SwapOpen(_message.Message):
         max_chunk: _builtins.int = ...,
         have: _builtins.int = ...,
         swap: _builtins.int = ...,
-        lanes: _builtins.int = ...,
-        lane: _builtins.int = ...,
+        stripes: _builtins.int = ...,
+        stripe: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "have", b"have", "lane", b"lane", "lanes", b"lanes", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "swap", b"swap", "worked", b"worked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "have", b"have", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "stripe", b"stripe", "stripes", b"stripes", "swap", b"swap", "worked", b"worked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

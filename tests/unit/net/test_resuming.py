@@ -309,11 +309,11 @@ def test_with_a_partner_that_does_not_go_on_a_break_is_the_end(monkeypatch: pyte
     async def attempt(low: End, high: End) -> None:
         real, real_meet = Terms.opening, Progress.meet
 
-        def opening(terms: Terms, caps: Caps, progress: Progress | None = None, lanes: int = 0) -> bytes:
+        def opening(terms: Terms, caps: Caps, progress: Progress | None = None, stripes: int = 0) -> bytes:
             if progress is not None and caps is high.transport._caps:
                 progress.number = 0
                 monkeypatch.setattr(progress, "meet", lambda number, have, due: real_meet(progress, 0, have, due))
-            return real(terms, caps, progress, lanes)
+            return real(terms, caps, progress, stripes)
 
         monkeypatch.setattr(Terms, "opening", opening)
         for dialler, other in ((low, high), (high, low)):

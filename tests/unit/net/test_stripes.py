@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from peer.errors import BadPayload, PartnerLost
-from peer.net import lanes
-from peer.net.lanes import MOST_LANES, WATCH_S, Lane, Lanes
+from peer.net import stripes
+from peer.net.stripes import MOST_STRIPES, WATCH_S, Stripe, Stripes
 from peer.protocol.frames import USUAL_CHUNK, Kind, PayloadReader, PayloadWriter, kind_of, pack
 from peer.testing.clock import run_virtual
 
@@ -62,34 +62,34 @@ class Way:
         self.back.append(Pipe(self.takes_s, self.after_s))
         return self.there[-1], self.back[-1]
 
-    def sides(self, round_trip_s: float = LONG_S, usual: int = 1) -> tuple[Lanes, Lanes]:
+    def sides(self, round_trip_s: float = LONG_S, usual: int = 1) -> tuple[Stripes, Stripes]:
         there, back = self.stream()
-        other = Lanes(there.read, back.write)
+        other = Stripes(there.read, back.write)
 
-        def open_lane(number: int) -> tuple[Lane, bytes]:
+        def open_stripe(number: int) -> tuple[Stripe, bytes]:
             there, back = self.stream()
 
             async def carry() -> None:
                 assert await there.read() == b"%d" % number
-                await other.carry(number, Lane(there.read, back.write))
+                await other.carry(number, Stripe(there.read, back.write))
 
             self.carried.append(asyncio.get_running_loop().create_task(carry()))
-            return Lane(back.read, there.write), b"%d" % number
+            return Stripe(back.read, there.write), b"%d" % number
 
-        ours = Lanes(back.read, there.write, open_lane, round_trip_s, usual)
+        ours = Stripes(back.read, there.write, open_stripe, round_trip_s, usual)
         for side in (other, ours):
-            side.agree(MOST_LANES)
+            side.agree(MOST_STRIPES)
         return ours, other
 
 
-async def send(side: Lanes, chunks: int) -> None:
+async def send(side: Stripes, chunks: int) -> None:
     writer = PayloadWriter()
     for number in range(chunks):
         await side.write(writer.chunk(bytes([number % 251]) * SIZE))
     await side.write(writer.end())
 
 
-async def receive(side: Lanes, chunks: int) -> None:
+async def receive(side: Stripes, chunks: int) -> None:
     """Every chunk once, in order, and the digest right."""
     reader = PayloadReader(chunks * SIZE)
     while not reader.over:
@@ -119,17 +119,17 @@ def swapped(way: Way, chunks: int, round_trip_s: float = LONG_S, usual: int = 1)
 
 @pytest.fixture(autouse=True)
 def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes.time, "monotonic", lambda: asyncio.get_running_loop().time())
+    monkeypatch.setattr(stripes.time, "monotonic", lambda: asyncio.get_running_loop().time())
 
 
 def test_a_long_and_fast_way_gets_more_streams_and_is_faster() -> None:
     """Each takes a chunk in a round trip: 3.3 MB a second."""
     way = Way(LONG_S, LONG_S / 2)
     took = swapped(way, 100)
-    assert len(way.there) == MOST_LANES
+    assert len(way.there) == MOST_STRIPES
     for pipes in (way.there, way.back):
         kinds = [kind_of(frame) for pipe in pipes for frame in pipe.sent if len(frame) >= 24]
-        assert kinds.count(Kind.LANES) >= 1
+        assert kinds.count(Kind.STRIPES) >= 1
         assert kinds.count(Kind.CHUNK) == 100
         assert all(len(pipe.sent) >= 15 for pipe in pipes), "each carried its part"
     assert took < 0.5 * 100 * LONG_S
@@ -144,19 +144,19 @@ def test_others_stay_on_one(takes_s: float, round_trip_s: float) -> None:
     way = Way(takes_s)
     swapped(way, 40, round_trip_s)
     assert len(way.there) == 1
-    assert not any(kind_of(frame) == Kind.LANES for pipe in (*way.there, *way.back) for frame in pipe.sent)
+    assert not any(kind_of(frame) == Kind.STRIPES for pipe in (*way.there, *way.back) for frame in pipe.sent)
 
 
 def test_what_the_last_swap_took_is_there_from_the_beginning() -> None:
     again = Way(LONG_S, LONG_S / 2)
     first = swapped(Way(LONG_S, LONG_S / 2), 40)
-    assert swapped(again, 40, usual=MOST_LANES) < first
+    assert swapped(again, 40, usual=MOST_STRIPES) < first
 
 
 def test_a_slow_direction_stays_on_one_beside_a_fast_one() -> None:
     async def main() -> tuple[int, int]:
         way = Way(LONG_S, LONG_S / 2)
-        ours, other = way.sides(usual=MOST_LANES)
+        ours, other = way.sides(usual=MOST_STRIPES)
         for pipe in way.back:
             pipe.takes_s = 0.8
         async with asyncio.TaskGroup() as group:
@@ -167,13 +167,13 @@ def test_a_slow_direction_stays_on_one_beside_a_fast_one() -> None:
             await side.close()
         return sum(bool(p.sent) for p in way.there), sum(bool(p.sent) for p in way.back)
 
-    assert run_virtual(main()) == (MOST_LANES, 1)
+    assert run_virtual(main()) == (MOST_STRIPES, 1)
 
 
 def test_one_that_takes_a_single_stream_gets_one() -> None:
     async def main() -> int:
         way = Way(LONG_S, LONG_S / 2)
-        ours, other = way.sides(usual=MOST_LANES)
+        ours, other = way.sides(usual=MOST_STRIPES)
         ours.agree(0)
         async with asyncio.TaskGroup() as group:
             group.create_task(send(ours, 40))
@@ -183,28 +183,28 @@ def test_one_that_takes_a_single_stream_gets_one() -> None:
         return ours.count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lanes, "agree", _agree_once(Lanes.agree))
+        patch.setattr(Stripes, "agree", _agree_once(Stripes.agree))
         assert run_virtual(main()) == 1
 
 
-def _agree_once(agree: Callable[[Lanes, int], None]) -> Callable[[Lanes, int], None]:
+def _agree_once(agree: Callable[[Stripes, int], None]) -> Callable[[Stripes, int], None]:
     """The test says what the other takes; the harness's own word does not count."""
 
-    def first(self: Lanes, theirs: int) -> None:
-        agree(self, 0 if self._open_lane is not None else theirs)
+    def first(self: Stripes, theirs: int) -> None:
+        agree(self, 0 if self._open_stripe is not None else theirs)
 
     return first
 
 
-@pytest.mark.parametrize("count", [0, MOST_LANES + 1, 2**63])
+@pytest.mark.parametrize("count", [0, 1, MOST_STRIPES + 1, 2**63])
 def test_more_streams_than_agreed_are_refused(count: int) -> None:
     async def main() -> None:
         way = Way()
         _, other = way.sides()
-        await way.there[0].write(pack(Kind.LANES, count, b""))
+        await way.there[0].write(pack(Kind.STRIPES, count, b""))
         with pytest.raises(BadPayload) as caught:
             await other.read()
-        assert caught.value.code == "lanes"
+        assert caught.value.code == "stripes"
 
     run_virtual(main())
 
@@ -213,7 +213,7 @@ def test_the_side_that_dials_takes_no_more_than_it_opened() -> None:
     async def main() -> None:
         way = Way()
         ours, _ = way.sides()
-        await way.back[0].write(pack(Kind.LANES, 2, b""))
+        await way.back[0].write(pack(Kind.STRIPES, 2, b""))
         with pytest.raises(BadPayload):
             await ours.read()
 
@@ -224,7 +224,7 @@ def test_a_stream_that_was_announced_and_does_not_come_is_waited_for_no_longer_t
     async def main() -> None:
         way = Way()
         _, other = way.sides()
-        await way.there[0].write(pack(Kind.LANES, 2, b""))
+        await way.there[0].write(pack(Kind.STRIPES, 2, b""))
         first = PayloadWriter().chunk(b"x")
         await way.there[0].write(first)
         assert await other.read() == first
@@ -241,7 +241,7 @@ def test_a_stream_that_was_announced_and_does_not_come_is_waited_for_no_longer_t
 def test_a_stream_that_breaks_breaks_the_swap(what: str) -> None:
     async def main() -> None:
         way = Way(LONG_S, LONG_S / 2)
-        ours, other = way.sides(usual=MOST_LANES)
+        ours, other = way.sides(usual=MOST_STRIPES)
         breaking = send(ours, 100) if what == "write" else receive(other, 100)
         beside = asyncio.create_task(receive(other, 100) if what == "write" else send(ours, 100))
         asyncio.get_running_loop().call_later(2.0, way.there[2].breaks)
@@ -260,7 +260,7 @@ def test_the_last_frame_waits_for_all() -> None:
 
     async def main() -> None:
         way = Way(LONG_S, 0.0)
-        ours, other = way.sides(usual=MOST_LANES)
+        ours, other = way.sides(usual=MOST_STRIPES)
         drinking = asyncio.create_task(receive(other, 60))
         await send(ours, 60)
         kinds = [kind_of(frame) for pipe in way.there for frame in pipe.sent]
@@ -275,11 +275,11 @@ def test_the_last_frame_waits_for_all() -> None:
 def test_what_is_carried_ends_with_the_swap_and_nothing_is_left_running() -> None:
     async def main() -> None:
         way = Way(LONG_S, LONG_S / 2)
-        ours, other = way.sides(usual=MOST_LANES)
+        ours, other = way.sides(usual=MOST_STRIPES)
         sending = asyncio.create_task(send(ours, 100))
         receiving = asyncio.create_task(receive(other, 100))
         await asyncio.sleep(3 * WATCH_S)
-        assert len(way.carried) == MOST_LANES - 1
+        assert len(way.carried) == MOST_STRIPES - 1
         assert not any(task.done() for task in way.carried)
         for task in (sending, receiving):
             task.cancel()

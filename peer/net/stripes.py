@@ -2,7 +2,7 @@
 (`peer.net.channels`), so over a long and fast way it stands still for most of each round trip. Then the side that dials
 opens more, each over a connection of its own, for the windows of one connection's streams are not added up.
 
-Each direction begins on the first stream. Its sender widens it with a LANES frame: what follows goes over so many
+Each direction begins on the first stream. Its sender widens it with a STRIPES frame: what follows goes over so many
 streams in turn. The receiver reads them in the same turn, so that nothing has to be put in order, and a payload's
 frames, its digest and how it goes on after a break are what they are on one stream.
 
@@ -21,7 +21,7 @@ from peer.protocol.frames import USUAL_CHUNK, Kind, kind_of, pack, unpack
 Read = Callable[[], Awaitable[bytes | None]]
 Write = Callable[[bytes], Awaitable[None]]
 
-MOST_LANES = 4
+MOST_STRIPES = 4
 WATCH_S, WATCHED = 0.25, 4
 """A rate is that of so many seconds and frames, at least."""
 LONG_S = 0.03
@@ -32,7 +32,7 @@ WIDE = 1e6
 """Bytes per second: a direction that is slower needs one stream, and more of them would queue up on its line."""
 
 
-class Lane:
+class Stripe:
     """One stream, both ways. Next to others a frame is let go before it has gone, and read before it is asked for."""
 
     def __init__(self, read: Read, write: Write) -> None:
@@ -105,22 +105,22 @@ class _Flow:
             self._since, self._frames, self._nbytes = now, 0, 0
 
 
-class Lanes:
-    """`read` and `write` of a swap. Of the side that dials: `open_lane` begins a stream of that number, and tells what
-    it has to say first; `round_trip_s` to the other; `usual`: how many streams the last swap took."""
+class Stripes:
+    """`read` and `write` of a swap. Of the side that dials: `open_stripe` begins a stream of that number, and tells
+    what it has to say first; `round_trip_s` to the other; `usual`: how many streams the last swap took."""
 
     def __init__(
         self,
         read: Read,
         write: Write,
-        open_lane: Callable[[int], tuple[Lane, bytes]] | None = None,
+        open_stripe: Callable[[int], tuple[Stripe, bytes]] | None = None,
         round_trip_s: float = 0.0,
         usual: int = 1,
     ) -> None:
-        self._lanes = [Lane(read, write)]
-        self._coming: list[asyncio.Future[Lane]] = []
+        self._stripes = [Stripe(read, write)]
+        self._coming: list[asyncio.Future[Stripe]] = []
         """Those that the other may open, from 1 on."""
-        self._open_lane = open_lane
+        self._open_stripe = open_stripe
         self._round_trip_s = round_trip_s
         self._usual = usual
         self._in = self._out = 1
@@ -131,28 +131,28 @@ class Lanes:
 
     def agree(self, theirs: int) -> None:
         """The other takes so many streams."""
-        self._most = max(1, min(theirs, MOST_LANES))
-        if self._open_lane is None:
+        self._most = max(1, min(theirs, MOST_STRIPES))
+        if self._open_stripe is None:
             self._coming = [asyncio.get_running_loop().create_future() for _ in range(1, self._most)]
         self._grow(min(self._usual, self._most))
 
     @property
     def count(self) -> int:
         """Streams that stand."""
-        return len(self._lanes)
+        return len(self._stripes)
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes | None:
         """The next frame; None at the end of a stream. Raises BadPayload, and what a stream raises."""
         while True:
-            lane = await self._lane(self._read_next % self._in)
-            raw = await lane.get()
+            stripe = await self._stripe(self._read_next % self._in)
+            raw = await stripe.get()
             kind = kind_of(raw) if raw is not None else 0
-            if raw is None or kind != Kind.LANES:
+            if raw is None or kind != Kind.STRIPES:
                 self._read_next += 1
                 if self._in > 1 and kind == Kind.CHUNK:
-                    lane.get_ahead()
+                    stripe.get_ahead()
                 self._flow_in.moved(len(raw or b""))
                 self._look()
                 return raw
@@ -162,68 +162,69 @@ class Lanes:
         """Returns when the next frame may be given. Raises what a stream raises, sooner or later; with the last frame
         of a payload everything has gone."""
         if kind_of(frame) == Kind.CHUNK:
-            if (lanes := self.count) > self._out and self._flow_out.rate >= WIDE:
-                await self._put(pack(Kind.LANES, lanes, b""))  # meanwhile there may be more
-                self._out, self._write_next = lanes, 0
+            if (stripes := self.count) > self._out and self._flow_out.rate >= WIDE:
+                await self._put(pack(Kind.STRIPES, stripes, b""))  # meanwhile there may be more
+                self._out, self._write_next = stripes, 0
             await self._put(frame)
         else:
             await self._put(frame)
-            for lane in self._lanes:
-                await lane.settle()
+            for stripe in self._stripes:
+                await stripe.settle()
         self._flow_out.moved(len(frame))
         self._look()
 
     async def _put(self, frame: bytes) -> None:
-        lane = self._lanes[self._write_next % self._out]
+        stripe = self._stripes[self._write_next % self._out]
         self._write_next += 1
-        await lane.put(frame)
+        await stripe.put(frame)
         if self._out == 1:
-            await lane.settle()
+            await stripe.settle()
 
-    async def _lane(self, number: int) -> Lane:
-        if number < len(self._lanes):
-            return self._lanes[number]
+    async def _stripe(self, number: int) -> Stripe:
+        if number < len(self._stripes):
+            return self._stripes[number]
         return await asyncio.shield(self._coming[number - 1])
 
     def _announced(self, raw: bytes) -> int:
+        """Over how many streams it goes on: more than before, so that this is not said for ever."""
         frame = unpack(raw)
-        most = self._most if self._open_lane is None else len(self._lanes)
-        if frame.body or not 1 <= frame.offset <= most:
-            raise BadPayload("lanes", f"{frame.offset} streams are announced, there are {most} at most")
+        most = self._most if self._open_stripe is None else len(self._stripes)
+        if frame.body or not self._in < frame.offset <= most:
+            raise BadPayload("stripes", f"{frame.offset} streams are announced after {self._in}, at most {most}")
         return frame.offset
 
     # -- how many ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Whether the windows are what holds it up."""
-        lanes, rate = len(self._lanes), max(self._flow_in.rate, self._flow_out.rate)
-        if self._round_trip_s >= LONG_S and rate * self._round_trip_s >= FULL * lanes * USUAL_CHUNK:
-            self._grow(min(2 * lanes, self._most))
+        stripes, rate = len(self._stripes), max(self._flow_in.rate, self._flow_out.rate)
+        if self._round_trip_s >= LONG_S and rate * self._round_trip_s >= FULL * stripes * USUAL_CHUNK:
+            self._grow(min(2 * stripes, self._most))
 
-    def _grow(self, lanes: int) -> None:
+    def _grow(self, stripes: int) -> None:
         """The side that dials opens more streams."""
-        while self._open_lane is not None and len(self._lanes) < lanes:
-            lane, opening = self._open_lane(len(self._lanes))
-            lane.begin(opening)
-            self._lanes.append(lane)
+        while self._open_stripe is not None and len(self._stripes) < stripes:
+            stripe, opening = self._open_stripe(len(self._stripes))
+            stripe.begin(opening)
+            self._stripes.append(stripe)
 
     def awaits(self, number: int) -> bool:
         """Whether the other may open the stream of this number."""
         return 0 < number <= len(self._coming) and not self._coming[number - 1].done()
 
-    async def carry(self, number: int, lane: Lane) -> None:
+    async def carry(self, number: int, stripe: Stripe) -> None:
         """A stream that the other has opened, until the swap's stream is over."""
         assert self.awaits(number)
-        self._coming[number - 1].set_result(lane)
-        while len(self._lanes) <= len(self._coming) and self._coming[len(self._lanes) - 1].done():
-            self._lanes.append(self._coming[len(self._lanes) - 1].result())
+        self._coming[number - 1].set_result(stripe)
+        while len(self._stripes) <= len(self._coming) and self._coming[len(self._stripes) - 1].done():
+            self._stripes.append(self._coming[len(self._stripes) - 1].result())
         await self._over.wait()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
         """Wait for the end of the first stream: the other has read everything."""
-        await self._lanes[0].get()
+        await self._stripes[0].get()
 
     async def close(self) -> None:
         """What is under way on any stream is given up."""
@@ -231,5 +232,5 @@ class Lanes:
         came = {coming.result() for coming in self._coming if coming.done() and not coming.cancelled()}
         for coming in self._coming:
             coming.cancel()
-        for lane in {*self._lanes, *came}:
-            await lane.close()
+        for stripe in {*self._stripes, *came}:
+            await stripe.close()

@@ -12,27 +12,27 @@ import pytest
 
 from peer.errors import BadPayload, PartnerLost
 from peer.net import stream as streams
-from peer.net.lanes import MOST_LANES
+from peer.net.stripes import MOST_STRIPES
 from peer.protocol.frames import Kind, PayloadWriter, pack, unpack
 from peer.testing.hostile import HostileCaller, ended
 from peer.v1 import exchange_pb2 as pb
 from tests.security.test_resuming_hostile import NUMBER, THEIRS, Victim, attack
 
 
-def lane(number: int, swap: int = NUMBER, round_: int = 1) -> bytes:
+def stripe(number: int, swap: int = NUMBER, round_: int = 1) -> bytes:
     """The first frame of a further stream."""
-    body = pb.SwapOpen(round=round_, swap=swap, lane=number)
+    body = pb.SwapOpen(round=round_, swap=swap, stripe=number)
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
 
 @contextlib.asynccontextmanager
-async def begun(caller: HostileCaller, token: bytes, lanes: int = MOST_LANES) -> AsyncIterator[Any]:
+async def begun(caller: HostileCaller, token: bytes, stripes: int = MOST_STRIPES) -> AsyncIterator[Any]:
     """A swap's first stream, both sides open; the victim takes as many streams as we say that we take."""
     call = caller.open("Swap", token)
-    body = pb.SwapOpen(round=1, codec="bf16", nbytes=len(THEIRS), swap=NUMBER, lanes=lanes)
+    body = pb.SwapOpen(round=1, codec="bf16", nbytes=len(THEIRS), swap=NUMBER, stripes=stripes)
     await call.write(pack(Kind.OPEN, 0, body.SerializeToString()))
     theirs = pb.SwapOpen.FromString(unpack(await call.read()).body)
-    assert theirs.lanes == MOST_LANES
+    assert theirs.stripes == MOST_STRIPES
     try:
         yield call
     finally:
@@ -55,13 +55,13 @@ async def gives_up(swap: asyncio.Task[Any]) -> None:
     await asyncio.wait({swap})
 
 
-@pytest.mark.parametrize("number", [MOST_LANES, MOST_LANES + 1, 2**32 - 1])
+@pytest.mark.parametrize("number", [MOST_STRIPES, MOST_STRIPES + 1, 2**32 - 1])
 def test_beyond_what_was_agreed(number: int) -> None:
     @attack
     async def attempt(victim: Victim, caller: HostileCaller, token: bytes) -> None:
         ours = victim.swap(caller)
         async with begun(caller, token):
-            assert (await ended(await opened(caller, token, lane(number)))).code == "gone"
+            assert (await ended(await opened(caller, token, stripe(number)))).code == "gone"
             assert not ours.done()
         await gives_up(ours)
 
@@ -74,7 +74,7 @@ def test_of_another_swap(swap: int, round_: int) -> None:
     async def attempt(victim: Victim, caller: HostileCaller, token: bytes) -> None:
         ours = victim.swap(caller)
         async with begun(caller, token):
-            assert (await ended(await opened(caller, token, lane(1, swap, round_)))).code == "gone"
+            assert (await ended(await opened(caller, token, stripe(1, swap, round_)))).code == "gone"
             assert not ours.done()
         await gives_up(ours)
 
@@ -83,9 +83,9 @@ def test_of_another_swap(swap: int, round_: int) -> None:
 
 @attack
 async def test_without_a_swap(victim: Victim, caller: HostileCaller, token: bytes) -> None:
-    assert (await ended(await opened(caller, token, lane(1)))).code == "gone"
+    assert (await ended(await opened(caller, token, stripe(1)))).code == "gone"
     ours = victim.swap(caller)
-    assert (await ended(await opened(caller, token, lane(1)))).code == "gone", "nothing has begun"
+    assert (await ended(await opened(caller, token, stripe(1)))).code == "gone", "nothing has begun"
     assert not ours.done()
     await gives_up(ours)
     assert victim.slots == {}
@@ -96,7 +96,7 @@ async def test_of_somebody_else(victim: Victim, caller: HostileCaller, token: by
     ours = victim.swap(caller)
     async with begun(caller, token), victim.caller() as other:
         elsewhere = await other.hello()
-        assert (await ended(await opened(other, elsewhere, lane(1)))).code == "gone"
+        assert (await ended(await opened(other, elsewhere, stripe(1)))).code == "gone"
         assert not ours.done()
     await gives_up(ours)
 
@@ -106,12 +106,12 @@ async def test_the_same_twice(victim: Victim, caller: HostileCaller, token: byte
     """The second does not take the first one's place."""
     ours = victim.swap(caller)
     async with begun(caller, token) as call:
-        first = await opened(caller, token, lane(1))
+        first = await opened(caller, token, stripe(1))
         (slot,) = victim.slots.values()
-        await victim.until(lambda: slot.lanes.count == 2)
-        assert (await ended(await opened(caller, token, lane(1)))).code == "gone"
+        await victim.until(lambda: slot.stripes.count == 2)
+        assert (await ended(await opened(caller, token, stripe(1)))).code == "gone"
         writer = PayloadWriter()
-        await call.write(pack(Kind.LANES, 2, b""))
+        await call.write(pack(Kind.STRIPES, 2, b""))
         await call.write(writer.chunk(THEIRS[:1000]))
         await first.write(writer.chunk(THEIRS[1000:]))
         await victim.until(lambda: slot.begun.progress.reader.received == len(THEIRS))
@@ -119,16 +119,16 @@ async def test_the_same_twice(victim: Victim, caller: HostileCaller, token: byte
     await gives_up(ours)
 
 
-@pytest.mark.parametrize("count", [0, MOST_LANES + 1, 2**40])
+@pytest.mark.parametrize("count", [0, 1, MOST_STRIPES + 1, 2**40])
 def test_more_are_announced_than_agreed(count: int) -> None:
     @attack
     async def attempt(victim: Victim, caller: HostileCaller, token: bytes) -> None:
         ours = victim.swap(caller)
         async with begun(caller, token) as call:
-            await call.write(pack(Kind.LANES, count, b""))
+            await call.write(pack(Kind.STRIPES, count, b""))
             with pytest.raises(BadPayload) as caught:
                 await ours
-        assert caught.value.code == "lanes"
+        assert caught.value.code == "stripes"
         await victim.until(lambda: not victim.slots)
 
     attempt()
@@ -143,7 +143,7 @@ def test_they_are_announced_and_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
         ours = victim.swap(caller, 3.0)
         async with begun(caller, token) as call:
             writer = PayloadWriter()
-            await call.write(pack(Kind.LANES, MOST_LANES, b""))
+            await call.write(pack(Kind.STRIPES, MOST_STRIPES, b""))
             await call.write(writer.chunk(THEIRS[:1000]))
             with pytest.raises(grpc.aio.AioRpcError, match="call again"):
                 await drained(call)
@@ -158,8 +158,8 @@ def test_they_are_announced_and_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
 @attack
 async def test_who_agreed_to_one_gets_no_more(victim: Victim, caller: HostileCaller, token: bytes) -> None:
     ours = victim.swap(caller)
-    async with begun(caller, token, lanes=0):
-        assert (await ended(await opened(caller, token, lane(1)))).code == "gone"
+    async with begun(caller, token, stripes=0):
+        assert (await ended(await opened(caller, token, stripe(1)))).code == "gone"
     await gives_up(ours)
 
 
@@ -168,10 +168,10 @@ async def test_what_came_over_them_is_gone_with_the_swap(victim: Victim, caller:
     """No call of theirs is served any more, and no place is taken."""
     ours, calls = victim.swap(caller), list[Any]()
     async with begun(caller, token):
-        for number in range(1, MOST_LANES):
-            calls.append(await opened(caller, token, lane(number)))
+        for number in range(1, MOST_STRIPES):
+            calls.append(await opened(caller, token, stripe(number)))
         (slot,) = victim.slots.values()
-        await victim.until(lambda: slot.lanes.count == MOST_LANES)
+        await victim.until(lambda: slot.stripes.count == MOST_STRIPES)
         await gives_up(ours)
         for call in calls:
             await ended(call)

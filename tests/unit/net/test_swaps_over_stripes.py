@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from peer.net import lanes
+from peer.net import stripes
 from peer.net.gate import Context
-from peer.net.lanes import MOST_LANES, Lanes
 from peer.net.refusal import refuse
 from peer.net.resuming import Progress
+from peer.net.stripes import MOST_STRIPES, Stripes
 from peer.net.swaps import Swaps
 from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import RoundKey, SwapReport
@@ -22,7 +22,7 @@ from tests.unit.net.test_resuming import ONE, OTHER, End, Marked, check, cut_for
 
 ON_ONE = 2
 """Connections, for control and bulk."""
-UNDER_WAY = 3 * MOST_LANES * MAX_CHUNK
+UNDER_WAY = 3 * MOST_STRIPES * MAX_CHUNK
 """Of each stream: its window, what is being sent and what is being read."""
 Counted = Callable[[], int]
 
@@ -31,21 +31,21 @@ Counted = Callable[[], int]
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any line is long and fast."""
     for name in ("LONG_S", "FULL", "WATCH_S", "WIDE"):
-        monkeypatch.setattr(lanes, name, 0.0)
-    monkeypatch.setattr(lanes, "WATCHED", 1)
+        monkeypatch.setattr(stripes, name, 0.0)
+    monkeypatch.setattr(stripes, "WATCHED", 1)
 
 
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """The most streams that a side sent over at once."""
     counts = [0]
-    write = Lanes.write
+    write = Stripes.write
 
-    async def counted(self: Lanes, frame: bytes) -> None:
+    async def counted(self: Stripes, frame: bytes) -> None:
         await write(self, frame)
         counts.append(self._out)
 
-    monkeypatch.setattr(Lanes, "write", counted)
+    monkeypatch.setattr(Stripes, "write", counted)
     return lambda: max(counts)
 
 
@@ -61,14 +61,14 @@ def test_a_swap_takes_several_connections(most: Counted) -> None:
     async def attempt(low: End, high: End) -> None:
         sinks = sinks_of({})
         check(await swap(low, high, *sinks), *sinks)
-        assert high.wire.calls == ON_ONE + MOST_LANES - 1
+        assert high.wire.calls == ON_ONE + MOST_STRIPES - 1
         assert resent(low, ONE) < 5000, "a few headers"
         sinks = sinks_of({})
         check(await swap(low, high, *sinks), *sinks)
-        assert high.wire.calls == ON_ONE + MOST_LANES - 1, "they are used again"
+        assert high.wire.calls == ON_ONE + MOST_STRIPES - 1, "they are used again"
 
     play(attempt)
-    assert most() == MOST_LANES
+    assert most() == MOST_STRIPES
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95, 1.0])
@@ -110,14 +110,14 @@ def test_a_partner_that_takes_one_stream_gets_one(who: str, most: Counted, monke
 
     def narrow(nbytes: int) -> Progress:
         progress = dialling(nbytes)
-        progress.lanes = 0
+        progress.stripes = 0
         return progress
 
     if who == "the one that dials":
         monkeypatch.setattr(Progress, "dialling", narrow)
     else:
-        agree = Lanes.agree
-        monkeypatch.setattr(Lanes, "agree", lambda self, theirs: agree(self, 0))
+        agree = Stripes.agree
+        monkeypatch.setattr(Stripes, "agree", lambda self, theirs: agree(self, 0))
 
     async def attempt(low: End, high: End) -> None:
         sinks = sinks_of({})
@@ -160,4 +160,4 @@ def test_swaps_side_by_side_have_streams_of_their_own(most: Counted) -> None:
                 group.create_task(one(number))
 
     play(attempt)
-    assert most() == MOST_LANES
+    assert most() == MOST_STRIPES
