@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from peer.bell import Bell
 from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
-from peer.daemon.bell import Bell
 from peer.daemon.differences import Differences
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.owned import given_up

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from peer.daemon.bell import Bell
+from peer.bell import Bell
 from peer.daemon.conduct import Conduct
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.view import View

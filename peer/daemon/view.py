@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Container
 
-from peer.daemon.bell import Bell
+from peer.bell import Bell
 from peer.daemon.interfaces import Clock, Directory
 from peer.daemon.watch import Watch
 from peer.net.directory.view import first_expiry

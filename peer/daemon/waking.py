@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from peer.daemon.bell import Bell
+from peer.bell import Bell
 from peer.daemon.flag import Flag
 from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.view import View

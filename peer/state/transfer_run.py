@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from peer.bell import Bell
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.protocol.messages import PeerId, PeerRecord, StateIndex
 from peer.state.snapshot import StateDonor
@@ -75,7 +76,7 @@ class Transfer:
         self._board = Board(pieces.sizes, pieces.held, rates)
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
-        self._idle: dict[asyncio.Future[None], None] = {}
+        self._idle: dict[Bell, None] = {}
         """Of the donors without work: what each waits for."""
 
     @property
@@ -176,26 +177,18 @@ class Transfer:
 
     def _ring(self) -> None:
         """Donors without work look again."""
-        for waiter in self._idle:
-            _release(waiter)
+        for bell in self._idle:
+            bell.ring()
 
     async def _wait(self, seconds: float) -> None:
         """Until there may be work, but no longer."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._idle[waiter] = None
-        timer = loop.call_later(seconds, _release, waiter)
+        bell = Bell()
+        self._idle[bell] = None
         try:
-            await waiter
+            await bell.within(seconds)
         finally:
-            timer.cancel()
-            del self._idle[waiter]
+            del self._idle[bell]
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from peer.daemon.bell import Bell
+from peer.bell import Bell
 from peer.testing.clock import run_virtual
 
 
