@@ -6,16 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from peer.errors import PartnerRefused
 from peer.net.handler import Conduct, Indulgence
 from peer.net.limits import Caller, Limits, network_of
 from peer.net.receiving import Places
-from peer.net.refusal import TOKEN_KEY, refuse
+from peer.net.refusal import TOKEN_KEY, Context, refuse, served
 from peer.net.tokens import TokenTable
 from peer.protocol.messages import PeerId
 
@@ -25,8 +24,6 @@ MAX_REQUEST = 16 * 1024
 """Bytes of any message but a payload's; a Hello with a record has about 1 KiB."""
 HELLO_S = 12.0
 """For a whole Hello, its taking of our answers included."""
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Gate:
@@ -107,7 +104,6 @@ class Gate:
         raw = await self.message(context, peer)
         if isinstance(raw, bytes) and len(raw) > MAX_REQUEST:
             reason = f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read"
-            del raw  # the refusal's traceback may live for a while
             await self.turn_away(context, "request", reason, peer)
         return raw if isinstance(raw, bytes) else b""
 
@@ -136,4 +132,4 @@ class Gate:
                 except TimeoutError:
                     await self.turn_away(context, "timeout", "the reply was not taken", caller.peer)
 
-        return grpc.stream_stream_rpc_method_handler(serve)
+        return served(serve)

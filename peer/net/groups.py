@@ -11,13 +11,11 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
 
-import grpc
-
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.net.calls import Stream
 from peer.net.channels import Connection
 from peer.net.contributing import Contributing
-from peer.net.gate import Context, Gate
+from peer.net.gate import Gate
 from peer.net.groupwire import (
     base_message,
     base_of,
@@ -31,7 +29,7 @@ from peer.net.groupwire import (
 )
 from peer.net.handler import GroupHandler, Handler
 from peer.net.receiving import CONTRIBUTIONS
-from peer.net.refusal import bad_payload_code, refuse
+from peer.net.refusal import Context, bad_payload_code, refuse, served
 from peer.net.resuming import Answered, Progress
 from peer.net.stream import STALL_S, Caps, receive_payload, send_payload
 from peer.net.stripes import Read
@@ -69,7 +67,7 @@ class GroupService:
         return {
             "JoinRound": unary(self._join, pb.JoinRoundRequest.FromString, pb.JoinRoundReply.SerializeToString),
             "Held": unary(self._held, pb.HeldRequest.FromString, pb.HeldReply.SerializeToString),
-            "Contribute": grpc.stream_stream_rpc_method_handler(self._contribute),
+            "Contribute": served(self._contribute),
         }
 
     async def _group(self, context: Context) -> GroupHandler:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,13 +17,31 @@ MAX_REASON = 300
 MAX_ETA_S = 86400.0
 BAD_PAYLOAD = "bad_payload:"
 
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: str, reason: str, eta_s: float = 0.0) -> NoReturn:
+
+async def refuse(context: Context, code: str, reason: str, eta_s: float = 0.0) -> NoReturn:
     """End a served call with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
     body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
     context.set_trailing_metadata(((REFUSAL_KEY, body),))
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, code)
     raise AssertionError("abort raises")
+
+
+def served(method: Callable[[Any, Context], Awaitable[None]], serialize: Callable[[Any], bytes] | None = None) -> Any:
+    """The handler of a streamed call. gRPC keeps in a call the exception that it was refused with, whose traceback
+    holds the frames, they the call and what it has sent: a circle of a chunk or two for each refusal, until the garbage
+    is next collected. So the exception goes back to gRPC without where it came from."""
+
+    async def serve(request: Any, context: Context) -> None:
+        try:
+            await method(request, context)
+        except grpc.aio.AbortError as error:
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+            del request, context
+            raise
+
+    return grpc.stream_stream_rpc_method_handler(serve, response_serializer=serialize)
 
 
 def translate(error: grpc.aio.AioRpcError, who: str) -> ExchangeError:

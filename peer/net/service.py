@@ -16,12 +16,12 @@ from peer.identity import Identity, peer_id_of, verify
 from peer.net.channels import answers
 from peer.net.checks import MAX_SNAPSHOT_NAME, piece_request_of
 from peer.net.directory.record import BadRecord, open_record
-from peer.net.gate import Context, Gate
+from peer.net.gate import Gate
 from peer.net.giving import Giving
 from peer.net.handler import Handler
 from peer.net.limits import Caller
 from peer.net.probing import Prober
-from peer.net.refusal import refuse
+from peer.net.refusal import Context, refuse
 from peer.net.resuming import A_PIECE
 from peer.net.stream import Caps, send_payload
 from peer.net.swaps import Swaps

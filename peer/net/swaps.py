@@ -15,21 +15,18 @@ from typing import Any
 import grpc
 
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
-from peer.net.gate import STEP_TIMEOUT_S, Context, Gate
+from peer.net.gate import STEP_TIMEOUT_S, Gate
 from peer.net.handler import Handler
-from peer.net.refusal import bad_payload_code, refuse
+from peer.net.refusal import Context, bad_payload_code, refuse
 from peer.net.resuming import Progress
 from peer.net.stream import STALL_S, Caps, Terms, read_open, swap_payloads
 from peer.net.stripes import Read, Stripe, Stripes
-from peer.protocol.frames import HEADER, MAX_OPEN
 from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PARKED = 8
 MAX_PARKED_OF_PEER = 2
 PARK_S = 30.0
-OPENING = HEADER.size + MAX_OPEN + 1
-"""Bytes looked at of the first message; what is longer is refused, and the refusal's traceback may live for a while."""
 BROKE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
 
 
@@ -144,7 +141,7 @@ class Swaps:
     async def _opening(self, caller: PeerId, context: Context) -> pb.SwapOpen:
         async def first() -> bytes | None:
             message = await self._gate.message(context, caller)
-            return message[:OPENING] if isinstance(message, bytes) else None
+            return message if isinstance(message, bytes) else None
 
         try:
             return await read_open(first)

@@ -23,7 +23,7 @@ from peer.net.handler import Conduct, Handler
 from peer.net.listening import check_vacant, listening
 from peer.net.probing import join_host
 from peer.net.ratelimit import Pacer, for_bulk
-from peer.net.refusal import translate
+from peer.net.refusal import served, translate
 from peer.net.resuming import Answered, Progress, persist
 from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
 from peer.net.stream import Budget, Caps, Meter, Terms
@@ -169,9 +169,7 @@ class GrpcTransport:
     def _handlers(self) -> grpc.GenericRpcHandler:
         service, unary = self._service, self._service.gate.unary
         methods = {
-            "Hello": grpc.stream_stream_rpc_method_handler(
-                service.hello, response_serializer=pb.HelloReply.SerializeToString
-            ),
+            "Hello": served(service.hello, pb.HelloReply.SerializeToString),
             "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
             "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
             "Vouch": unary(service.vouch, pb.VouchRequest.FromString, pb.VouchReply.SerializeToString),
@@ -183,8 +181,8 @@ class GrpcTransport:
             ),
             "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
-            "Swap": grpc.stream_stream_rpc_method_handler(service.swap),
-            "FetchPiece": grpc.stream_stream_rpc_method_handler(service.fetch_piece),
+            "Swap": served(service.swap),
+            "FetchPiece": served(service.fetch_piece),
             **self._groups.methods(),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
