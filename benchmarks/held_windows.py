@@ -2,9 +2,10 @@
 own, whose swaps wait for their turn; twenty keys with eight swaps each, and 64 Hellos that begin with a message too
 long to be one: as many calls as one address gets. Once more with swaps that begin like that, too.
 
-    python -m benchmarks.held_windows [--seconds 20]
+    python -m benchmarks.held_windows [--seconds 20] [--hammer]
 
-Prints the growth of the server's resident memory at its peak. Wanted: at most 64 MiB."""
+Prints the growth of the server's resident memory at its peak. Wanted: at most 64 MiB. `--hammer`: each call over a
+connection of its own, and again as soon as it is refused."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from benchmarks.caps import Agreeable
 from peer.daemon.clock import WallClock
 from peer.identity import Identity
 from peer.net.channels import AHEAD
+from peer.net.malloc import tune
 from peer.net.transport import GrpcTransport
 from peer.protocol.frames import MAX_CHUNK, Kind, pack
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
@@ -30,7 +34,9 @@ from peer.testing.hostile import HostileCaller, Refused
 from peer.v1 import exchange_pb2 as pb
 
 RUN, LAYOUT = RunId(b"windows".ljust(32, b".")), b"L" * 32
-KEYS, SWAPS, CONNECTIONS, HELLOS = 20, 8, 4, 16
+SWAPS, HELLOS = 160, 64
+OF_A_KEY, OF_A_CONNECTION = 8, 16
+AGAIN_S = 0.1
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """So a call ends that the server has had enough of."""
 
@@ -45,6 +51,7 @@ class Parks(Agreeable):
 async def serve() -> None:
     """Until standard input ends."""
     identity = Identity.generate()
+    tune()
     transport = GrpcTransport(identity, RUN, Parks(), WallClock().now)
     transport.set_layout(LAYOUT, 2**30)
     print(identity.peer_id, await transport.start("127.0.0.1", 0), flush=True)
@@ -56,12 +63,22 @@ def rss_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def stuff(call: Any, first: bytes, rest: bytes) -> None:
+async def stuff(begin: Callable[[], Any], first: bytes, rest: bytes, hammer: bool) -> None:
     """As much as it takes."""
-    with contextlib.suppress(BROKEN):
-        await call.write(first)
-        while True:
-            await call.write(rest)
+    while True:
+        with contextlib.suppress(BROKEN):
+            call = begin()
+            await call.write(first)
+            while True:
+                await call.write(rest)
+        if not hammer:
+            return
+        await asyncio.sleep(AGAIN_S)
+
+
+def hello(caller: HostileCaller) -> Any:
+    """A raw Hello stream."""
+    return caller.channel.stream_stream("/peer.v1.Exchange/Hello")(timeout=30)
 
 
 def dials(server: PeerId) -> Identity:
@@ -72,24 +89,29 @@ def dials(server: PeerId) -> Identity:
 
 
 async def flood(
-    endpoint: str, server: PeerId, callers: contextlib.AsyncExitStack, group: asyncio.TaskGroup, blunt: bool
+    endpoint: str,
+    server: PeerId,
+    callers: contextlib.AsyncExitStack,
+    group: asyncio.TaskGroup,
+    blunt: bool,
+    hammer: bool,
 ) -> int:
     """Open all calls; how many there are. `blunt`: swaps begin with a message too long to be one, too."""
-    calls = 0
-    for _ in range(KEYS):
+    calls, long = 0, b"y" * (MAX_CHUNK - 100)
+    of_a_key, of_a_connection = (1, 1) if hammer else (OF_A_KEY, OF_A_CONNECTION)
+    for _ in range(SWAPS // of_a_key):
         caller = await callers.enter_async_context(HostileCaller(endpoint, server, RUN, dials(server)))
         with contextlib.suppress(Refused):
             token = await caller.hello(layout_digest=LAYOUT)
-            for number in range(SWAPS):
+            for number in range(of_a_key):
                 body = pb.SwapOpen(round=number, codec="fp32", nbytes=2**28).SerializeToString()
-                opening, rest = (b"y" * (MAX_CHUNK - 100),) * 2 if blunt else (pack(Kind.OPEN, 0, body), b"x" * 2**15)
-                group.create_task(stuff(caller.open("Swap", token), opening, rest))
+                opening, rest = (long, long) if blunt else (pack(Kind.OPEN, 0, body), b"x" * 2**15)
+                group.create_task(stuff(partial(caller.open, "Swap", token), opening, rest, hammer))
                 calls += 1
-    for _ in range(CONNECTIONS):
+    for _ in range(HELLOS // of_a_connection):
         caller = await callers.enter_async_context(HostileCaller(endpoint, server, RUN))
-        for _ in range(HELLOS):
-            call = caller.channel.stream_stream("/peer.v1.Exchange/Hello")(timeout=30)
-            group.create_task(stuff(call, b"y" * (MAX_CHUNK - 100), b"y" * (MAX_CHUNK - 100)))
+        for _ in range(of_a_connection):
+            group.create_task(stuff(partial(hello, caller), long, long, hammer))
             calls += 1
     return calls
 
@@ -102,7 +124,7 @@ async def peak_mib(pid: int, seconds: float) -> float:
     return peak
 
 
-async def measure(seconds: float, blunt: bool) -> None:
+async def measure(seconds: float, blunt: bool, hammer: bool) -> None:
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-m", "benchmarks.held_windows", "--serve")
     server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -115,11 +137,12 @@ async def measure(seconds: float, blunt: bool) -> None:
         async with contextlib.AsyncExitStack() as callers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-                    calls = await flood(f"127.0.0.1:{port}", PeerId(peer), callers, group, blunt)
+                    calls = await flood(f"127.0.0.1:{port}", PeerId(peer), callers, group, blunt, hammer)
                     await asyncio.sleep(seconds)
         grown = await peak - before
         sizes = f"windows of {AHEAD >> 10} KiB, chunks of {MAX_CHUNK >> 10} KiB"
         how = "all too long at once" if blunt else "swaps that wait"
+        how += ", again and again" if hammer else ""
         print(f"{calls} calls, {how}, {sizes}: {grown:.1f} MiB above {before:.0f}")
     finally:
         server.stdin.close()
@@ -129,12 +152,13 @@ async def measure(seconds: float, blunt: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--hammer", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         return asyncio.run(serve())
     for blunt in (False, True):
-        asyncio.run(measure(given.seconds, blunt))
+        asyncio.run(measure(given.seconds, blunt, given.hammer))
     return None
 
 
