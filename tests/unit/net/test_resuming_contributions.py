@@ -66,8 +66,9 @@ class Member:
 
     @property
     def resent(self) -> int:
-        """Bytes of chunks that it sent more than once: it has a contribution and a result to send."""
-        headers = 2 * (PART // USUAL_CHUNK + 1) * HEADER.size
+        """Bytes of chunks that it sent more than once: it has a contribution and a result to send. Each stream begins
+        with a few smaller chunks, and each chunk has a header."""
+        headers = 2 * (PART // USUAL_CHUNK + 8) * HEADER.size
         return self.transport.bytes_sent - 2 * PART - headers
 
 
