@@ -15,7 +15,7 @@ from peer.daemon.clock import WallClock
 from peer.daemon.donor import Donor
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
-from peer.net import resuming, service, stream, transport
+from peer.net import resuming, service, stream, stripes, transport
 from peer.net.resuming import Progress
 from peer.net.stream import Budget, Caps, Terms
 from peer.net.transport import GrpcTransport
@@ -39,6 +39,12 @@ RUN, KEY = RunId(b"B" * 32), RoundKey(1, 0)
 ONE, OTHER = bytes(range(251)) * 32_000, bytes(range(239)) * 33_000
 """8 MB each way."""
 TWO_CHUNKS = 2 * MAX_CHUNK
+
+
+@pytest.fixture(autouse=True)
+def one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow Hello is on a busy machine: several have more under way (`test_swaps_over_stripes.py`)."""
+    monkeypatch.setattr(stripes, "LONG_S", 3600.0)
 
 
 class Willing(Donor):
