@@ -7,13 +7,15 @@ streams in turn. The receiver reads them in the same turn, so that nothing has t
 frames, its digest and how it goes on after a break are what they are on one stream.
 
 What happens on failure: a stream that breaks, ends or says nothing takes its turn like any other, so the swap breaks,
-and goes on (`peer.net.resuming`) from one stream."""
+and goes on (`peer.net.resuming`) from one stream, with at most half as many later, or no others where the partner
+refused one. What was under way goes again: up to `REWIND` bytes, beyond which the swap is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from peer.errors import BadPayload, PartnerLost
 from peer.protocol.frames import USUAL_CHUNK, Kind, kind_of, pack, unpack
@@ -75,16 +77,12 @@ class Stripe:
             raise PartnerLost("a stream of the swap was broken off")
         writing.result()
 
-    async def close(self) -> None:
-        """What is under way is given up."""
+    def give_up(self) -> set[asyncio.Task[Any]]:
+        """What is under way, to be waited for: it is cancelled."""
         under_way = {task for task in (self._reading, self._writing) if task is not None}
         for task in under_way:
             task.cancel()
-        if under_way:
-            await asyncio.wait(under_way)
-        for task in under_way:
-            if not task.cancelled():
-                task.exception()  # of a swap that is over
+        return under_way
 
 
 class _Flow:
@@ -227,10 +225,14 @@ class Stripes:
         await self._stripes[0].get()
 
     async def close(self) -> None:
-        """What is under way on any stream is given up."""
+        """What is under way on any stream is given up, all of it before the first wait."""
         self._over.set()
         came = {coming.result() for coming in self._coming if coming.done() and not coming.cancelled()}
         for coming in self._coming:
             coming.cancel()
-        for stripe in {*self._stripes, *came}:
-            await stripe.close()
+        under_way = set[asyncio.Task[Any]]().union(*(stripe.give_up() for stripe in {*self._stripes, *came}))
+        if under_way:
+            await asyncio.wait(under_way)
+        for task in under_way:
+            if not task.cancelled():
+                task.exception()  # of a swap that is over
