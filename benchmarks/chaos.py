@@ -3,7 +3,7 @@ without; both behind relays. Prints the faults with their recoveries, and each m
 
 * participation of the living, and their rounds that ended in time, both counted from outside;
 * nobody hung, nobody ended with an error; the ledger's balance; in groups one digest at the end;
-* the loss against the control's at the same number of applied tokens, by interpolation: the last that both came to.
+* the loss against the control's at the last number of applied tokens that both swarms came to, by interpolation.
 
     python benchmarks/chaos.py --minutes 10 --peers 8 --every 20 --preset noloco --json chaos.json
 """
@@ -14,8 +14,10 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import shutil
 import tempfile
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,15 @@ from peer.testing.profiles import chaos_plan, parse_profile
 LEAST_PARTICIPATION = 0.9
 LEAST_IN_TIME = 0.95
 MOST_LOSS = 1.02
+LEVEL = "optimizer.final_fraction=1"
+"""The learning rate stays as it is after the warm-up: it goes by rounds, and two swarms that come to the same number of
+tokens in different rounds, for one had more of the machine, would be compared at different rates."""
 Curve = list[tuple[float, float]]
-"""(tokens applied, mean validation loss), by tokens."""
+"""(tokens x elements applied by the swarm, mean validation loss), by tokens."""
 
 
 def manifest_of(given: argparse.Namespace) -> str:
-    settings = ("sync.clock=seconds", f"sync.sync_every={given.sync_every}", "train.eval_every=3", *given.set)
+    settings = ("sync.clock=seconds", f"sync.sync_every={given.sync_every}", "train.eval_every=3", LEVEL, *given.set)
     text = derive_manifest(
         default_text(),
         preset=given.preset,
@@ -80,34 +85,32 @@ async def both(
 
 
 def curve(home: Path) -> Curve:
-    """Each evaluation of a peer at the tokens x elements it had applied until then; the swarm's is the mean over peers
-    of equal weight, at every peer's evaluation in the order of tokens."""
-    points: list[tuple[float, float]] = []
+    """The swarm's loss at the work it had applied: the mean over the peers that evaluated before a round, where more
+    than half did, at the tokens x elements that all of them together had applied up to there. Counted by rounds, for
+    clocks jump here; by the swarm's work and not a peer's own, for who comes back takes over what others trained."""
+    applied: Counter[int] = Counter()
+    losses: defaultdict[int, list[float]] = defaultdict(list)
     for folder in home.glob("peer-*/runs/*"):
-        applied = 0
         for line in read_lines(folder / "journal.jsonl"):
-            if line is None:
-                continue
-            event, _ = line
-            if isinstance(event, RoundEnded):
-                applied += event.applied
-            if isinstance(event, Evaluated) and event.loss == event.loss:
-                points.append((float(applied), event.loss))
-    return sorted(points)
+            match line:
+                case (RoundEnded() as ended, _):
+                    applied[ended.round] += ended.applied
+                case (Evaluated() as evaluated, _) if math.isfinite(evaluated.loss):
+                    losses[evaluated.round].append(evaluated.loss)
+    most = max(map(len, losses.values()), default=0)
+    return [
+        (float(sum(work for ended, work in applied.items() if ended < at)), sum(found) / len(found))
+        for at, found in sorted(losses.items())
+        if 2 * len(found) > most
+    ]
 
 
 def loss_at(points: Curve, tokens: float) -> float | None:
-    """Of the control, between its points; None beyond them. Points of several peers are averaged in windows first."""
-    means = smooth(points)
-    for (x0, y0), (x1, y1) in itertools.pairwise(means):
+    """Between two points; None beyond them."""
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x0 <= tokens <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (tokens - x0) / (x1 - x0)
     return None
-
-
-def smooth(points: Curve, width: int = 8) -> Curve:
-    groups = [points[at : at + width] for at in range(0, len(points), width)]
-    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups if g]
 
 
 def verdicts(chaos: dict[str, Any], control: dict[str, Any] | None, group: bool) -> list[tuple[str, str, bool]]:
@@ -126,11 +129,13 @@ def verdicts(chaos: dict[str, Any], control: dict[str, Any] | None, group: bool)
         digests = {peer["outer_digest"] for peer in chaos["peers"]}
         found.append(("digests", str(len(digests)), len(digests) == 1 and None not in digests))
     if control is not None:
-        tokens = min(smooth(curve)[-1][0] for curve in (chaos["curve"], control["curve"]))
+        tokens = min(curve[-1][0] for curve in (chaos["curve"], control["curve"]))
         ours, theirs = loss_at(chaos["curve"], tokens), loss_at(control["curve"], tokens)
         assert ours is not None
         assert theirs is not None
+        last, its_last = chaos["curve"][-1][1], control["curve"][-1][1]
         found.append(("loss", f"{ours:.4f} at {tokens:.3g}, control {theirs:.4f}", ours <= MOST_LOSS * theirs))
+        found.append(("at the end", f"{last:.4f}, control {its_last:.4f}", True))
     return found
 
 

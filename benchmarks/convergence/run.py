@@ -1,8 +1,10 @@
 """Do the methods stand as they should at equal tokens? Real swarms of `--replicas` processes on this machine, one after
 the other, on the regimes beside this file (Sm and S from random parameters, W from a checkpoint that this makes first):
-one worker with the whole batch (dp), no exchange (none), and the presets. A replica takes 8 / M windows a step.
+one worker with the whole batch (dp), no exchange (none), and the presets. A replica takes 8 / M windows a step. With
+--shards each replica has texts of its own, neighbours among the files, and all evaluate on the same; dp sees all texts.
 
-    python benchmarks/convergence/run.py W [--presets dp,none,diloco] [--seeds 1] [--set sync_every=10] [--json FILE]
+    python benchmarks/convergence/run.py W [--presets dp,none,diloco] [--seeds 1] [--shards]
+                                           [--set sync.sync_every=10] [--json FILE]
 
 Prints, for every preset and seed, the mean validation loss in nats a byte of the replicas' own params and of their
 outer_params, the spread of the replicas, participation, the part of the time the trainers waited, and the excess over
@@ -21,7 +23,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from peer import __version__
+from peer.run.sections import DataSection
+from peer.trainer.corpora import load_corpus
 
 HERE = Path(__file__).parent
 STEPS = {"Sm": 600, "S": 1200, "W": 300}
@@ -32,12 +38,13 @@ PRESETS = ("dp", "none", "diloco", "streaming-diloco", "noloco", "streaming-nolo
 class Bench:
     """`folder`: homes and reports of the swarms."""
 
-    def __init__(self, regime: str, replicas: int, settings: list[str], folder: Path) -> None:
+    def __init__(self, regime: str, replicas: int, settings: list[str], folder: Path, shards: bool) -> None:
         self._regime = regime
         self._replicas = replicas
         self._settings = settings
         self._folder = folder
         self._state: Path | None = None
+        self._shards = cut_corpus(folder / "texts", replicas) if shards else []
 
     def warm_up(self) -> None:
         """Make the checkpoint that W begins from."""
@@ -77,10 +84,26 @@ class Bench:
             command += ["--set", setting]
         if self._state is not None:
             command += ["--state", str(self._state)]
+        if self._shards and peers > 1:
+            command += ["--set", "data.kind=text"]
+            for number, texts in enumerate(self._shards, 1):
+                command += ["--data", f"{number}@{texts}"]
         with (self._folder / f"{name}-{seed}.log").open("w") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log, timeout=1800)
         loaded: dict[str, Any] = json.loads(report.read_text())
         return loaded
+
+
+def cut_corpus(folder: Path, replicas: int) -> list[Path]:
+    """A folder of texts for each replica: a part of the built-in corpus in its order, and all of its hold-out."""
+    corpus = load_corpus(DataSection(), None, 128)
+    found = []
+    for number, part in enumerate(np.array_split(corpus.train, replicas)):
+        found.append(folder / str(number))
+        (found[-1] / "holdout").mkdir(parents=True)
+        (found[-1] / "texts").write_bytes(part.tobytes())
+        (found[-1] / "holdout" / "texts").write_bytes(corpus.holdout.tobytes())
+    return found
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -107,11 +130,12 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=4, choices=(2, 4, 8))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--shards", action="store_true", help="texts of its own for each replica")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="peer-convergence-") as folder:
-        bench = Bench(given.regime, given.replicas, given.settings, Path(folder))
+        bench = Bench(given.regime, given.replicas, given.settings, Path(folder), given.shards)
         if given.regime == "W":
             bench.warm_up()
         for seed in range(given.seeds):

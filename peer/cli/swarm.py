@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--home", type=click.Path(path_type=Path), help="An empty folder for the homes; a temporary one by default."
 )
+@click.option("--data", metavar="[K@]FOLDER", multiple=True, help="Texts, of peer K alone; repeatable.")
 @click.option("--state", type=click.Path(path_type=Path), help="Begin from this checkpoint folder of a peer.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write one JSON object here.")
 def command(
@@ -49,6 +50,7 @@ def command(
     throttles: tuple[str, ...],
     chaos: str | None,
     home: Path | None,
+    data: tuple[str, ...],
     state: Path | None,
     report: Path | None,
 ) -> None:
@@ -65,7 +67,7 @@ def command(
 
     from peer.cli.run import loop_factory, say
     from peer.run.manifest import default_text, parse_manifest, read_text
-    from peer.swarm.plan import SwarmPlan, Timed, derive_manifest, founded_by
+    from peer.swarm.plan import SwarmPlan, Timed, data_folders, derive_manifest, founded_by
     from peer.swarm.report import table, write_report
     from peer.swarm.run import Swarm, check
 
@@ -83,17 +85,20 @@ def command(
     text = founded_by(text, peers)
     faults = None if chaos is None else _faults(chaos, text, peers, minutes)
     speeds = [Timed.parse(throttle, "throttle") for throttle in throttles]
+    newcomers = tuple(Timed.parse(join, "join") for join in joins)
+    parsed = parse_manifest(text.encode())
     plan = SwarmPlan(
         peers=peers,
         manifest=text,
         minutes=minutes,
         kills=tuple(Timed.parse(kill, "kill") for kill in kills),
-        joins=tuple(Timed.parse(join, "join") for join in joins),
+        joins=newcomers,
         speeds={speed.number: speed.at_s for speed in speeds},
         home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),
-        seed=parse_manifest(text.encode()).seed,
+        seed=parsed.seed,
         state=state,
         faults=faults,
+        data=data_folders(data, parsed.data.kind, {*range(1, peers + 1), *(join.number for join in newcomers)}),
     )
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         result = runner.run(Swarm(plan, say).run())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from peer.errors import UsageError
+from peer.errors import DataError, UsageError
 from peer.run.manifest import derive, parse_manifest
 from peer.run.presets import resolve
 from peer.testing.faults import Fault
@@ -55,6 +56,8 @@ class SwarmPlan:
     """More options of every peer's `peer join`, such as its caps."""
     faults: tuple[Fault, ...] | None = None
     """What befalls the peers. Not None, an empty plan too: they run behind relays, so that two runs compare."""
+    data: dict[int, Path] = field(default_factory=dict)
+    """Peer number to the folder of its texts; empty: the run brings its own."""
 
 
 def derive_manifest(
@@ -78,6 +81,41 @@ def derive_manifest(
     text = derive(base, changes)
     length = _length(text, rounds, steps, minutes)
     return text if length is None else derive(text, [f"train.total_rounds={length}"])
+
+
+def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) -> dict[int, Path]:
+    """The texts of each of these peers: `K@FOLDER` is peer K's, `FOLDER` everybody else's. `kind`: of the run's data.
+
+    Raises UsageError for a peer without texts and for texts that the run would not read; DataError for no folder."""
+    if kind != "text":
+        if given:
+            raise UsageError(f"this run brings its own data ({kind}): --data is not read", "Add --set data.kind=text.")
+        return {}
+    everybodys: Path | None = None
+    found: dict[int, Path] = {}
+    for text in given:
+        which, at, path = text.partition("@")
+        if at and which.isdecimal():
+            found[int(which)] = _folder(path)
+        else:
+            everybodys = _folder(text)
+    for number in numbers:
+        if (its := found.get(number, everybodys)) is None:
+            raise UsageError(
+                f"this run trains on the peers' own texts, and peer {number} has none",
+                "Add --data FOLDER for all peers, or --data K@FOLDER for peer K alone.",
+            )
+        found[number] = its
+    if strangers := found.keys() - set(numbers):
+        raise UsageError(f"--data {min(strangers)}@…: there is no such peer", "Peers count from 1.")
+    return found
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path).absolute()
+    if not folder.is_dir():
+        raise DataError(f"the data folder {folder} does not exist or is no folder", "Give --data existing folders.")
+    return folder
 
 
 def founded_by(manifest: str, peers: int) -> str:

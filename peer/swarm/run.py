@@ -98,10 +98,14 @@ class Swarm:
             threads=threads,
             speed=speed,
             min_peers=min_peers,
-            more=self._plan.join_options,
+            more=self._plan.join_options + self._texts_of(number),
             where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
             program=("peer",) if chaos is None else chaos.program(number),
         )
+
+    def _texts_of(self, number: int) -> tuple[str, ...]:
+        folder = self._plan.data.get(number)
+        return () if folder is None else ("--data", str(folder))
 
     # -- what chaos does with us -------------------------------------------------------------------------------------
 

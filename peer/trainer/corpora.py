@@ -23,6 +23,7 @@ MAX_CORPUS_BYTES = 2**32
 """The corpus lies in memory."""
 BLOCK_BYTES = 64 * 2**10
 TEXT_HOLDOUT_ONE_IN = 20
+TEXT_HOLDOUT_FOLDER = "holdout"
 STDLIB_HOLDOUT_ONE_IN = 50
 MIN_WINDOWS = 4
 
@@ -34,7 +35,7 @@ STDLIB_TABLES = frozenset({"encodings", "pydoc_data"})
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Byte tokens; the two parts share no file (`stdlib`) or block (`text`)."""
+    """Byte tokens; the two parts share no file (`stdlib`, `text` with a folder `holdout`) or block (`text`)."""
 
     train: Bytes
     holdout: Bytes
@@ -112,10 +113,15 @@ def _existing_folder(data_dir: str | None) -> Path:
 
 
 def _split_text(folder: Path) -> tuple[list[bytes], list[bytes]]:
-    """Hold-out: about one block of 64 KiB in 20, by a hash of its place, and at least one."""
+    """Hold-out: what lies in the folder `holdout`, so that peers with different texts can evaluate on the same. Without
+    one about one block of 64 KiB in 20, by a hash of its place, and at least one."""
+    files = _files(folder, lambda path: True)
+    apart = [content for path, content in files if path.startswith(f"{TEXT_HOLDOUT_FOLDER}/")]
+    if apart:
+        return [content for path, content in files if not path.startswith(f"{TEXT_HOLDOUT_FOLDER}/")], apart
     blocks = [
         (_number(f"{path}\0{at // BLOCK_BYTES}".encode(errors="surrogateescape")), content[at : at + BLOCK_BYTES])
-        for path, content in _files(folder, lambda path: True)
+        for path, content in files
         for at in range(0, len(content), BLOCK_BYTES)
     ]
     if not blocks:

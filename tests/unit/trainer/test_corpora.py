@@ -61,6 +61,35 @@ def test_text_holds_out_at_least_one_block(tmp_path: Path) -> None:
         assert len(load_corpus(TEXT, str(folder), 64).holdout) >= BLOCK_BYTES
 
 
+def test_a_folder_named_holdout_is_the_hold_out(tmp_path: Path) -> None:
+    one, two = (filled_with(tmp_path / name, name) for name in ("one", "two"))
+    corpora = [load_corpus(TEXT, str(folder), 64) for folder in (one, two)]
+    assert corpora[0].holdout.tobytes() == corpora[1].holdout.tobytes() == b"the same " * 1000
+    assert [corpus.train.tobytes() for corpus in corpora] == [b"one" * 1000, b"two" * 1000]
+
+
+def test_only_a_folder_at_the_top_is_the_hold_out(tmp_path: Path) -> None:
+    (tmp_path / "below" / "holdout").mkdir(parents=True)
+    for name in ("below/holdout/a", "holdout"):
+        (tmp_path / name).write_bytes(name.encode() * BLOCK_BYTES)
+    corpus = load_corpus(TEXT, str(tmp_path), 64)
+    assert b"below/holdout/a" in corpus.train.tobytes()
+
+
+def test_a_hold_out_alone_is_too_little(tmp_path: Path) -> None:
+    filled_with(tmp_path / "x", "x")
+    (tmp_path / "x" / "text").unlink()
+    with pytest.raises(DataError, match="training part has 0 bytes"):
+        load_corpus(TEXT, str(tmp_path / "x"), 64)
+
+
+def filled_with(folder: Path, word: str) -> Path:
+    (folder / "holdout").mkdir(parents=True)
+    (folder / "text").write_bytes(word.encode() * 1000)
+    (folder / "holdout" / "text").write_bytes(b"the same " * 1000)
+    return folder
+
+
 def test_nothing_outside_the_folder_is_read(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
