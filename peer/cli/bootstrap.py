@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, metrics
+from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, leave_on_eof, metrics
 from peer.protocol.buckets import SPLIT
 
 
@@ -27,6 +27,7 @@ from peer.protocol.buckets import SPLIT
     help="Round 0 begins when so many are ready. A node sees no more for certain in a larger swarm.",
 )
 @metrics
+@leave_on_eof
 @click.option(
     "--state",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

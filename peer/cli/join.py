@@ -13,6 +13,7 @@ from peer.cli.options import (
     host_maddrs,
     identity_path,
     initial_peers,
+    leave_on_eof,
     metrics,
     upload_budget,
 )
@@ -69,6 +70,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
 @metrics
+@leave_on_eof
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
     ticket_or_manifest: str,

@@ -112,6 +112,24 @@ def metrics(function: F) -> F:
     )(function)
 
 
+def leave_on_eof(function: F) -> F:
+    """For programs that start a daemon: it does not outlive them, however they end."""
+    return click.option(
+        "--leave-on-eof",
+        is_flag=True,
+        expose_value=False,
+        callback=_with_input,
+        help="Leave when standard input ends, with the program at its other end.",
+    )(function)
+
+
+def _with_input(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from peer.cli.run import leave_with_input
+
+        leave_with_input()
+
+
 def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
 

@@ -36,19 +36,25 @@ class Catching:
         """Who gave what was fetched last."""
 
     async def fetch(
-        self, key: RoundKey, roster: Roster | None, own: bytes, settle_s: float, ours: Base | None = None
+        self,
+        key: RoundKey,
+        roster: Roster | None,
+        own: bytes,
+        settle_s: float,
+        ours: Base | None = None,
+        at_last: bool = False,
     ) -> tuple[Base, tuple[Tensor, Tensor] | None] | None:
         """The base that most have, and its (outer_params, outer_momentum); None in place of these: `own` is its digest
         already. None for all of it: nobody asked knows of a roster, so there is nothing to catch up with. `settle_s`:
         how long to wait for the members to apply the round at hand. `ours`: our state counts beside those of the
-        others, and nothing earlier is taken.
+        others, and nothing earlier is taken; `at_last`, when no round will follow, it is if more than half have it.
 
         Raises PartnerLost when nobody gives it."""
         clock, began = self._around.clock, self._around.clock.now()
         donors, failed = self._donors(key, roster), ""
         while donors:
             held = await self._held(donors, key.fragment, ASK_S if settle_s else BRIEF_S)
-            base, holders = _most_common(held, roster is not None, ours)
+            base, holders = _most_common(held, roster is not None, ours, at_last)
             now = clock.now()
             settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
             if base is not None and settled:
@@ -115,21 +121,23 @@ def _part_s(nbytes: int) -> float:
 
 
 def _most_common(
-    held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None
+    held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None, at_last: bool
 ) -> tuple[Base | None, list[PeerRecord]]:
     """The state that most have; then the latest, then the one of smaller mark. `even_first`: also one that no roster
-    made. `ours` counts like the others', and what is earlier does not."""
-    bases: dict[bytes, Base] = {}
-    holders: dict[bytes, list[PeerRecord]] = {}
-    for donor, base in held:
-        if (base.electors or even_first) and (ours is None or base.since >= ours.since):
-            bases[base.mark()] = base
-            holders.setdefault(base.mark(), []).append(donor)
-    if not bases:
-        return None, []
+    made. `ours` counts like the others', and what is earlier does not, unless `at_last` more than half have it."""
+    bases = {base.mark(): base for _, base in held if base.electors or even_first}
+    holders = {mark: [donor for donor, base in held if base.mark() == mark] for mark in bases}
     count = Counter({mark: len(some) for mark, some in holders.items()})
     if ours is not None and ours.electors:
-        bases[ours.mark()] = ours
         count[ours.mark()] += 1
-    mark = min(bases, key=lambda mark: (-count[mark], -bases[mark].since, mark))
-    return bases[mark], holders.get(mark, [])
+    fit = {
+        mark: base
+        for mark, base in bases.items()
+        if ours is None or base.since >= ours.since or (at_last and 2 * count[mark] > count.total())
+    }
+    if not fit:
+        return None, []
+    if ours is not None and ours.electors:
+        fit[ours.mark()] = ours
+    mark = min(fit, key=lambda mark: (-count[mark], -fit[mark].since, mark))
+    return fit[mark], holders.get(mark, [])

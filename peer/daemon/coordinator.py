@@ -244,14 +244,15 @@ class Coordinator:
             if await self._leaving.within(0.5):
                 return
             await self._view.look()
-        if await self._follow_to_the_end(round_):
+        if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
             await self._supervised(lambda: self._evaluate(round_, own_too=True))
 
-    async def _follow_to_the_end(self, round_: int) -> bool:
+    async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
         """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
         if not isinstance(self._topology, Groups):
             return False
-        changed = await self._topology.follow(round_, "after the last round the group has another state than ours")
+        reason = "after the last round the group has another state than ours"
+        changed = await self._topology.follow(round_, reason, at_last)
         if self.live.status is Status.FINISHED and not self._leaving:
             await self._leaving.within(FAREWELL_S)  # others may have to ask us
         return changed

@@ -156,18 +156,27 @@ class Group:
         return averaged
 
     async def catch_up(
-        self, key: RoundKey, roster: Roster | None = None, own: bytes = b"", settle_s: float = 10.0
+        self,
+        key: RoundKey,
+        roster: Roster | None = None,
+        own: bytes = b"",
+        settle_s: float = 10.0,
+        until: float = math.inf,
+        at_last: bool = False,
     ) -> tuple[Tensor, Tensor] | None:
         """The group's state of a fragment: (outer_params, outer_momentum), flat fp32, digest verified. Put both in
         place at once and say so with `holds`: from then on the group's memory of electors is ours, too. None: there is
         nothing to fetch, `own` (the digest of ours) is what the group has, or there is no group yet.
 
         roster: that of `Stale`; None at the start of a peer that has its state from a donor or a checkpoint. settle_s:
-        how long to wait for the members to apply the round at hand. Raises PartnerLost."""
+        how long to wait for the members to apply the round at hand, and at most half of what is left `until` (run
+        time) it has to be here. at_last: no round will follow, so that what more than half have is taken even if it is
+        earlier than ours. Raises PartnerLost."""
+        settle_s = min(settle_s, max(0.0, (until - self._around.clock.now()) / 2))
         if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
             settle_s = 0.0  # it was only made to say whose state counts: no result will come of it
         ours = self._quorums[key.fragment].base(own) if roster is None else None
-        found = await self._catching.fetch(key, roster, own, settle_s, ours)
+        found = await self._catching.fetch(key, roster, own, settle_s, ours, at_last)
         if found is None:
             return None
         base, values = found

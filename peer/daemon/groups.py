@@ -70,17 +70,18 @@ class Groups:
             async with owned(self.group.sound(key, opens_at, due)):
                 yield GroupRound(self, key, opens_at, ask_every_s, lent)
 
-    async def follow(self, round_: int, reason: str) -> bool:
+    async def follow(self, round_: int, reason: str, at_last: bool = False) -> bool:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
         round; and after the last. Take over what the group has, if there is a group and it has another state, and
-        journal it with this reason. Whether ours has changed."""
+        journal it with this reason. `at_last`: everybody has played the last round. Whether ours has changed."""
         changed = False
         for fragment in range(len(self.outer.layout.fragments)):
             self.tell(f"asking the group for its state of fragment {fragment}")
             own = await self.digest(fragment)
             self.group.holds(fragment, own)
             with suppress(ExchangeError):  # then we are told in the first round that ours is stale
-                if (found := await self.group.catch_up(RoundKey(0, fragment), None, own)) is not None:
+                key = RoundKey(0, fragment)
+                if (found := await self.group.catch_up(key, None, own, at_last=at_last)) is not None:
                     with self.outer.stepping():
                         await self.offload(partial(self.take_over, self.outer, fragment, found))
                         self.emit(self.caught_up(round_, fragment, reason))
@@ -146,7 +147,7 @@ class GroupRound:
                 self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at), into
             )
         except Stale as stale:
-            return await self._catch_up(stale, cast(Roster, stale.roster), cut)
+            return await self._catch_up(stale, cast(Roster, stale.roster), cut, self._give_up(closes_at))
         except NoRoster as none:
             return Exchanged("carried", str(none))
         if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
@@ -179,10 +180,10 @@ class GroupRound:
 
         return await groups.offload(added)
 
-    async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut) -> Exchanged:
+    async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut, until: float) -> Exchanged:
         groups, fragment = self._groups, self._key.fragment
         try:
-            found = await groups.group.catch_up(self._key, roster, await groups.digest(fragment))
+            found = await groups.group.catch_up(self._key, roster, await groups.digest(fragment), until=until)
         except ExchangeError as error:
             return Exchanged("carried", f"{stale}; its state could not be had: {error}")
         if found is None:

@@ -276,6 +276,7 @@ class Leading:
             self._grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
             closes,
             self._enough(seeking.join.key),
+            self._quorums[seeking.join.key.fragment].remembers,
         )
         collecting.on_join(around.me, seeking.join, clock.now())
         self._bell.ring()

@@ -136,6 +136,10 @@ class Quorum:
         self._electors, self._since = base.electors, base.since
         self._pending = [(round_, members) for round_, members in self._pending if round_ > base.since]
 
+    def remembers(self, base: Base) -> bool:
+        """Whether the roster that made this state is one of ours: by our own memory, whatever a peer says of it."""
+        return (base.since, base.electors) in [(self._since, self._electors), *self._pending]
+
     @property
     def since(self) -> int:
         """The round of the roster that made the state; -1: none did."""

@@ -201,6 +201,8 @@ class Collecting:
     closes_at: float
     enough: Callable[[Base, Collection[PeerId]], bool]
     """Whether these peers are enough for a roster on this base."""
+    known: Callable[[Base], bool]
+    """Whether we remember ourselves the roster that made this base."""
     _joined: dict[PeerId, _Joined] = field(default_factory=dict)
     _quorum_at: float | None = None
 
@@ -208,7 +210,9 @@ class Collecting:
         """A peer asks to be in; asking again changes nothing."""
         if peer not in self._joined and len(self._joined) < 4 * MAX_MEMBERS:
             self._joined[peer] = _Joined(now, join.base, join.dialable)
-        if self._quorum_at is None and self._winner() is not None:
+        if self._winner() is None:  # who has just come may have a later state
+            self._quorum_at = None
+        elif self._quorum_at is None:
             self._quorum_at = now
 
     def closed(self, live: Collection[PeerId], now: float) -> Roster | None:
@@ -227,14 +231,15 @@ class Collecting:
 
     def rally(self) -> Roster | None:
         """When enough have come, but split over several bases (each missed other shards of a round): a roster too small
-        for a result, by which the others learn whose state to fetch. The latest base; then the one that most have."""
+        for a result, by which the others learn whose state to fetch. A base whose roster we remember, for of others we
+        only have the word of those that say they have it; the latest of them; then the one that most have."""
         joined, by_mark = tuple(self._joined), self._by_mark()
         bases = {mark: self._joined[peers[0]].base for mark, peers in by_mark.items()}
         founded = any(base.electors for base in bases.values())
         fit = [mark for mark, base in bases.items() if (base.electors or not founded) and self.enough(base, joined)]
         if len(bases) < 2 or not fit:
             return None
-        mark = min(fit, key=lambda mark: (-bases[mark].since, -len(by_mark[mark]), mark))
+        mark = min(fit, key=lambda mark: (not self.known(bases[mark]), -bases[mark].since, -len(by_mark[mark]), mark))
         return self._roster(bases[mark], by_mark[mark][:MAX_MEMBERS])
 
     def _by_mark(self) -> dict[bytes, list[PeerId]]:
@@ -267,6 +272,7 @@ class Collecting:
         """On the base that most have, of those that enough have; then the later one, then ours, then the smaller mark.
         One without electors counts only while nobody names any: newcomers may be more, and know less."""
         by_mark = self._by_mark()
+        bases = [self._joined[peers[0]].base for peers in by_mark.values()]
         own = self._joined[self.me].base.mark() if self.me in self._joined else b""
         founded = any(joined.base.electors for joined in self._joined.values())
         best: tuple[tuple[int, int, bool, bytes], Base, list[PeerId]] | None = None
@@ -274,10 +280,22 @@ class Collecting:
             base, members = self._joined[peers[0]].base, peers[: min(self.max_group, MAX_MEMBERS)]
             if (founded and not base.electors) or not self.enough(base, members):
                 continue
+            if any(self._beyond(later, base, members) for later in bases):
+                continue
             rank = (-len(peers), -base.since, mark != own, mark)
             if best is None or rank < best[0]:
                 best = rank, base, members
         return None if best is None else self._roster(best[1], best[2])
+
+    def _beyond(self, later: Base, base: Base, members: Collection[PeerId]) -> bool:
+        """Whether members that were in the roster of a later state will not contribute to one on this base: they would
+        have to be more than half of that roster (`peer.protocol.quorum`, 2), and the rest is too few. Without this a
+        group could wait for rounds on end for results of a state that others have left. Only of a roster that we
+        remember: else whoever comes with an invented state could keep the others from theirs."""
+        theirs = set(later.electors).intersection(members)
+        if later.since <= base.since or not self.known(later) or 2 * len(theirs) > len(later.electors):
+            return False
+        return not self.enough(base, [peer for peer in members if peer not in theirs])
 
     def _roster(self, base: Base, members: list[PeerId]) -> Roster | None:
         owners = tuple(sorted(peer for peer in members if self._joined[peer].dialable))

@@ -43,7 +43,10 @@ class Daemon:
         program: tuple[str, ...] = ("peer",),
     ) -> None:
         """`python -m peer …` with its output appended to the log. `prefix`: a program to run it under, which must
-        replace itself by it. `program`: another module than `peer`, and its own arguments."""
+        replace itself by it. `program`: another module than `peer`, and its own arguments.
+
+        It is in a session of its own, where Ctrl+C at our terminal does not reach it: we end it, once. When we are gone
+        without having done so its standard input ends, and it leaves."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.started_at, self.killed = time.time(), False
         with self.log.open("ab") as log:
@@ -55,9 +58,11 @@ class Daemon:
                 *arguments,
                 "--home",
                 str(self.home),
-                stdin=asyncio.subprocess.DEVNULL,
+                "--leave-on-eof",
+                stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
                 env={**os.environ, **(env or {})},
             )
 

@@ -49,13 +49,17 @@ class Swarm:
     async def run(self) -> dict[str, Any]:
         """The report. Raises SwarmFailed when a peer that nobody killed ended with an error."""
         self._write_manifest()
-        with on_stop_signals(self._stop.set):
+        with on_stop_signals(self._told_to_stop):
             if self._chaos is None:
                 await self._processes()
             else:
                 async with self._chaos.relays(self, self._bootstrap):
                     await self._processes()
         return self._report()
+
+    def _told_to_stop(self) -> None:
+        self._say("stopping: the peers leave (once more: at once)")
+        self._stop.set()
 
     async def _processes(self) -> None:
         try:

@@ -36,8 +36,18 @@ def swarm(folder: Path, *choices: str) -> dict[str, Any]:
     return loaded
 
 
+def texts(folder: Path, own: bytes) -> Path:
+    """Of a peer: its own sentence again and again, and the hold-out of all."""
+    (folder / "holdout").mkdir(parents=True)
+    (folder / "own.txt").write_bytes(own * 2000)
+    (folder / "holdout" / "all.txt").write_bytes(b"the cat sat here. the dog ran away. " * 100)
+    return folder
+
+
 def test_the_members_of_a_group_end_with_the_same_bits(tmp_path: Path) -> None:
-    report = swarm(tmp_path, "--preset", "streaming-diloco")
+    cats, dogs = texts(tmp_path / "cats", b"the cat sat here. "), texts(tmp_path / "dogs", b"the dog ran away. ")
+    data = ("--set", "data.kind=text", "--data", str(cats), "--data", f"2@{dogs}")
+    report = swarm(tmp_path, "--preset", "streaming-diloco", *data)
     digests = {peer["outer_digest"] for peer in report["peers"]}
     assert len(digests) == 1
     assert None not in digests

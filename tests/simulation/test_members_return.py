@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from peer.daemon.group import Averaged
-from peer.errors import PartnerSilent
+from peer.errors import PartnerSilent, Stale
 from peer.protocol.messages import RoundKey
 from peer.testing.clock import EPOCH
 from peer.testing.links import Link
@@ -184,3 +185,95 @@ async def test_who_lacks_a_shard_is_not_up_to_date_until_it_has_it() -> None:
     one.group.holds(0, one.outer.digest(0))
     assert one.group.up_to_date(RoundKey(2, 0))
     assert len(party.digests()) == 1
+
+
+async def play_without_effect(party: Party, had: Sequence[Member], missed: Sequence[Member]) -> None:
+    """Round 1, of which the second ones never apply the result."""
+
+    async def miss(member: Member) -> None:
+        await member.clock.sleep(due(1) - member.clock.now())
+        gradient, digest = party.gradient(0, 1), member.outer.digest(0)
+        await member.group.exchange(RoundKey(1, 0), gradient, digest, 100, due(1) - WINDOW_S, due(1) + WINDOW_S)
+
+    async with asyncio.TaskGroup() as playing:
+        playing.create_task(party.play(1, had))
+        for member in missed:
+            playing.create_task(miss(member))
+
+
+@virtual
+async def test_a_group_that_is_split_over_two_states_goes_on_from_the_later_one() -> None:
+    """A round's result reaches two of its six members, and one of the others is gone after it. Those that were in it go
+    on from the old state only with more than half of the six, which are not there any more."""
+    party = Party(8)
+    await party.play(0)
+    had, missed, absent = party.members[2:4], party.members[:2] + party.members[4:6], party.members[6:]
+
+    await play_without_effect(party, had, missed)
+    later = had[0].outer.digest(0)
+    assert party.digests(had) == {later}
+    assert party.digests([*missed, *absent]) != {later}
+    gone, here = missed[0], [*had, *missed[1:], *absent]
+    for member in here:
+        member.eyes.known.pop(gone.me)
+    for round_ in range(2, 8):
+        await party.play(round_, here)
+        for member in here:
+            if isinstance(member.results[round_], Stale):
+                await member.catch_up(round_)
+    assert len(party.digests(here)) == 1
+    assert len(here[0].got(7).members) == 7
+
+
+async def states_after_all(party: Party, had: Sequence[Member], *, at_last: bool) -> set[bytes]:
+    """What everybody has who asks the others once more, when the last round reached only some."""
+    await party.play(0)
+    await play_without_effect(party, had, [member for member in party.members if member not in had])
+    for member in party.members:
+        own = member.outer.digest(0)
+        values = await member.group.catch_up(RoundKey(0, 0), None, own, settle_s=0.0, at_last=at_last)
+        if values is not None:
+            member.outer.put(0, *values)
+        member.group.holds(0, member.outer.digest(0))
+    return party.digests()
+
+
+@virtual
+async def test_at_the_end_all_have_what_most_have() -> None:
+    party = Party(5)
+    assert len(await states_after_all(party, party.members[:2], at_last=True)) == 1
+    assert [(held and held.since) for held in (member.group.on_held(0) for member in party.members)] == [0] * 5
+
+
+@virtual
+async def test_at_the_end_of_two_halves_both_have_the_later_state() -> None:
+    party = Party(4)
+    assert len(await states_after_all(party, party.members[:2], at_last=True)) == 1
+    assert [(held and held.since) for held in (member.group.on_held(0) for member in party.members)] == [1] * 4
+
+
+@virtual
+async def test_before_the_end_nobody_goes_back_to_an_earlier_state() -> None:
+    party = Party(5)
+    assert len(await states_after_all(party, party.members[:2], at_last=False)) == 2
+
+
+@virtual
+async def test_who_catches_up_is_done_before_the_fragment_is_due_again() -> None:
+    party = Party(4)
+    await party.play(0)
+    await party.play(1, party.members[1:])
+    stale = party.members[0]
+    await party.play(2)
+    error = stale.results[2]
+    assert isinstance(error, Stale)
+    held = [member.group.on_held for member in party.members[1:]]
+    before = [ask(0) for ask in held]
+    for member, base in zip(party.members[1:], before, strict=True):
+        assert base is not None
+        earlier = replace(base, since=1)  # as if the round had given no result
+        member.group.on_held = lambda fragment, earlier=earlier: earlier  # type: ignore[misc]
+    until = stale.clock.now() + 6.0
+    own = stale.outer.digest(0)
+    assert await stale.group.catch_up(RoundKey(2, 0), error.roster, own, until=until) is not None  # type: ignore[arg-type]
+    assert stale.clock.now() < until

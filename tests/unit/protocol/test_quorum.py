@@ -50,6 +50,17 @@ def test_a_roster_whose_result_was_missed_counts_too() -> None:
     assert quorum.base(b"d").electors == ids("abcdefgh")
 
 
+def test_it_remembers_the_rosters_that_it_was_in() -> None:
+    quorum = Quorum()
+    quorum.accepted(0, ids("abc"))
+    quorum.adopt(Base(b"d", ids("abc"), 0))
+    quorum.accepted(1, ids("abcd"))
+    assert quorum.remembers(Base(b"d", ids("abc"), 0))
+    assert quorum.remembers(Base(b"any", ids("abcd"), 1)), "whatever came of it"
+    assert not quorum.remembers(Base(b"d", ids("abcd"), 2))
+    assert not quorum.remembers(Base(b"d", ids("ab"), 1))
+
+
 def test_who_takes_over_an_older_state_still_counts_the_rosters_accepted_since() -> None:
     quorum = Quorum()
     quorum.accepted(0, ids("abcde"))

@@ -21,11 +21,13 @@ LATER = Base(b"3" * 32, (A, C), 4)
 ROSTER = Roster(RUN, KEY, A, BASE, (A, B, C), (A, C))
 
 
-def collecting(needed: int = 3, grace_s: float = 2.0, me: PeerId = A, max_group: int = 16) -> Collecting:
+def collecting(
+    needed: int = 3, grace_s: float = 2.0, me: PeerId = A, max_group: int = 16, known: Collection[Base] = ()
+) -> Collecting:
     def enough(base: Base, peers: Collection[PeerId]) -> bool:
         return len(peers) >= needed
 
-    return Collecting(RUN, KEY, me, max_group, grace_s, 100.0, enough)
+    return Collecting(RUN, KEY, me, max_group, grace_s, 100.0, enough, lambda base: base in known)
 
 
 def join(base: Base = BASE, dialable: bool = True) -> Join:
@@ -123,6 +125,67 @@ def test_split_over_bases_they_rally_round_the_latest() -> None:
     roster = leader.rally()
     assert roster is not None
     assert (roster.base.digest, roster.members) == (OTHER.digest, (C,))
+
+
+NEWER = Base(b"4" * 32, (A, B, C, D), 6)
+"""Of a roster that A and B were in and got nothing of."""
+
+
+def come(leader: Collecting) -> None:
+    for peer, base in ((A, BASE), (B, BASE), (E, BASE), (D, NEWER)):
+        leader.on_join(peer, join(base), 1.0)
+
+
+def test_a_base_that_its_members_have_left_gives_way_to_the_later_one() -> None:
+    leader = collecting(needed=3, known=[NEWER])
+    come(leader)
+    assert leader.closed([A, B, D, E], 1.0) is None, "of A and B, in whose eyes two of four are too few"
+    assert leader.hopeless([A, B, D, E], 1.0)
+    roster = leader.rally()
+    assert roster is not None
+    assert (roster.base, roster.members) == (NEWER, (D,))
+
+
+def test_a_later_base_that_only_others_speak_of_changes_nothing() -> None:
+    leader = collecting(needed=3)
+    come(leader)
+    roster = leader.closed([A, B, D, E], 1.0)
+    assert roster is not None
+    assert (roster.base, roster.members) == (BASE, (A, B, E))
+
+
+def test_a_base_stays_while_enough_have_not_left_it() -> None:
+    enough_of_them = collecting(needed=3, known=[NEWER])
+    come(enough_of_them)
+    enough_of_them.on_join(C, join(), 1.0)
+    roster = enough_of_them.closed(list("ABCDE"), 50.0)
+    assert roster is not None
+    assert roster.base == BASE, "three of four contribute"
+    few_of_them = collecting(needed=1, known=[NEWER])
+    come(few_of_them)
+    roster = few_of_them.closed([A, B, D, E], 1.0)
+    assert roster is not None
+    assert roster.base == BASE, "E alone is enough"
+
+
+def test_a_quorum_that_is_none_any_more_is_not_waited_for() -> None:
+    leader = collecting(needed=3, known=[NEWER])
+    for peer in (A, B, E):
+        leader.on_join(peer, join(), 1.0)
+    assert leader.next_at() == 3.0
+    leader.on_join(D, join(NEWER), 2.0)
+    assert leader.next_at() == 100.0
+    assert leader.closed([A, B, C, D, E], 100.0) is None
+    assert leader.hopeless([A, B, C, D, E], 100.0)
+
+
+def test_they_rally_round_the_latest_that_the_leader_remembers() -> None:
+    leader = collecting(needed=4, known=[NEWER])
+    come(leader)
+    leader.on_join(C, join(replace(OTHER, since=9)), 1.0)
+    roster = leader.rally()
+    assert roster is not None
+    assert roster.base == NEWER
 
 
 def test_max_group_takes_the_first() -> None:

@@ -1,0 +1,96 @@
+"""However `peer swarm` ends, nothing of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 90.0
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """A swarm of two in the foreground of a terminal of its own."""
+
+    program: subprocess.Popen[bytes]
+    terminal: int
+    report: Path
+
+    def read_until(self, text: bytes | None) -> None:
+        """None: until the program has let go of the terminal."""
+        seen, deadline = b"", time.monotonic() + PATIENCE_S
+        while text is None or text not in seen:
+            assert select.select([self.terminal], [], [], max(0.0, deadline - time.monotonic()))[0], seen
+            try:
+                seen += os.read(self.terminal, 65536)
+            except OSError:  # nobody holds its other end
+                assert text is None, seen
+                return
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[Foreground]:
+    ours, its = pty.openpty()
+    report = tmp_path / "report.json"
+    choices = ["--peers", "2", "--rounds", "1000", "--report", str(report), "--home", str(tmp_path / "home")]
+    command = [sys.executable, "-m", "peer", "swarm", *choices]
+    foreground = f"import os; os.login_tty({its}); os.execv({sys.executable!r}, {command!r})"
+    with subprocess.Popen([sys.executable, "-c", foreground], pass_fds=[its]) as program:
+        os.close(its)
+        try:
+            found = Foreground(program, ours, report)
+            found.read_until(b"round 1")
+            yield found
+        finally:
+            program.kill()
+    os.close(ours)
+
+
+def parents() -> dict[tuple[int, str], int]:
+    """The parent of every process that lives; a process is its number and when it was started."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent, *rest = path.read_text().rpartition(")")[2].split()
+            if state != "Z":
+                found[int(path.parent.name), rest[17]] = int(parent)
+    return found
+
+
+def below(pid: int) -> set[tuple[int, str]]:
+    """The children of a process, and theirs."""
+    children = {process for process, parent in parents().items() if parent == pid}
+    return children.union(*(below(child) for child, _ in children))
+
+
+def test_ctrl_c_lets_the_peers_finish_what_is_under_way(swarm: Foreground) -> None:
+    everybody = below(swarm.program.pid)
+    os.write(swarm.terminal, b"\x03")
+    swarm.read_until(None)
+    assert swarm.program.wait(PATIENCE_S) == 0
+    assert not everybody & parents().keys()
+    report = json.loads(swarm.report.read_text())
+    assert [peer["exit_code"] for peer in report["peers"]] == [0, 0]
+    book = report["swarm"]["ledger"]
+    assert book["processed"] == book["applied"] + book["dropped"] + book["outstanding"] > 0
+
+
+def test_a_swarm_that_is_killed_leaves_nobody_behind(swarm: Foreground) -> None:
+    everybody = below(swarm.program.pid)
+    assert len(everybody) >= 3 + 2 + 3, "daemons, trainers, helpers"
+    swarm.program.kill()
+    deadline = time.monotonic() + PATIENCE_S
+    while left := everybody & parents().keys():
+        assert time.monotonic() < deadline, left
+        select.select([], [], [], 0.1)
