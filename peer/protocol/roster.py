@@ -231,15 +231,17 @@ class Collecting:
 
     def rally(self) -> Roster | None:
         """When enough have come, but split over several bases (each missed other shards of a round): a roster too small
-        for a result, by which the others learn whose state to fetch. A base whose roster we remember, for of others we
-        only have the word of those that say they have it; the latest of them; then the one that most have."""
+        for a result, by which the others learn whose state to fetch. The latest base; then the one that most have. When
+        members of a larger one will not contribute for the sake of a later state, that state."""
         joined, by_mark = tuple(self._joined), self._by_mark()
         bases = {mark: self._joined[peers[0]].base for mark, peers in by_mark.items()}
         founded = any(base.electors for base in bases.values())
         fit = [mark for mark, base in bases.items() if (base.electors or not founded) and self.enough(base, joined)]
         if len(bases) < 2 or not fit:
             return None
-        mark = min(fit, key=lambda mark: (not self.known(bases[mark]), -bases[mark].since, -len(by_mark[mark]), mark))
+        gone_to = {later for mark in by_mark for later in bases if self._left(bases[mark], by_mark[mark], bases[later])}
+        fit = [mark for mark in fit if mark in gone_to] or fit
+        mark = min(fit, key=lambda mark: (-bases[mark].since, -len(by_mark[mark]), mark))
         return self._roster(bases[mark], by_mark[mark][:MAX_MEMBERS])
 
     def _by_mark(self) -> dict[bytes, list[PeerId]]:
@@ -280,22 +282,22 @@ class Collecting:
             base, members = self._joined[peers[0]].base, peers[: min(self.max_group, MAX_MEMBERS)]
             if (founded and not base.electors) or not self.enough(base, members):
                 continue
-            if any(self._beyond(later, base, members) for later in bases):
+            if any(self._left(base, members, later) for later in bases):
                 continue
             rank = (-len(peers), -base.since, mark != own, mark)
             if best is None or rank < best[0]:
                 best = rank, base, members
         return None if best is None else self._roster(best[1], best[2])
 
-    def _beyond(self, later: Base, base: Base, members: Collection[PeerId]) -> bool:
-        """Whether members that were in the roster of a later state will not contribute to one on this base: they would
-        have to be more than half of that roster (`peer.protocol.quorum`, 2), and the rest is too few. Without this a
-        group could wait for rounds on end for results of a state that others have left. Only of a roster that we
-        remember: else whoever comes with an invented state could keep the others from theirs."""
+    def _left(self, base: Base, members: Collection[PeerId], later: Base) -> bool:
+        """Whether too few of these members will contribute to a result on this base: some were in the roster that made
+        a later state, and would have to be more than half of it (`peer.protocol.quorum`, 2). Without this a group
+        could wait for rounds on end for results of a state that others have left. Only of a roster that we remember:
+        else whoever comes with an invented state could keep the others from theirs."""
         theirs = set(later.electors).intersection(members)
         if later.since <= base.since or not self.known(later) or 2 * len(theirs) > len(later.electors):
             return False
-        return not self.enough(base, [peer for peer in members if peer not in theirs])
+        return self.enough(base, members) and not self.enough(base, [peer for peer in members if peer not in theirs])
 
     def _roster(self, base: Base, members: list[PeerId]) -> Roster | None:
         owners = tuple(sorted(peer for peer in members if self._joined[peer].dialable))

@@ -179,13 +179,22 @@ def test_a_quorum_that_is_none_any_more_is_not_waited_for() -> None:
     assert leader.hopeless([A, B, C, D, E], 100.0)
 
 
-def test_they_rally_round_the_latest_that_the_leader_remembers() -> None:
-    leader = collecting(needed=4, known=[NEWER])
+def test_they_rally_round_the_state_that_they_were_left_for_and_not_a_later_one() -> None:
+    invented = replace(OTHER, since=9)
+    leader = collecting(needed=3, known=[NEWER])
     come(leader)
-    leader.on_join(C, join(replace(OTHER, since=9)), 1.0)
+    leader.on_join(C, join(invented), 1.0)
     roster = leader.rally()
     assert roster is not None
     assert roster.base == NEWER
+
+
+def test_a_leader_that_is_behind_names_the_latest() -> None:
+    leader = collecting(needed=4, known=[BASE])
+    come(leader)
+    roster = leader.rally()
+    assert roster is not None
+    assert roster.base == NEWER, "although it does not know it"
 
 
 def test_max_group_takes_the_first() -> None:
