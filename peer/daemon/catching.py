@@ -47,14 +47,14 @@ class Catching:
         """The base that most have, and its (outer_params, outer_momentum); None in place of these: `own` is its digest
         already. None for all of it: nobody asked knows of a roster, so there is nothing to catch up with. `settle_s`:
         how long to wait for the members to apply the round at hand. `ours`: our state counts beside those of the
-        others, and nothing earlier is taken; `at_last`, when no round will follow, it is if more than half have it.
+        others, and nothing earlier is taken; `at_last`, when no round will follow, what more than half of all have is.
 
         Raises PartnerLost when nobody gives it."""
         clock, began = self._around.clock, self._around.clock.now()
         donors, failed = self._donors(key, roster), ""
         while donors:
             held = await self._held(donors, key.fragment, ASK_S if settle_s else BRIEF_S)
-            base, holders = _most_common(held, roster is not None, ours, at_last)
+            base, holders = _most_common(held, roster is not None, ours, len(donors) + 1 if at_last else None)
             now = clock.now()
             settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
             if base is not None and settled:
@@ -121,10 +121,10 @@ def _part_s(nbytes: int) -> float:
 
 
 def _most_common(
-    held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None, at_last: bool
+    held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None, voters: int | None
 ) -> tuple[Base | None, list[PeerRecord]]:
     """The state that most have; then the latest, then the one of smaller mark. `even_first`: also one that no roster
-    made. `ours` counts like the others', and what is earlier does not, unless `at_last` more than half have it."""
+    made. `ours` counts like the others', and what is earlier does not, but for what more than half of `voters` have."""
     bases = {base.mark(): base for _, base in held if base.electors or even_first}
     holders = {mark: [donor for donor, base in held if base.mark() == mark] for mark in bases}
     count = Counter({mark: len(some) for mark, some in holders.items()})
@@ -133,7 +133,7 @@ def _most_common(
     fit = {
         mark: base
         for mark, base in bases.items()
-        if ours is None or base.since >= ours.since or (at_last and 2 * count[mark] > count.total())
+        if ours is None or base.since >= ours.since or (voters is not None and 2 * count[mark] > voters)
     }
     if not fit:
         return None, []

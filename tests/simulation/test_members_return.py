@@ -246,6 +246,18 @@ async def test_at_the_end_all_have_what_most_have() -> None:
 
 
 @virtual
+async def test_at_the_end_those_that_do_not_answer_count_too() -> None:
+    party = Party(5)
+    one, missed = party.members[0], party.members[2:]
+    await party.play(0)
+    await play_without_effect(party, party.members[:2], missed)
+    cut(party, one, missed[:1])
+    own = one.outer.digest(0)
+    assert await one.group.catch_up(RoundKey(0, 0), None, own, settle_s=0.0, at_last=True) is None
+    assert one.outer.digest(0) == own
+
+
+@virtual
 async def test_at_the_end_of_two_halves_both_have_the_later_state() -> None:
     party = Party(4)
     assert len(await states_after_all(party, party.members[:2], at_last=True)) == 1
