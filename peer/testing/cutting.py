@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -113,38 +114,49 @@ class Wire:
 
 @asynccontextmanager
 async def before(target: str, wire: Wire) -> AsyncIterator[str]:
-    """Where to call instead of `target` (host:port)."""
+    """Where to call instead of `target` (host:port). It accepts by itself: asyncio's server forgets to close those that
+    call while it is closed."""
+    loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
-    closing = False
 
-    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def taken_on(connection: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=connection, limit=CHUNK)
+        except BaseException:
+            connection.close()
+            raise
         writers.append(writer)
-        if closing:
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(wire.relay(target, reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        await wire.relay(target, reader, writer)
 
-    server = await asyncio.start_server(accepted, "127.0.0.1", 0, limit=CHUNK)
-    try:
-        host, port = server.sockets[0].getsockname()[:2]
-        yield f"{host}:{port}"
-    finally:
-        closing = True
-        server.close()
-        await _turns()  # those that called just now are heard
-        for task in list(tasks):
-            task.cancel()
-        if tasks:
-            await asyncio.wait(list(tasks))
-        await _turns()  # sockets close
-        for writer in writers:
-            writer.transport.abort()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await writer.wait_closed()
+    async def accept() -> None:
+        while True:
+            connection, _ = await loop.sock_accept(listening)
+            task = loop.create_task(taken_on(connection))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        listening.setblocking(False)
+        accepting = loop.create_task(accept())
+        try:
+            host, port = listening.getsockname()[:2]
+            yield f"{host}:{port}"
+        finally:
+            accepting.cancel()
+            await asyncio.wait({accepting})
+            listening.close()
+            await _turns()  # those that were taken on just now have begun
+            for task in list(tasks):
+                task.cancel()
+            if tasks:
+                await asyncio.wait(list(tasks))
+            await _turns()  # sockets close
+            for writer in writers:
+                writer.transport.abort()
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await writer.wait_closed()
 
 
 async def _turns() -> None:
