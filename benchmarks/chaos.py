@@ -35,15 +35,12 @@ from peer.testing.profiles import chaos_plan, parse_profile
 LEAST_PARTICIPATION = 0.9
 LEAST_IN_TIME = 0.95
 MOST_LOSS = 1.02
-LEVEL = "optimizer.final_fraction=1"
-"""The learning rate stays as it is after the warm-up: it goes by rounds, and two swarms that come to the same number of
-tokens in different rounds, for one had more of the machine, would be compared at different rates."""
 Curve = list[tuple[float, float]]
 """(tokens x elements applied by the swarm, mean validation loss), by tokens."""
 
 
 def manifest_of(given: argparse.Namespace) -> str:
-    settings = ("sync.clock=seconds", f"sync.sync_every={given.sync_every}", "train.eval_every=3", LEVEL, *given.set)
+    settings = ("sync.clock=seconds", f"sync.sync_every={given.sync_every}", "train.eval_every=3", *given.set)
     text = derive_manifest(
         default_text(),
         preset=given.preset,
