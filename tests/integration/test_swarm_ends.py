@@ -40,12 +40,14 @@ class Foreground:
 
 
 @pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Foreground]:
+def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Foreground]:
+    """`param`: whether the terminal is the one that it gets signals from."""
     ours, its = pty.openpty()
     report = tmp_path / "report.json"
     choices = ["--peers", "2", "--rounds", "1000", "--report", str(report), "--home", str(tmp_path / "home")]
     command = [sys.executable, "-m", "peer", "swarm", *choices]
-    foreground = f"import os; os.login_tty({its}); os.execv({sys.executable!r}, {command!r})"
+    take = f"os.login_tty({its})" if request.param else f"os.dup2({its}, 1), os.close({its})"
+    foreground = f"import os; {take}; os.execv({sys.executable!r}, {command!r})"
     with subprocess.Popen([sys.executable, "-c", foreground], pass_fds=[its]) as program:
         os.close(its)
         try:
@@ -74,6 +76,7 @@ def below(pid: int) -> set[tuple[int, str]]:
     return children.union(*(below(child) for child, _ in children))
 
 
+@pytest.mark.parametrize("swarm", [True], indirect=True)
 def test_ctrl_c_lets_the_peers_finish_what_is_under_way(swarm: Foreground) -> None:
     everybody = below(swarm.program.pid)
     os.write(swarm.terminal, b"\x03")
@@ -86,7 +89,9 @@ def test_ctrl_c_lets_the_peers_finish_what_is_under_way(swarm: Foreground) -> No
     assert book["processed"] == book["applied"] + book["dropped"] + book["outstanding"] > 0
 
 
+@pytest.mark.parametrize("swarm", [False], indirect=True)
 def test_a_swarm_that_is_killed_leaves_nobody_behind(swarm: Foreground) -> None:
+    """Without a terminal: one that goes would tell them."""
     everybody = below(swarm.program.pid)
     assert len(everybody) >= 3 + 2 + 3, "daemons, trainers, helpers"
     swarm.program.kill()
