@@ -15,6 +15,7 @@ from peer.cli.options import (
     initial_peers,
     leave_on_eof,
     metrics,
+    step_seconds,
     upload_budget,
 )
 from peer.laps import Laps
@@ -55,6 +56,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer; all but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
+@step_seconds
 @click.option(
     "--checkpoint-every", type=click.FloatRange(min=1), default=60.0, help="Seconds, at least.", show_default=True
 )
@@ -88,6 +90,7 @@ def command(
     threads: int | None,
     device: str,
     speed: float,
+    step_seconds: float,
     checkpoint_every: float,
     keep_checkpoints: int,
     quiet_hours: QuietHours | None,
@@ -158,6 +161,7 @@ def command(
             threads=workers,
             device=device,
             speed=speed,
+            step_seconds=step_seconds,
             checkpoint_every_s=checkpoint_every,
             checkpoints_kept=keep_checkpoints,
             quiet_hours=quiet_hours,

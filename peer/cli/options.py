@@ -81,6 +81,15 @@ def announce_maddrs(function: F) -> F:
     )(function)
 
 
+def step_seconds(function: F) -> F:
+    return click.option(
+        "--step-seconds",
+        type=click.FloatRange(0, 1e5),
+        default=0.0,
+        help="An inner step takes at least so long: several peers of one machine are then equally fast.",
+    )(function)
+
+
 def upload_budget(function: F) -> F:
     """`--daily-upload` and `--monthly-upload`, in bytes."""
     function = click.option(

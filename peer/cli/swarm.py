@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.options import step_seconds
+
 if TYPE_CHECKING:
     from peer.testing.faults import Fault
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--throttle", "throttles", multiple=True, metavar="K@SPEED", help="Peer K trains at this part of its speed."
 )
+@step_seconds
 @click.option(
     "--chaos", metavar="PROFILE", help="Faults: gentle, rough, links or all; all@20s: one in 20 s on average."
 )
@@ -48,6 +51,7 @@ def command(
     kills: tuple[str, ...],
     joins: tuple[str, ...],
     throttles: tuple[str, ...],
+    step_seconds: float,
     chaos: str | None,
     home: Path | None,
     data: tuple[str, ...],
@@ -98,6 +102,7 @@ def command(
         seed=parsed.seed,
         state=state,
         faults=faults,
+        join_options=("--step-seconds", repr(step_seconds)) if step_seconds else (),
         data=data_folders(data, parsed.data.kind, {*range(1, peers + 1), *(join.number for join in newcomers)}),
     )
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -1,7 +1,8 @@
 """What an owner makes of the contributions to its shard, in a worker thread and tile by tile: beside them there are
 only the mean, where the caller wants it, and the encoded result.
 
-What happens on failure: a contribution that cannot be decoded, is not finite or far too large is left out, by name."""
+What happens on failure: a contribution that cannot be decoded, is not finite or absurdly large is left out, by name;
+one that is only far larger than the others is made smaller (`peer.outer.groupmean.factors`)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from peer.codec.plain import TILE, Codec, finite
 from peer.daemon.buffers import pages
 from peer.errors import BadPayload
-from peer.outer.groupmean import fractions, norm, too_far
+from peer.outer.groupmean import factors, fractions, norm
 from peer.protocol.messages import PeerId, Source
 
 
@@ -53,18 +54,25 @@ def combine(
             norms[peer] = _norm(parts[peer], codec, into.numel())
         except BadPayload as error:
             combined.bad[peer] = error
-    if norms:
-        for far in map(PeerId, too_far({str(peer): value for peer, value in norms.items()})):
-            combined.bad[far] = BadPayload("norm", "a contribution many times larger than those of the others")
+    shrink = _factors(norms, parts)
+    for far in (peer for peer, factor in shrink.items() if factor == 0.0):
+        combined.bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
     combined.named = tuple(peer for peer in parts if peer not in combined.bad)
     combined.lacking = lacking(combined.named)
     if not combined.lacking:
         weights = fractions([parts[peer].tokens for peer in combined.named])
         for number, (peer, weight) in enumerate(zip(combined.named, weights, strict=True)):
-            _add(parts.pop(peer), codec, into, weight, first=number == 0)
+            _add(parts.pop(peer), codec, into, weight * shrink[peer], first=number == 0)
         parts.clear()
         combined.payload = encoded(result_codec, into)
     return combined
+
+
+def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Part]) -> dict[PeerId, float]:
+    if not norms:
+        return {}
+    found = factors(list(norms.values()), [parts[peer].tokens for peer in norms])
+    return dict(zip(norms, found, strict=True))
 
 
 def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice, bytes]]:

@@ -117,13 +117,15 @@ class Group:
         closes: float,
         give_up: float = math.inf,
         into: Tensor | None = None,
+        outer: Flat | None = None,
     ) -> Averaged:
         """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
-        the digest of the state that the gradient was taken against. `gradient` is read where it lies and stays as it is
-        meanwhile; the mean comes into `into`, flat fp32 of its length (None: into memory of its own). The roster is
-        there soon after `closes` (run time); after that it takes what the transfers take, bounded by measured rates,
-        and at most until `give_up` (run time): shards that are not here then are left as they were. A cancelled call
-        leaves nothing running, and costs the others our shard. Step with the result, then call `holds`.
+        the digest of the state that the gradient was taken against, `outer` its params (None: what comes is judged by
+        the gradient alone). `gradient` is read where it lies and stays as it is meanwhile; the mean comes into `into`,
+        flat fp32 of its length (None: into memory of its own). The roster is there soon after `closes` (run time);
+        after that it takes what the transfers take, bounded by measured rates, and at most until `give_up` (run time):
+        shards that are not here then are left as they were. A cancelled call leaves nothing running, and costs the
+        others our shard. Step with the result, then call `holds`.
 
         Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
         around = self._around
@@ -143,7 +145,7 @@ class Group:
             roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
             quorum.accepted(key.round, roster.members)
             await self._remember()
-            averaged = await self._round(roster, gradient, tokens, give_up, into)
+            averaged = await self._round(Sharing(around, roster, gradient, tokens, into, outer), give_up)
         finally:
             self._begun.discard(key)
             if (desk := self._desks.setdefault(key, None)) is not None:
@@ -228,16 +230,15 @@ class Group:
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
-    async def _round(self, roster: Roster, gradient: Flat, tokens: int, give_up: float, into: Tensor) -> Averaged:
-        around, key = self._around, roster.key
-        began = around.clock.now()
-        shards = cut(roster.name(), roster.owners, gradient.numel(), self._align)
-        budget_s = self._budget_s(gradient.numel())
+    async def _round(self, sharing: Sharing, give_up: float) -> Averaged:
+        around, roster, elements = self._around, sharing.roster, sharing.gradient.numel()
+        key, began = roster.key, around.clock.now()
+        shards = cut(roster.name(), roster.owners, elements, self._align)
+        budget_s = self._budget_s(elements)
         desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
         self._desks[key] = desk
         self._bell.ring()
         until = min(began + START_S + 2 * budget_s, give_up)
-        sharing = Sharing(around, roster, gradient, tokens, into)
         async with asyncio.TaskGroup() as all_:
             tasks = [
                 all_.create_task(

@@ -138,13 +138,13 @@ class GroupRound:
         if why := groups.why_not():
             return Exchanged("carried", why)
         groups.tell("exchanging with the group")
-        gradient = await self._gradient(work, cut)
+        gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
         into = self._lent.enter_context(groups.buffers.lent())[: gradient.numel()]
         base = await groups.digest(fragment)
         weight = max(1, round(work.tokens * cut.share))
         try:
             got = await groups.group.exchange(
-                self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at), into
+                self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at), into, outer
             )
         except Stale as stale:
             return await self._catch_up(stale, cast(Roster, stale.roster), cut, self._give_up(closes_at))

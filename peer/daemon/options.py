@@ -24,6 +24,8 @@ class JoinOptions(NodeOptions):
     device: str = "auto"
     speed: float = 1.0
     """Part of the time the trainer may work, in (0, 1]."""
+    step_seconds: float = 0.0
+    """An inner step takes at least so long: for experiments with equal machines on one computer."""
     checkpoint_every_s: float = 60.0
     """At least; see `peer.daemon.saving.SHARE`."""
     checkpoints_kept: int = 3

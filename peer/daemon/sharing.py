@@ -28,7 +28,8 @@ from peer.protocol.shards import Opening, ResultSink, Shard, ShardResult, check_
 from peer.protocol.vouchers import digest_of, digesting, statement
 
 RESULT_FAR = 100.0
-"""A result so many times larger than our own contribution is not applied."""
+"""A result so many times larger than our own contribution, and larger than the outer params themselves, is not applied.
+Our own may be small for an honest reason: a slow machine in its first steps."""
 AGAIN_S = 1.0
 LOST_TRIES = 3
 """An owner that is lost so often has died: nobody waits for the end of the round."""
@@ -80,13 +81,15 @@ class Taking(ResultSink):
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """One round. `gradient`: our pseudo-gradient, which stays as it is meanwhile; `into`: where the mean is put
-    together, flat fp32 of its length. A cancelled call leaves nothing that writes there."""
+    together, flat fp32 of its length; `outer`: the params that it is a step of, where they are at hand. A cancelled
+    call leaves nothing that writes into `into`."""
 
     around: GroupAround
     roster: Roster
     gradient: Flat
     tokens: int
     into: Tensor
+    outer: Flat | None = None
 
     async def own(self, desk: Desk) -> Given:
         """The shard that is ours: collect, average, and take the result as the others do."""
@@ -162,13 +165,17 @@ class Sharing:
         values = self.into[shard.start : shard.end]
         if not finite(values):
             return BadPayload("not_finite", "the result holds NaN or infinity")
-        if 0 < RESULT_FAR * norm(self._part(shard)) < norm(values):
+        length, ours = norm(values), norm(self._part(shard))
+        if 0 < RESULT_FAR * ours < length and self._outer_norm(shard) < length:
             return BadPayload("norm", "the result is many times larger than our own contribution")
         said = statement(self.roster.name(), shard.index, given.came)
         if not self.around.seal.verify(shard.owner, said, given.signature):
             return BadPayload("signature", "the owner did not sign the result it gave")
         given.digest = given.came
         return None
+
+    def _outer_norm(self, shard: Shard) -> float:
+        return 0.0 if self.outer is None else norm(Section(self.outer, shard.start, shard.end))
 
     def _part(self, shard: Shard) -> Section:
         return Section(self.gradient, shard.start, shard.end)

@@ -123,6 +123,7 @@ def trainer_config(options: JoinOptions, me: PeerId, manifest: Manifest) -> Trai
         threads=options.threads,
         device=options.device,
         speed=options.speed,
+        step_seconds=options.step_seconds,
         micro_batch=options.micro_batch,
         activation_bytes=activation_bytes(manifest, free_bytes()),
         trail=options.trail,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 FAR = 10.0
-"""So many times the median norm of the contributions is too far: it is left out. What is below can do harm, but bounded
-harm; peers that did ten times the work of the median are honest and rare."""
+"""A contribution counts for so many times the median norm at most: a longer one is made that long (norm clipping: Sun
+et al. 2019, arXiv 1911.07963). So harm is bounded, and a fast machine among slow ones keeps its say."""
+ABSURD = 100.0
+"""So many times the median norm, and as many times more as its sender did more than the median, is no honest work: it
+is refused. In its first ten steps an inner optimizer is slow, so ten times the steps can be a hundred times the way."""
 HEAVY = 10.0
 """No contribution weighs more than so many times the median: tokens are its sender's word."""
 
@@ -47,10 +50,17 @@ def lower_median(values: Sequence[float]) -> float:
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def too_far(norms: Mapping[str, float]) -> list[str]:
-    """Whose contribution is beyond FAR times the (lower) median norm. Nobody's, when that is zero."""
-    limit = FAR * lower_median(list(norms.values()))
-    return [peer for peer, value in norms.items() if 0 < limit < value]
+def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
+    """What each contribution is multiplied with: 1; less when it is longer than FAR times the (lower) median norm; 0
+    when it is to be refused. All 1 when the median is zero. `tokens`: what their senders say."""
+    usual, work = lower_median(list(norms)), max(1.0, lower_median(list(tokens)))
+    found = []
+    for norm_, count in zip(norms, tokens, strict=True):
+        if 0 < ABSURD * usual * max(1.0, count / work) < norm_:
+            found.append(0.0)
+        else:
+            found.append(FAR * usual / norm_ if 0 < FAR * usual < norm_ else 1.0)
+    return found
 
 
 def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int]) -> Tensor:

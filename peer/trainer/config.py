@@ -33,6 +33,8 @@ class TrainerConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of the time the trainer may work."""
+    step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0
+    """An inner step takes at least so long, rest included."""
     micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
     """Windows that go through the model at once; None: as many as fit."""
     activation_bytes: Annotated[int, Field(ge=0)] | None = None

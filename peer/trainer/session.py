@@ -266,7 +266,7 @@ class Session:
         self._account.worked(Tally(1, loss is None, loss or 0.0, took))
         seconds = took / 1e9
         self._pace.took(seconds)
-        self._tokens_per_s = _smooth(self._tokens_per_s, tokens * self._config.speed / seconds)
+        self._tokens_per_s = _smooth(self._tokens_per_s, tokens / self._with_rest(seconds))
         self._tell(loss)
         return seconds
 
@@ -275,13 +275,17 @@ class Session:
         if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
             self._told_at = now
             place = [self._loop.round, self._loop.step_in_round]
-            step_s = self._pace.step_s / self._config.speed
+            step_s = self._with_rest(self._pace.step_s)
             self._link.send({"progress": [*place, loss, self._tokens_per_s, step_s, self._pace.steps]})
+
+    def _with_rest(self, worked_s: float) -> float:
+        """Seconds from one step to the next."""
+        return max(worked_s / self._config.speed, self._config.step_seconds)
 
     def _rest(self, worked_s: float) -> None:
         """Leave the machine to its owner for their share of the time. Commands are taken meanwhile, and what falls due
         is done: the whole rest is one boundary."""
-        end = time.monotonic() + worked_s * (1.0 / self._config.speed - 1.0)
+        end = time.monotonic() + self._with_rest(worked_s) - worked_s
         while self._running and (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 self._handle(self._link.inbox.get(timeout=max(0.0, min(left, self._until_due()))))

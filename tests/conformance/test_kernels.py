@@ -132,6 +132,30 @@ def test_a_payload_need_not_be_aligned(pair: tuple[Codec, Codec]) -> None:
     assert torch.equal(into, reference.decode(payload, 1000))
 
 
+POURED = 2**20
+"""As native/kernels.h has it: from here on the kernels write past the caches."""
+
+
+@pytest.mark.parametrize("shift", [0, 1, 8], ids=lambda shift: f"{4 * shift} bytes off")
+def test_many_elements_are_decoded_alike_wherever_they_go(pair: tuple[Codec, Codec], shift: int) -> None:
+    native, reference = pair
+    elements = POURED + TILE + 77
+    payload = reference.encode(normal(elements))
+    room = torch.full((elements + 16,), 7.0)
+    native.decode_into(payload, room[shift : shift + elements])
+    assert same(room[shift : shift + elements], reference.decode(payload, elements))
+    assert room[:shift].eq(7).all()
+    assert room[shift + elements :].eq(7).all()
+
+
+def test_many_hostile_bytes_are_refused_alike(pair: tuple[Codec, Codec]) -> None:
+    native, reference = pair
+    damaged = bytearray(reference.encode(normal(POURED)))
+    damaged[-900:] = b"\xff" * 900
+    damaged[:4] = b"\x80" * 4
+    assert verdict(native, bytes(damaged), POURED) == verdict(reference, bytes(damaged), POURED)
+
+
 def test_tiles_stand_for_themselves(pair: tuple[Codec, Codec]) -> None:
     native, _ = pair
     values = normal(2 * TILE + 500)

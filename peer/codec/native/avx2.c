@@ -108,6 +108,9 @@ AVX2 static void e3m0_encode(const float *values, uint32_t largest, uint8_t *cod
 
 INLINE void put(float *into, __m256 ratio, __m256 scale) { _mm256_storeu_ps(into, _mm256_mul_ps(ratio, scale)); }
 
+/* The same past the caches, to a multiple of 32 bytes. */
+INLINE void pour(float *into, __m256 ratio, __m256 scale) { _mm256_stream_ps(into, _mm256_mul_ps(ratio, scale)); }
+
 INLINE void add(float *into, __m256 ratio, __m256 scale, __m256 weight) {
     __m256 value = _mm256_mul_ps(_mm256_mul_ps(ratio, scale), weight);
     _mm256_storeu_ps(into, _mm256_add_ps(_mm256_loadu_ps(into), value));
@@ -130,6 +133,13 @@ AVX2 static unsigned int8_decode(const uint8_t *codes, float scale, float *into)
     __m256 by = _mm256_set1_ps(scale);
     for (int i = 0; i < BLOCK; i += 8)
         put(into + i, int8_ratio(codes + i), by);
+    return int8_bad(codes);
+}
+
+AVX2 static unsigned int8_pour(const uint8_t *codes, float scale, float *into) {
+    __m256 by = _mm256_set1_ps(scale);
+    for (int i = 0; i < BLOCK; i += 8)
+        pour(into + i, int8_ratio(codes + i), by);
     return int8_bad(codes);
 }
 
@@ -177,22 +187,26 @@ INLINE unsigned is_eight(__m128i first, __m128i second) {
     return (unsigned)_mm_movemask_epi8(bad);
 }
 
-#define NIBBLE_DECODERS(kind, eight_is_bad)                                                              \
-    AVX2 static unsigned kind##_decode(const uint8_t *codes, float scale, float *into) {                 \
+#define NIBBLE_DECODER(name, kind, store, eight_is_bad)                                                  \
+    AVX2 static unsigned name(const uint8_t *codes, float scale, float *into) {                          \
         meanings all = kind##_meanings();                                                                \
         __m256 by = _mm256_set1_ps(scale);                                                               \
         unsigned bad = 0;                                                                                \
         for (int i = 0; i < BLOCK; i += 32) {                                                            \
             __m128i first, second;                                                                       \
             split(codes + i / 2, &first, &second);                                                       \
-            put(into + i, meaning(&all, first), by);                                                     \
-            put(into + i + 8, meaning(&all, _mm_srli_si128(first, 8)), by);                              \
-            put(into + i + 16, meaning(&all, second), by);                                               \
-            put(into + i + 24, meaning(&all, _mm_srli_si128(second, 8)), by);                            \
+            store(into + i, meaning(&all, first), by);                                                   \
+            store(into + i + 8, meaning(&all, _mm_srli_si128(first, 8)), by);                            \
+            store(into + i + 16, meaning(&all, second), by);                                             \
+            store(into + i + 24, meaning(&all, _mm_srli_si128(second, 8)), by);                          \
             bad |= (eight_is_bad) ? is_eight(first, second) : 0;                                         \
         }                                                                                                \
         return bad;                                                                                      \
-    }                                                                                                    \
+    }
+
+#define NIBBLE_DECODERS(kind, eight_is_bad)                                                              \
+    NIBBLE_DECODER(kind##_decode, kind, put, eight_is_bad)                                               \
+    NIBBLE_DECODER(kind##_pour, kind, pour, eight_is_bad)                                                \
     AVX2 static unsigned kind##_add(const uint8_t *codes, float scale, float weight, float *into) {      \
         meanings all = kind##_meanings();                                                                \
         __m256 by = _mm256_set1_ps(scale), times = _mm256_set1_ps(weight);                               \
@@ -263,6 +277,11 @@ INLINE __m256 bf16_at(const uint16_t *payload) {
 
 AVX2 static void bf16_decode(const uint16_t *payload, float *into, size_t n) {
     size_t i = 0;
+    if (pours(into, n)) {
+        for (; i + 8 <= n; i += 8)
+            _mm256_stream_ps(into + i, bf16_at(payload + i));
+        _mm_sfence();
+    }
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(into + i, bf16_at(payload + i));
     scalar_kernels.bf16_decode(payload + i, into + i, n - i);
@@ -285,12 +304,14 @@ AVX2 static void fp32_add(const float *payload, float weight, float *into, size_
     scalar_kernels.fp32_add(payload + i, weight, into + i, n - i);
 }
 
+static void poured(void) { _mm_sfence(); }
+
 static const kernel_set kernels = {
     "avx2",
-    {{BLOCK, largest_of, int8_encode, int8_decode, int8_add},
-     {BLOCK / 2, largest_of, int4_encode, int4_decode, int4_add},
-     {BLOCK / 2, largest_of, e3m0_encode, e3m0_decode, e3m0_add}},
-    chunk_counts, chunk_candidates, bf16_encode, bf16_decode, bf16_add, fp32_add,
+    {{BLOCK, largest_of, int8_encode, int8_decode, int8_pour, int8_add},
+     {BLOCK / 2, largest_of, int4_encode, int4_decode, int4_pour, int4_add},
+     {BLOCK / 2, largest_of, e3m0_encode, e3m0_decode, e3m0_pour, e3m0_add}},
+    poured, chunk_counts, chunk_candidates, bf16_encode, bf16_decode, bf16_add, fp32_add,
 };
 
 const kernel_set *avx2_kernels(void) {

@@ -50,9 +50,11 @@ enum verdict blocks_encode(const block_kernel *kernel, const float *values, size
     return FINE;
 }
 
-/* weight: NULL to store, else to add. */
+typedef unsigned decoder(const uint8_t *codes, float scale, float *into);
+
+/* weight: NULL to store, by `store`, else to add. */
 static enum verdict decode_tile(
-    const block_kernel *kernel, const uint8_t *payload, size_t n, const float *weight, float *into) {
+    const block_kernel *kernel, decoder *store, const uint8_t *payload, size_t n, const float *weight, float *into) {
     const uint8_t *codes = payload + scale_bytes(n);
     unsigned bad = 0;
     for (; n > 0; payload += 4) {
@@ -61,7 +63,7 @@ static enum verdict decode_tile(
         if (bits_of(scale) >= INFINITE && bits_of(scale) != 0x80000000u) /* the sign makes these large, too */
             return BAD_SCALE;
         if (n >= BLOCK) {
-            bad |= weight ? kernel->add(codes, scale, *weight, into) : kernel->decode(codes, scale, into);
+            bad |= weight ? kernel->add(codes, scale, *weight, into) : store(codes, scale, into);
         } else {
             float padded[BLOCK] = {0}; /* declared further out, it is cleared for every block: a quarter of the time */
             uint8_t few[BLOCK] = {0};
@@ -79,11 +81,11 @@ static enum verdict decode_tile(
     return bad ? BAD_CODE : FINE;
 }
 
-static enum verdict decode(
-    const block_kernel *kernel, const uint8_t *payload, size_t n, const float *weight, float *into) {
+static enum verdict decode(const block_kernel *kernel, decoder *store, const uint8_t *payload, size_t n,
+                           const float *weight, float *into) {
     for (size_t done = 0; done < n; done += TILE) {
         size_t some = smaller(n - done, TILE);
-        enum verdict verdict = decode_tile(kernel, payload, some, weight, into + done);
+        enum verdict verdict = decode_tile(kernel, store, payload, some, weight, into + done);
         if (verdict != FINE)
             return verdict;
         payload += blocks_bytes(kernel, some);
@@ -91,10 +93,15 @@ static enum verdict decode(
     return FINE;
 }
 
-enum verdict blocks_decode(const block_kernel *kernel, const uint8_t *payload, size_t n, float *into) {
-    return decode(kernel, payload, n, NULL, into);
+enum verdict blocks_decode(const kernel_set *set, enum kind kind, const uint8_t *payload, size_t n, float *into) {
+    const block_kernel *kernel = &set->blocks[kind];
+    if (!pours(into, n))
+        return decode(kernel, kernel->decode, payload, n, NULL, into);
+    enum verdict verdict = decode(kernel, kernel->pour, payload, n, NULL, into);
+    set->poured();
+    return verdict;
 }
 
 enum verdict blocks_add(const block_kernel *kernel, const uint8_t *payload, size_t n, float weight, float *into) {
-    return decode(kernel, payload, n, &weight, into);
+    return decode(kernel, kernel->decode, payload, n, &weight, into);
 }

@@ -14,6 +14,7 @@
 #define KEPT 64
 #define CHUNK_BYTES 120
 #define TILE (1 << 18)     /* elements of a payload's self-contained piece */
+#define POURED (1 << 20)   /* so many elements at once are written past the caches, which they would only sweep */
 #define INFINITE 0x7f800000u
 
 enum kind { INT8, INT4, E3M0, KINDS };
@@ -25,6 +26,7 @@ typedef struct {
     uint32_t (*largest)(const float *values); /* bits of the largest magnitude, which is the scale */
     void (*encode)(const float *values, uint32_t largest, uint8_t *codes);
     unsigned (*decode)(const uint8_t *codes, float scale, float *into); /* not 0: a code that is not used */
+    unsigned (*pour)(const uint8_t *codes, float scale, float *into); /* as decode, where `pours` */
     unsigned (*add)(const uint8_t *codes, float scale, float weight, float *into);
 } block_kernel;
 
@@ -32,6 +34,7 @@ typedef struct {
 typedef struct {
     const char *name;
     block_kernel blocks[KINDS];
+    void (*poured)(void); /* makes what was poured visible to others */
     uint32_t (*chunk_counts)(const uint32_t *magnitudes, uint32_t above); /* of a CHUNK: how many are larger */
     uint32_t (*chunk_candidates)(const uint32_t *magnitudes, uint32_t least, uint16_t *indices); /* up to CHUNK + 1 */
     void (*bf16_encode)(const float *values, uint16_t *into, size_t n);
@@ -46,10 +49,12 @@ extern const kernel_set *avx2_kernels(void); /* NULL: not on this processor, or 
 static inline uint32_t bits_of(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
 static inline float float_of(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
 
+static inline int pours(const float *into, size_t n) { return n >= POURED && (uintptr_t)into % 32 == 0; }
+
 /* blocks.c: n elements, a payload as long as `blocks_bytes` says. */
 size_t blocks_bytes(const block_kernel *kernel, size_t n);
 enum verdict blocks_encode(const block_kernel *kernel, const float *values, size_t n, uint8_t *payload);
-enum verdict blocks_decode(const block_kernel *kernel, const uint8_t *payload, size_t n, float *into);
+enum verdict blocks_decode(const kernel_set *set, enum kind kind, const uint8_t *payload, size_t n, float *into);
 enum verdict blocks_add(const block_kernel *kernel, const uint8_t *payload, size_t n, float weight, float *into);
 
 /* topk.c */

@@ -31,7 +31,7 @@ static enum verdict run_encode(int kind, const float *values, size_t n, uint8_t 
 
 static enum verdict run_decode(int kind, const uint8_t *payload, size_t n, float *into) {
     if (kind < KINDS)
-        return blocks_decode(&chosen->blocks[kind], payload, n, into);
+        return blocks_decode(chosen, (enum kind)kind, payload, n, into);
     if (kind == TOPK)
         return topk_decode(payload, n, into);
     if (kind == BF16)

@@ -139,10 +139,12 @@ static void fp32_add(const float *payload, float weight, float *into, size_t n) 
     }
 }
 
+static void nothing_poured(void) {}
+
 const kernel_set scalar_kernels = {
     "scalar",
-    {{BLOCK, largest_of, int8_encode, int8_decode, int8_add},
-     {BLOCK / 2, largest_of, int4_encode, int4_decode, int4_add},
-     {BLOCK / 2, largest_of, e3m0_encode, e3m0_decode, e3m0_add}},
-    chunk_counts, chunk_candidates, bf16_encode, bf16_decode, bf16_add, fp32_add,
+    {{BLOCK, largest_of, int8_encode, int8_decode, int8_decode, int8_add},
+     {BLOCK / 2, largest_of, int4_encode, int4_decode, int4_decode, int4_add},
+     {BLOCK / 2, largest_of, e3m0_encode, e3m0_decode, e3m0_decode, e3m0_add}},
+    nothing_poured, chunk_counts, chunk_candidates, bf16_encode, bf16_decode, bf16_add, fp32_add,
 };

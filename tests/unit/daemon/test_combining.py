@@ -11,7 +11,7 @@ from peer.codec.every import EVERY
 from peer.codec.plain import TILE
 from peer.codec.stream import Encoding
 from peer.daemon.combining import Combined, Part, combine
-from peer.outer.groupmean import weighted_mean
+from peer.outer.groupmean import norm, weighted_mean
 from peer.protocol.messages import PeerId
 from peer.protocol.payload import BytesSource
 
@@ -50,12 +50,24 @@ def test_the_mean_is_that_of_whole_payloads(codec: str, result: str) -> None:
 def test_wrong_ones_are_left_out_by_name() -> None:
     values = {name: normal(seed) for seed, name in enumerate(TOKENS)}
     values["b"][TILE + 5] = math.inf
-    values["d"] *= 1000
+    values["d"] *= 1e5
     got = combined("fp32", parts_of("fp32", values))
     assert got.named == ("a", "c")
     assert {peer: error.code for peer, error in got.bad.items()} == {"b": "not_finite", "d": "norm"}
     mean = weighted_mean([values["a"].clone(), values["c"].clone()], [TOKENS["a"], TOKENS["c"]])
     assert got.payload == EVERY["fp16"].encode(mean)
+
+
+def test_a_far_longer_one_counts_for_ten_times_the_usual() -> None:
+    values = {name: normal(seed) for seed, name in enumerate(TOKENS)}
+    usual = sorted(norm(values[name]) for name in "abc")[1]
+    values["d"] *= 300
+    got = combined("fp32", parts_of("fp32", values), "fp32")
+    assert (got.named, got.bad) == (tuple(TOKENS), {})
+    values["d"] *= 10 * usual / norm(values["d"])
+    mean = weighted_mean(list(values.values()), list(TOKENS.values()))
+    assert got.payload is not None
+    assert torch.allclose(EVERY["fp32"].decode(got.payload, ELEMENTS), mean, atol=1e-4)
 
 
 def test_bytes_that_no_encoder_writes_are_left_out() -> None:

@@ -65,7 +65,9 @@ def breaks(source: Source | None, sink: ResultSink) -> None:
     raise PartnerLost("it broke off")
 
 
-def shared(link: Link, gradient: torch.Tensor | None = None) -> tuple[Given, BadPayload | None, torch.Tensor, Conduct]:
+def shared(
+    link: Link, gradient: torch.Tensor | None = None, outer: torch.Tensor | None = None
+) -> tuple[Given, BadPayload | None, torch.Tensor, Conduct]:
     """What came, what is wrong with it, and the mean."""
 
     async def main() -> Any:
@@ -85,7 +87,7 @@ def shared(link: Link, gradient: torch.Tensor | None = None) -> tuple[Given, Bad
         )
         into = torch.full((ELEMENTS,), 7.0)
         own = torch.ones(ELEMENTS) if gradient is None else gradient
-        sharing = Sharing(cast(GroupAround, around), ROSTER, own, 100, into)
+        sharing = Sharing(cast(GroupAround, around), ROSTER, own, 100, into, outer)
         given = await sharing.share(SHARD, now + 60)
         return given, sharing.check(SHARD, given) if given.came else None, into, conduct
 
@@ -138,6 +140,15 @@ def test_a_result_that_cannot_be_is_refused(payload: bytes, code: str) -> None:
     assert wrong is not None
     assert wrong.code == code
     assert not given.digest
+
+
+def test_a_result_no_larger_than_the_params_may_be_far_larger_than_our_part() -> None:
+    """A slow machine has taken one step where the others took a hundred."""
+    payload = EVERY["fp32"].encode(torch.full((ELEMENTS,), 101.0))
+    for scale, code in ((102.0, None), (100.0, "norm")):
+        given, wrong, _, _ = shared(Link([gives(payload)]), outer=torch.full((ELEMENTS,), scale))
+        assert (wrong.code if wrong is not None else None) == code
+        assert bool(given.digest) == (code is None)
 
 
 def test_a_result_with_another_s_name_under_it_is_refused() -> None:

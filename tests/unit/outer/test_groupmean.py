@@ -3,8 +3,10 @@ from __future__ import annotations
 import math
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from peer.outer.groupmean import PIECE, norm, too_far, weighted_mean
+from peer.outer.groupmean import FAR, PIECE, factors, lower_median, norm, weighted_mean
 
 
 def test_the_mean_is_weighted_by_tokens() -> None:
@@ -21,12 +23,30 @@ def test_nobody_weighs_more_than_ten_times_the_median() -> None:
     assert torch.allclose(weighted_mean(values, [100, 100, 10**12]), torch.full((3,), 10 / 12))
 
 
-def test_far_is_ten_times_the_median_norm() -> None:
-    assert too_far({"a": 1.0, "b": 1.2, "c": 9.9, "d": 10.1}) == []
-    assert too_far({"a": 1.0, "b": 1.0, "c": 9.9, "d": 10.1}) == ["d"]
-    assert too_far({"a": 1.0, "b": 10.1}) == ["b"]
-    assert too_far({"a": 0.0, "b": 0.0, "c": 5.0}) == []
-    assert too_far({"a": 3.0}) == []
+ALIKE = [100] * 4
+
+
+def test_what_is_longer_than_ten_times_the_median_is_made_that_long() -> None:
+    assert factors([1.0, 1.2, 9.9, 10.1], ALIKE) == [1.0, 1.0, 1.0, 1.0], "the median is the lower of two, 1.2"
+    assert factors([1.0, 1.0, 9.9, 40.0], ALIKE) == [1.0, 1.0, 1.0, 0.25]
+    assert factors([1.0, 20.0], [100, 100]) == [1.0, 0.5]
+    assert factors([0.0, 0.0, 5.0], ALIKE[:3]) == [1.0, 1.0, 1.0]
+    assert factors([3.0], [100]) == [1.0]
+
+
+def test_what_no_work_explains_is_refused() -> None:
+    assert factors([1.0, 1.0, 1.0, 101.0], ALIKE) == [1.0, 1.0, 1.0, 0.0]
+    assert factors([1.0, 1.0, 1.0, 101.0], [100, 100, 100, 2000])[3] == 10.0 / 101.0
+    assert factors([1.0, 1.0, 1.0, 2001.0], [100, 100, 100, 2000])[3] == 0.0
+    assert factors([1.0, 1.0, 1.0, 101.0], [100, 100, 100, 1])[3] == 0.0, "who did less has no more room for it"
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e30), st.integers(1, 2**40)), min_size=1, max_size=9))
+def test_nothing_counts_for_more_than_ten_times_the_median(parts: list[tuple[float, int]]) -> None:
+    norms, tokens = [norm for norm, _ in parts], [count for _, count in parts]
+    most = FAR * lower_median(norms) or max(norms)
+    shrunk = [norm * factor for norm, factor in zip(norms, factors(norms, tokens), strict=True)]
+    assert max(shrunk) <= most * (1 + 1e-12)
 
 
 def test_the_norm_does_not_overflow() -> None:
