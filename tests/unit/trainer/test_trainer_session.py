@@ -425,6 +425,19 @@ def test_throttled_it_rests_in_proportion_and_takes_commands_meanwhile(
     assert 90 in played.line.answers
 
 
+@pytest.mark.parametrize(("worked_s", "rests_s"), [(0.5, 2.5), (1.0, 3.0), (9.0, 27.0)])
+def test_a_step_takes_as_long_as_wished_however_soon_it_is_done(
+    home: Path, data: Path, monkeypatch: pytest.MonkeyPatch, worked_s: float, rests_s: float
+) -> None:
+    played = Played(home, data, speed=0.25, step_seconds=3.0)
+    played.start()
+    played.work(steps=1)
+    played.session._running = True
+    lull = Lull(monkeypatch, played)
+    played.session._rest(worked_s)
+    assert lull.now == pytest.approx(rests_s)
+
+
 def test_what_falls_due_in_a_rest_is_done_then_and_does_not_end_the_rest(
     home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

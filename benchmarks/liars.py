@@ -1,0 +1,180 @@
+"""What can one member of a group spoil by what it sends? Regime W of `benchmarks/convergence` (8 replicas from a warm
+checkpoint, 150 steps, one exchange in 15, `diloco`), the real model and the production coordinator in virtual time; one
+replica multiplies its pseudo-gradients, or sends noise.
+
+    .venv/bin/python -m benchmarks.liars [--seeds 2] [--attacks 10,-10,noise] [--tokens 1] [--plain]
+
+Prints the honest replicas' loss (nats a byte) and what it is over a swarm of eight honest ones.
+
+--tokens: so many times the tokens that the liar did are claimed. --spread 20: machines of unequal speed, the fastest so
+many times as fast as the slowest, in rounds counted in seconds: what the bounds cost honest ones. --plain:
+contributions are taken as they come, to see what that costs.
+
+Wanted: times 10 at most +0.5 %, times -10 at most +1.5 %; plain means must lose far more. About 20 s a row, and a
+minute for the checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import peer.daemon.combining
+from peer.observe.events import StandingLowered
+from peer.protocol.layout import Layout
+from peer.protocol.roundclock import RoundClock
+from peer.run.layouts import layout_for
+from peer.run.manifest import Manifest, derive, parse_manifest
+from peer.run.presets import resolve
+from peer.testing.clock import EPOCH, VirtualClock, run_virtual
+from peer.testing.real import ModelTrainer, config_of
+from peer.testing.swarm import SimulatedSwarm
+from peer.trainer.corpora import load_corpus
+from peer.trainer.device import choose_device
+from peer.trainer.loop import InnerLoop
+from peer.trainer.model import first_params
+
+REGIME = Path(__file__).parent / "convergence" / "W.toml"
+REPLICAS, LIAR = 8, 3
+STEP_S = 0.4
+STEPS, SYNC_EVERY = 150, 15
+WARM = ("sync.sync_every=50", "train.total_rounds=10", "train.batch=16", "optimizer.lr=4e-3")
+LYING = (f"sync.sync_every={SYNC_EVERY}", f"train.total_rounds={STEPS // SYNC_EVERY}", "train.batch=1")
+
+
+class Liar(ModelTrainer):
+    """What it hands to its daemon is not what it trained: a multiple of it, or noise ten times as long."""
+
+    attack = "1"
+    claims = 1
+
+    def _reset(self, params: Tensor) -> None:
+        super()._reset(params)
+        self._anchor = params.clone()
+        self._noise = torch.Generator().manual_seed(1)
+
+    def _merge(self, arrival: object) -> None:
+        super()._merge(arrival)  # type: ignore[arg-type]
+        self._anchor.copy_(self._params())  # one fragment, and alpha 0: these are the outer params
+
+    def _snapshot(self, goal: object) -> None:
+        super()._snapshot(goal)  # type: ignore[arg-type]
+        work = self._slots - self._anchor  # one fragment: the slot is all of it
+        if self.attack == "noise":
+            noise = torch.randn(work.shape, generator=self._noise)
+            work = noise * (10 * work.norm() / noise.norm())
+        else:
+            work = work * float(self.attack)
+        self._slots.copy_(self._anchor + work)
+
+
+def manifest_of(preset: str, seed: int, settings: tuple[str, ...]) -> Manifest:
+    return parse_manifest(derive(REGIME.read_text(), [f"sync.preset={preset}", f"seed={seed}", *settings]).encode())
+
+
+def loop_of(manifest: Manifest, layout: Layout, params: Tensor) -> InnerLoop:
+    config = config_of(manifest, "warm")
+    corpus = load_corpus(config.data, None, config.train.context)
+    return InnerLoop(config, layout, choose_device("cpu"), corpus, params)
+
+
+def warmed(layout: Layout) -> Tensor:
+    """The checkpoint that all begin from."""
+    manifest = manifest_of("none", 0, WARM)
+    loop = loop_of(manifest, layout, first_params(manifest.model, 0, layout))
+    for round_ in range(manifest.train.total_rounds):
+        loop.move_to(round_, 0)
+        for _ in range(50):
+            loop.step()
+    return loop.params.clone()
+
+
+def play(
+    layout: Layout, first: Tensor, seed: int, attack: str, claims: int = 1, spread: float = 1.0
+) -> tuple[float, int]:
+    """The honest ones' loss, and how many of them held something against the liar. `spread`: the fastest machine's
+    speed over the slowest's; rounds are then as long as fifteen steps of the middle one."""
+    manifest = manifest_of("diloco", seed, LYING)
+    method = resolve(manifest.sync)
+    clock_kind, length = ("steps", SYNC_EVERY) if spread == 1 else ("seconds", SYNC_EVERY * STEP_S)
+
+    def trainer(number: int, layout: Layout, clock: VirtualClock) -> ModelTrainer:
+        made = (Liar if number == LIAR else ModelTrainer)(
+            config_of(manifest, f"peer {number}"),
+            layout,
+            clock,
+            step_seconds=STEP_S * spread ** (number / (REPLICAS - 1) - 0.5),
+        )
+        if isinstance(made, Liar):
+            made.attack = attack
+        return made
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(
+            REPLICAS,
+            method=method,
+            rounds=RoundClock(clock_kind, length, 1, EPOCH),
+            total_rounds=manifest.train.total_rounds,
+            seed=seed,
+            layout=layout,
+            eval_every=1000,
+            first=first,
+            make_trainer=trainer,
+            min_peers=REPLICAS,
+        )
+        claim(swarm, claims)
+        await swarm.run()
+        return swarm
+
+    swarm = run_virtual(main())
+    honest = [peer for peer in swarm.peers if peer.number != LIAR]
+    judge, liar = loop_of(manifest, layout, first), swarm.peers[LIAR].peer_id
+    blamed = sum(any(isinstance(e, StandingLowered) and e.peer == liar for e in peer.events) for peer in honest)
+    return statistics.fmean(judge.evaluate(peer.outer.params).loss for peer in honest), blamed
+
+
+def claim(swarm: SimulatedSwarm, times: int) -> None:
+    """The liar's daemon says that it did so many times the tokens."""
+    lives = swarm.peers[LIAR].lives
+    transport = lives[-1].transport.group
+    contribute = transport.contribute
+
+    async def inflated(*args: object, **kwargs: object) -> object:
+        to, opening, *rest = args
+        object.__setattr__(opening, "tokens", times * opening.tokens)  # type: ignore[attr-defined]
+        return await contribute(to, opening, *rest, **kwargs)  # type: ignore[arg-type]
+
+    if times != 1:
+        transport.contribute = inflated  # type: ignore[method-assign,assignment]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--attacks", default="10,-10,-1,noise")
+    parser.add_argument("--tokens", type=int, default=1)
+    parser.add_argument("--spread", type=float, default=1.0)
+    parser.add_argument("--plain", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.plain:
+        peer.daemon.combining.factors = lambda norms, tokens: [1.0] * len(norms)  # type: ignore[assignment]
+    layout = layout_for(manifest_of("diloco", 0, LYING).model, resolve(manifest_of("diloco", 0, LYING).sync))
+    first = warmed(layout)
+    print(f"begin: {loop_of(manifest_of('diloco', 0, LYING), layout, first).evaluate(first).loss:.4f}", flush=True)
+    print("seed  attack       loss  over honest  held against it by")
+    for seed in range(given.seeds):
+        honest, _ = play(layout, first, seed, "1", spread=given.spread)
+        print(f"{seed:>4}  {'none':<8}{honest:>9.4f}", flush=True)
+        for attack in filter(None, given.attacks.split(",")):
+            loss, blamed = play(layout, first, seed, attack, given.tokens, given.spread)
+            over = f"{loss / honest - 1:+.2%}" if math.isfinite(loss) else "diverged"
+            print(f"{seed:>4}  {attack:<8}{loss:>9.4f}{over:>13}  {blamed} of {REPLICAS - 1}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
