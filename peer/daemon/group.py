@@ -59,6 +59,8 @@ class Averaged:
     report: SwapReport
     reason: str
     """Why spans are missing, for a person; empty: none are."""
+    shards: list[tuple[int, int]]
+    """Of the owners, one after the other: all of the fragment."""
 
 
 class Group:
@@ -280,7 +282,8 @@ class Group:
                 named.append((shard.start, shard.end))
         self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
-        return Averaged(sharing.into, joined(spans), joined(named), roster.members, report, "; ".join(reasons)[:500])
+        told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
+        return Averaged(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
 
     def _budget_s(self, elements: int) -> float:
         """How long the contributions may take, and then the results."""

@@ -1,26 +1,26 @@
 """One truth per group, from what its members were given and what they held afterwards. What it means exactly:
 
 * A (round, fragment) has one roster that gives results, and all that take part build on one state.
-* Of each piece of the fragment, all members that were given a result were given the same bits: the mean of what the
-  members sent that say that they are in it, and of nobody else.
-* Members that were given the same pieces hold the same state after the step. One that lacks a piece says why, in the
+* Of each shard of the fragment, all members that were given a result were given the same bits: the mean of what the
+  members sent that say that they are in it, each as much as it may count, and of nobody else.
+* Members that were given the same shards hold the same state after the step. One that lacks a shard says why, in the
   journal, and does not hold theirs: it averages with them again only after it has theirs (the first point)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 
 from peer.codec.every import EVERY
+from peer.codec.plain import TILE
 from peer.observe import events
-from peer.outer.groupmean import weighted_mean
+from peer.outer.groupmean import factors, fractions, norm
 from peer.protocol.messages import PeerId
-from peer.protocol.shards import ALIGN
 from peer.run.method import Method
-from peer.run.payloads import FORMS
 from peer.testing.swarm import SimulatedSwarm
-from peer.testing.values import Place, Shared, Values, covers, pieces
+from peer.testing.values import Place, Shared, Values, covers
 
 
 def one_truth(swarm: SimulatedSwarm, values: Values) -> Iterator[str]:
@@ -29,7 +29,7 @@ def one_truth(swarm: SimulatedSwarm, values: Values) -> Iterator[str]:
         got = {peer: shared for peer, shared in members.items() if shared.got.spans}
         if not got:
             continue
-        for broken in (*_one_roster(got), *_same_pieces(got, swarm.method)):
+        for broken in (*_one_roster(got), *_same_shards(got, swarm.method)):
             yield f"3 one truth: round {place[0]} fragment {place[1]} {broken}"
     yield from _same_states(swarm, values)
 
@@ -42,11 +42,9 @@ def _one_roster(got: dict[PeerId, Shared]) -> Iterator[str]:
         yield f"was built on several states by {sorted(got)}"
 
 
-def _same_pieces(got: dict[PeerId, Shared], method: Method) -> Iterator[str]:
-    """Piece by piece, none of which lies in two shards."""
+def _same_shards(got: dict[PeerId, Shared], method: Method) -> Iterator[str]:
     first = next(iter(got.values()))
-    align = max(ALIGN, FORMS[method.codec].chunk, FORMS[method.result_codec].chunk)
-    for start, end in pieces(first.gradient.numel(), align):
+    for start, end in first.got.shards:
         given = {peer: shared for peer, shared in got.items() if covers(shared.got.spans, start, end)}
         if len({shared.mean[start:end].numpy().tobytes() for shared in given.values()}) > 1:
             yield f"came out differently at {start}: {sorted(given)}"
@@ -58,10 +56,15 @@ def _same_pieces(got: dict[PeerId, Shared], method: Method) -> Iterator[str]:
 
 
 def _mean(named: dict[PeerId, Shared], start: int, end: int, method: Method) -> torch.Tensor:
-    """As the owner should have made it."""
+    """As the owner should have made it, of a shard of a tile at most."""
     codec, result, ordered = EVERY[method.codec], EVERY[method.result_codec], sorted(named.items())
+    assert end - start <= TILE
     parts = [codec.decode(codec.encode(shared.gradient[start:end].clone()), end - start) for _, shared in ordered]
-    mean = weighted_mean(parts, [shared.tokens for _, shared in ordered])
+    tokens = [shared.tokens for _, shared in ordered]
+    shrink = factors([math.sqrt(norm(part) ** 2) for part in parts], tokens)
+    mean = torch.zeros(end - start)
+    for part, weight, factor in zip(parts, fractions(tokens), shrink, strict=True):
+        mean += part * (weight * factor)
     return result.decode(result.encode(mean), end - start)
 
 

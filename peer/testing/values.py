@@ -6,7 +6,6 @@ after that shows here, and one that went wrong before shows in comparison with i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -263,8 +262,3 @@ def _params_digest(outer: OuterState, fragment: int) -> bytes:
 def covers(spans: list[tuple[int, int]], start: int, end: int) -> bool:
     """Whether one of the spans holds this one."""
     return any(left <= start and end <= right for left, right in spans)
-
-
-def pieces(elements: int, align: int) -> Iterator[tuple[int, int]]:
-    """Spans of `align` elements, the last may be shorter."""
-    return ((start, min(elements, start + align)) for start in range(0, elements, align))
