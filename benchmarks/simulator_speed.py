@@ -1,11 +1,12 @@
 """What does a simulated round cost, and how does it grow with the swarm? Virtual time, the fake trainer, rounds of five
 minutes, one core.
 
-    .venv/bin/python benchmarks/simulator_speed.py [--day]
+    .venv/bin/python benchmarks/simulator_speed.py [--day] [--turns 7]
 
 Timed in pieces of 256 peer-rounds, the same number of them for swarms of any size, after the first rounds; the best
-piece counts, for the others say what else the machine did, and the middle one is printed beside it. How many functions
-are called is counted apart: that is the same on any machine, whatever its caches hold.
+piece counts, for the others say what else the machine did. The sizes take turns, for the machine is not as fast in one
+minute as in the next: printed are the medians over the turns, and of the ratios in each. How many functions are called
+is counted apart: that is the same on any machine, whatever its caches hold.
 
 Limits: 64 peers for a day in less than a minute; from 16 to 256 peers a peer's round at most 1.3 times as dear."""
 
@@ -29,7 +30,7 @@ ROUND_S = 300.0
 FIRST = 4
 """Rounds before the first piece: peers find their places in the directory."""
 PIECE = 256
-PIECES = 10
+PIECES = 6
 CALLS = 1024
 """Peer-rounds over which calls are counted."""
 
@@ -38,11 +39,8 @@ CALLS = 1024
 class Cost:
     best_ms: float
     """Of a peer's round."""
-    middle_ms: float
     exchanged: float
     """The part of the peer-rounds in which a peer exchanged."""
-    calls: float
-    """Of functions, built-in ones too, in a peer's round."""
 
 
 def swarm_of(peers: int, rounds: int, look: int | None = LOOK) -> SimulatedSwarm:
@@ -68,7 +66,7 @@ def cost(peers: int, look: int | None = LOOK, pieces: int = PIECES) -> Cost:
 
     exchanged = run_virtual(main())
     took = [1000 * (end - begin) / PIECE for begin, end in itertools.pairwise(marks)]
-    return Cost(min(took), statistics.median(took), exchanged / (peers * rounds), calls(peers, look))
+    return Cost(min(took), exchanged / (peers * rounds))
 
 
 def calls(peers: int, look: int | None) -> float:
@@ -97,20 +95,24 @@ def day_s(peers: int) -> float:
     return time.process_time() - began
 
 
+SIZES = ((16, LOOK), (64, LOOK), (256, LOOK), (256, None))
+"""Peers, and records in a look (None: all)."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--day", action="store_true", help="64 peers for 288 rounds as well")
+    parser.add_argument("--turns", type=int, default=7)
     given = parser.parse_args()
-    print("peers  records a look  ms a peer and round: best  middle  as 16 peers  exchanged  calls  as 16 peers")
-    first: Cost | None = None
-    for peers, look in ((16, LOOK), (64, LOOK), (256, LOOK), (256, None)):
-        took = cost(peers, look)
-        first = first or took
-        growth = f"{took.best_ms / first.best_ms:.2f} x"
-        more = f"{took.calls / first.calls:.2f} x"
-        columns = f"{took.best_ms:>26.2f}{took.middle_ms:>8.2f}{growth:>13}{took.exchanged:>11.1%}"
-        columns += f"{took.calls:>7.0f}{more:>13}"
-        print(f"{peers:>5}{min(peers, look or peers):>16}{columns}", flush=True)
+    turns = [[cost(peers, look) for peers, look in SIZES] for _ in range(given.turns)]
+    base = calls(*SIZES[0])
+    print("peers  records a look  ms a peer and round  as 16 peers (least, most)  exchanged  calls  as 16 peers")
+    for (peers, look), costs in zip(SIZES, zip(*turns, strict=True), strict=True):
+        growth = [one.best_ms / turn[0].best_ms for one, turn in zip(costs, turns, strict=True)]
+        ratios = f"{statistics.median(growth):.2f} x ({min(growth):.2f}, {max(growth):.2f})"
+        columns = f"{statistics.median(one.best_ms for one in costs):>21.2f}{ratios:>27}{costs[0].exchanged:>11.1%}"
+        called = calls(peers, look)
+        print(f"{peers:>5}{min(peers, look or peers):>16}{columns}{called:>7.0f}{called / base:>11.2f} x", flush=True)
     if given.day:
         print(f"64 peers, a day (288 rounds): {day_s(64):.1f} s")
 

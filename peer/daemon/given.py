@@ -28,6 +28,8 @@ class Given:
     """The owner's."""
     digest: bytes = b""
     """`came`, once it was checked that the signature is about it."""
+    rms: float = 0.0
+    """Root mean square of what came, once it was checked."""
 
 
 def vouchers_of(roster: Roster, shards: Sequence[Shard], given: Sequence[Given]) -> tuple[Vouchers, tuple[PeerId, ...]]:

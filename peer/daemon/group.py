@@ -30,6 +30,7 @@ from peer.daemon.leading import Leading
 from peer.daemon.sent import finite
 from peer.daemon.sharing import Sharing
 from peer.errors import PartnerRefused
+from peer.outer.groupmean import lower_median
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.protocol.quorum import Base, Quorum
 from peer.protocol.remembered import pack, unpack
@@ -74,6 +75,8 @@ class Group:
         self._coming: list[Base | None] = [None] * period
         """What the state will be when the owner has put in place what it was given; digest empty: not known."""
         self._short = [False] * period
+        self._usual: list[float | None] = [None] * period
+        """Root mean square of the fragment's last results, of the middle one of their shards."""
         """By fragment: of its last round we lack a part."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
@@ -147,7 +150,9 @@ class Group:
             roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
             quorum.accepted(key.round, roster.members)
             await self._remember()
-            averaged = await self._round(Sharing(around, roster, gradient, tokens, into, outer), give_up)
+            averaged = await self._round(
+                Sharing(around, roster, gradient, tokens, into, outer, self._usual[key.fragment]), give_up
+            )
         finally:
             self._begun.discard(key)
             if (desk := self._desks.setdefault(key, None)) is not None:
@@ -281,6 +286,8 @@ class Group:
             if part.named:
                 named.append((shard.start, shard.end))
         self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
+        if spans:
+            self._usual[roster.key.fragment] = lower_median([part.rms for part in given if part.digest])
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
         told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
         return Averaged(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)

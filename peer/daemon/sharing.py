@@ -6,6 +6,7 @@ lies in memory as a whole. What happens on failure: the shard has no result, its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,8 +29,10 @@ from peer.protocol.shards import Opening, ResultSink, Shard, ShardResult, check_
 from peer.protocol.vouchers import digest_of, digesting, statement
 
 RESULT_FAR = 100.0
-"""A result so many times larger than our own contribution, and larger than the outer params themselves, is not applied.
-Our own may be small for an honest reason: a slow machine in its first steps."""
+"""A result so many times larger than our own contribution is not applied, unless that was small for an honest reason: a
+slow machine in its first steps. Then it may be as large as `USUAL_FAR` times what was applied in the round before or
+as `OUTER_PART` of the outer params; in the first round that we are in, as large as they are."""
+USUAL_FAR, OUTER_PART = 10.0, 0.1
 AGAIN_S = 1.0
 LOST_TRIES = 3
 """An owner that is lost so often has died: nobody waits for the end of the round."""
@@ -90,6 +93,8 @@ class Sharing:
     tokens: int
     into: Tensor
     outer: Flat | None = None
+    usual: float | None = None
+    """Root mean square of what was applied in the fragment's round before; None: nothing was yet."""
 
     async def own(self, desk: Desk) -> Given:
         """The shard that is ours: collect, average, and take the result as the others do."""
@@ -166,16 +171,20 @@ class Sharing:
         if not finite(values):
             return BadPayload("not_finite", "the result holds NaN or infinity")
         length, ours = norm(values), norm(self._part(shard))
-        if 0 < RESULT_FAR * ours < length and self._outer_norm(shard) < length:
+        if 0 < RESULT_FAR * ours < length and self._most(shard) < length:
             return BadPayload("norm", "the result is many times larger than our own contribution")
         said = statement(self.roster.name(), shard.index, given.came)
         if not self.around.seal.verify(shard.owner, said, given.signature):
             return BadPayload("signature", "the owner did not sign the result it gave")
-        given.digest = given.came
+        given.digest, given.rms = given.came, length / math.sqrt(shard.elements)
         return None
 
-    def _outer_norm(self, shard: Shard) -> float:
-        return 0.0 if self.outer is None else norm(Section(self.outer, shard.start, shard.end))
+    def _most(self, shard: Shard) -> float:
+        """How long a result may be that is far longer than our own part."""
+        outer = 0.0 if self.outer is None else norm(Section(self.outer, shard.start, shard.end))
+        if self.usual is None:
+            return outer
+        return max(USUAL_FAR * self.usual * math.sqrt(shard.elements), OUTER_PART * outer)
 
     def _part(self, shard: Shard) -> Section:
         return Section(self.gradient, shard.start, shard.end)

@@ -66,7 +66,10 @@ def breaks(source: Source | None, sink: ResultSink) -> None:
 
 
 def shared(
-    link: Link, gradient: torch.Tensor | None = None, outer: torch.Tensor | None = None
+    link: Link,
+    gradient: torch.Tensor | None = None,
+    outer: torch.Tensor | None = None,
+    usual: float | None = None,
 ) -> tuple[Given, BadPayload | None, torch.Tensor, Conduct]:
     """What came, what is wrong with it, and the mean."""
 
@@ -87,7 +90,7 @@ def shared(
         )
         into = torch.full((ELEMENTS,), 7.0)
         own = torch.ones(ELEMENTS) if gradient is None else gradient
-        sharing = Sharing(cast(GroupAround, around), ROSTER, own, 100, into, outer)
+        sharing = Sharing(cast(GroupAround, around), ROSTER, own, 100, into, outer, usual)
         given = await sharing.share(SHARD, now + 60)
         return given, sharing.check(SHARD, given) if given.came else None, into, conduct
 
@@ -142,13 +145,18 @@ def test_a_result_that_cannot_be_is_refused(payload: bytes, code: str) -> None:
     assert not given.digest
 
 
-def test_a_result_no_larger_than_the_params_may_be_far_larger_than_our_part() -> None:
-    """A slow machine has taken one step where the others took a hundred."""
+@pytest.mark.parametrize(
+    ("outer", "usual", "code"),
+    [(102.0, None, None), (100.0, None, "norm"), (100.0, 10.2, None), (100.0, 10.0, "norm"), (1020.0, 0.1, None)],
+)
+def test_a_result_may_be_far_larger_than_the_part_of_a_slow_machine(
+    outer: float, usual: float | None, code: str | None
+) -> None:
+    """One step, where the others took a hundred. Not larger than the params, or than what was usual before."""
     payload = EVERY["fp32"].encode(torch.full((ELEMENTS,), 101.0))
-    for scale, code in ((102.0, None), (100.0, "norm")):
-        given, wrong, _, _ = shared(Link([gives(payload)]), outer=torch.full((ELEMENTS,), scale))
-        assert (wrong.code if wrong is not None else None) == code
-        assert bool(given.digest) == (code is None)
+    given, wrong, _, _ = shared(Link([gives(payload)]), outer=torch.full((ELEMENTS,), outer), usual=usual)
+    assert (wrong.code if wrong is not None else None) == code
+    assert (given.digest, given.rms) == ((given.came, pytest.approx(101.0)) if code is None else (b"", 0.0))
 
 
 def test_a_result_with_another_s_name_under_it_is_refused() -> None:
