@@ -31,6 +31,7 @@ from peer.run.layouts import layout_for
 from peer.run.manifest import Manifest, derive, parse_manifest
 from peer.run.presets import resolve
 from peer.testing.clock import EPOCH, VirtualClock, run_virtual
+from peer.testing.lying import Lying
 from peer.testing.real import ModelTrainer, config_of
 from peer.testing.swarm import SimulatedSwarm
 from peer.trainer.corpora import load_corpus
@@ -46,30 +47,8 @@ WARM = ("sync.sync_every=50", "train.total_rounds=10", "train.batch=16", "optimi
 LYING = (f"sync.sync_every={SYNC_EVERY}", f"train.total_rounds={STEPS // SYNC_EVERY}", "train.batch=1")
 
 
-class Liar(ModelTrainer):
-    """What it hands to its daemon is not what it trained: a multiple of it, or noise ten times as long."""
-
-    attack = "1"
-    claims = 1
-
-    def _reset(self, params: Tensor) -> None:
-        super()._reset(params)
-        self._anchor = params.clone()
-        self._noise = torch.Generator().manual_seed(1)
-
-    def _merge(self, arrival: object) -> None:
-        super()._merge(arrival)  # type: ignore[arg-type]
-        self._anchor.copy_(self._params())  # one fragment, and alpha 0: these are the outer params
-
-    def _snapshot(self, goal: object) -> None:
-        super()._snapshot(goal)  # type: ignore[arg-type]
-        work = self._slots - self._anchor  # one fragment: the slot is all of it
-        if self.attack == "noise":
-            noise = torch.randn(work.shape, generator=self._noise)
-            work = noise * (10 * work.norm() / noise.norm())
-        else:
-            work = work * float(self.attack)
-        self._slots.copy_(self._anchor + work)
+class Liar(Lying, ModelTrainer):
+    """See `peer.testing.lying`."""
 
 
 def manifest_of(preset: str, seed: int, settings: tuple[str, ...]) -> Manifest:
@@ -110,7 +89,7 @@ def play(
             step_seconds=STEP_S * spread ** (number / (REPLICAS - 1) - 0.5),
         )
         if isinstance(made, Liar):
-            made.attack = attack
+            made.attack = None if attack == "noise" else float(attack)
         return made
 
     async def main() -> SimulatedSwarm:

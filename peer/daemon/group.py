@@ -75,9 +75,9 @@ class Group:
         self._coming: list[Base | None] = [None] * period
         """What the state will be when the owner has put in place what it was given; digest empty: not known."""
         self._short = [False] * period
-        self._usual: list[float | None] = [None] * period
-        """Root mean square of the fragment's last results, of the middle one of their shards."""
         """By fragment: of its last round we lack a part."""
+        self._usual: list[float | None] = [None] * period
+        """By fragment: root mean square of its last results, of the middle one of the shards."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
         self._leading = Leading(around, self._quorums)

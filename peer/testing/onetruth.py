@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 
@@ -44,6 +45,9 @@ def _one_roster(got: dict[PeerId, Shared]) -> Iterator[str]:
 
 def _same_shards(got: dict[PeerId, Shared], method: Method) -> Iterator[str]:
     first = next(iter(got.values()))
+    edges = [0, *(end for _, end in first.got.shards)]
+    if [(start, end) for start, end in pairwise(edges)] != first.got.shards or edges[-1] != first.gradient.numel():
+        yield f"has shards that are not the whole: {first.got.shards}"
     for start, end in first.got.shards:
         given = {peer: shared for peer, shared in got.items() if covers(shared.got.spans, start, end)}
         if len({shared.mean[start:end].numpy().tobytes() for shared in given.values()}) > 1:

@@ -1,0 +1,70 @@
+"""One of eight members of a group sends something else than what it did, and claims more than it did; the others learn
+nearly as well as without it. `benchmarks/liars.py` has the same with the real model."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+import peer.daemon.combining
+from peer.protocol.fragments import cut
+from peer.protocol.layout import Layout
+from peer.protocol.roundclock import RoundClock
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, VirtualClock, run_virtual
+from peer.testing.lying import Lying
+from peer.testing.swarm import SimulatedSwarm
+from peer.testing.tiny import TENSORS, TinyTrainer, first_params
+from peer.testing.tinymodel import loss_of
+from peer.testing.trainer import VirtualTrainer
+
+REPLICAS, LIAR, SEED = 8, 3, 5
+STEPS, ROUNDS = 15, 16
+
+
+class TinyLiar(Lying, TinyTrainer):
+    """See `peer.testing.lying`."""
+
+
+def loss(attack: float | None) -> float:
+    """Of the honest ones, nats a symbol."""
+    method = resolve(SyncSection(preset="diloco", clock="steps", sync_every=STEPS))
+    layout = cut(TENSORS, fragments=1, pattern="whole")
+
+    def trainer(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
+        kind = TinyLiar if number == LIAR else TinyTrainer
+        made = kind(layout, clock, step_seconds=0.1, seed=SEED, data=f"peer {number}")
+        if isinstance(made, TinyLiar):
+            made.attack = attack
+        return made
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(
+            REPLICAS,
+            method=method,
+            rounds=RoundClock("steps", STEPS, 1, EPOCH),
+            total_rounds=ROUNDS,
+            seed=SEED,
+            layout=layout,
+            first=first_params(SEED, layout),
+            make_trainer=trainer,
+            min_peers=REPLICAS,
+        )
+        await swarm.run()
+        return swarm
+
+    honest = [peer for peer in run_virtual(main()).peers if peer.number != LIAR]
+    return statistics.fmean(loss_of(peer.outer.params, layout, SEED) for peer in honest)
+
+
+@pytest.mark.parametrize("attack", [10.0, 9.0, -9.0, -10.0, -1.0, None], ids=lambda attack: f"times {attack}")
+def test_what_it_sends_spoils_little(attack: float | None) -> None:
+    print(f"seed {SEED}")
+    assert loss(attack) <= 1.08 * loss(1.0), "of a loss that still falls fast"
+
+
+def test_without_a_bound_it_spoils_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer.daemon.combining, "factors", lambda norms, tokens: [1.0] * len(norms))
+    assert loss(-10.0) > 1.5 * loss(1.0)
