@@ -115,7 +115,7 @@ class Wire:
 @asynccontextmanager
 async def before(target: str, wire: Wire) -> AsyncIterator[str]:
     """Where to call instead of `target` (host:port). It accepts by itself: asyncio's server forgets to close those that
-    call while it is closed."""
+    call while it is closed, and so does a `sock_accept` that is cancelled once it has one."""
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
@@ -129,22 +129,24 @@ async def before(target: str, wire: Wire) -> AsyncIterator[str]:
         writers.append(writer)
         await wire.relay(target, reader, writer)
 
-    async def accept() -> None:
-        while True:
-            connection, _ = await loop.sock_accept(listening)
-            task = loop.create_task(taken_on(connection))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    def accept() -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:  # it is gone again
+            return
+        connection.setblocking(False)
+        task = loop.create_task(taken_on(connection))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         listening.setblocking(False)
-        accepting = loop.create_task(accept())
+        loop.add_reader(listening, accept)
         try:
             host, port = listening.getsockname()[:2]
             yield f"{host}:{port}"
         finally:
-            accepting.cancel()
-            await asyncio.wait({accepting})
+            loop.remove_reader(listening)
             listening.close()
             await _turns()  # those that were taken on just now have begun
             for task in list(tasks):
