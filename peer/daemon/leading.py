@@ -5,7 +5,8 @@ A leader that says nothing, says that there is no roster, or does not come to th
 the window is passed over for the next. Whoever is asked while it still waits for another leader holds the call until it
 knows, and hands on the roster it got.
 
-Before the round is due, the first in the order are called: who does not answer then is asked last."""
+Before the round is due, the first in the order are called: who does not answer then is asked last, and beside the others
+all the while."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from peer.daemon.grouping import Bell, GroupAround, forget
-from peer.daemon.owned import owned
+from peer.daemon.owned import given_up, owned, unless
 from peer.errors import BadPayload, ExchangeError, NoRoster, PartnerLost, PartnerRefused, PartnerSilent, Stale
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 from peer.protocol.quorum import Base, Quorum
@@ -127,18 +128,37 @@ class Leading:
     def _silent_in(self, key: RoundKey) -> frozenset[PeerId]:
         return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
 
-    async def _knock(self, join: Join) -> None:
-        """Those that did not answer are told all the same that we take part: if only our link to them was bad, or they
-        were busy for a moment, one of them leads, and the roster that others hand on to us is to name us."""
+    async def _from_silent(self, join: Join, closes: float) -> tuple[SignedRoster, Roster] | None:
+        """Those that did not answer are asked all the same, beside the others: they may only have been busy for a
+        moment, and lead. The first roster of theirs that names us; None: there is none."""
+        known, me = self._around.view.peers, self._around.me
+        found: asyncio.Future[tuple[SignedRoster, Roster]] = asyncio.get_running_loop().create_future()
 
-        async def knock(peer: PeerRecord) -> None:
+        async def ask(peer: PeerRecord) -> None:
             with contextlib.suppress(ExchangeError):
-                await self._join(peer, join, MOST_SILENT_S)
+                signed, roster = await self._ask(peer, join, closes)
+                if me in roster.members and not found.done():
+                    found.set_result((signed, roster))
 
-        known = self._around.view.peers
-        async with asyncio.TaskGroup() as knocking:
-            for peer in self._silent_in(join.key) & known.keys():
-                knocking.create_task(knock(known[peer]))
+        async def ask_all() -> None:
+            async with asyncio.TaskGroup() as asking:
+                for peer in self._silent_in(join.key) & known.keys():
+                    asking.create_task(ask(known[peer]))
+
+        await unless(found, ask_all())
+        return found.result() if found.done() else None
+
+    async def _roster(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+        """From whom we ask in turn, or from one that seemed silent, if that is sooner. Raises NoRoster."""
+        in_turn = asyncio.create_task(self._first_that_leads(seeking, opens_at, closes))
+        try:
+            async with owned(self._from_silent(seeking.join, closes)) as beside:
+                await asyncio.wait({in_turn, beside}, return_when=asyncio.FIRST_COMPLETED)
+                if not in_turn.done() and (found := beside.result()) is not None:
+                    return found
+                return await in_turn
+        finally:
+            await given_up(in_turn)
 
     async def find(
         self,
@@ -163,8 +183,7 @@ class Leading:
         self._bell.ring()
         try:
             await around.clock.sleep(opens_at - around.clock.now())
-            async with owned(self._knock(seeking.join)):
-                seeking.signed, roster = await self._first_that_leads(seeking, opens_at, closes)
+            seeking.signed, roster = await self._roster(seeking, opens_at, closes)
         finally:
             seeking.over = "" if seeking.signed else "this peer came to no roster"
             self._bell.ring()

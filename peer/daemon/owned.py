@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def owned(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+async def owned(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
     """Runs beside the block; cancelled and awaited at its end. What it raised is raised there, unless the block did."""
     task = asyncio.create_task(work)
     try:

@@ -454,6 +454,25 @@ async def test_a_broken_stream_is_taken_up_again() -> None:
     assert len(party.digests()) == 1
 
 
+@pytest.mark.parametrize("members", [3, 4, 6])
+@pytest.mark.parametrize("deaf", [1, 2, 5], ids="{} do not hear it".format)
+def test_a_leader_that_was_only_busy_for_a_moment_costs_nobody_the_round(members: int, deaf: int) -> None:
+    """It did not answer when it was called before the round, so they ask others first, or lead themselves."""
+
+    async def main() -> None:
+        party, key = Party(members), RoundKey(0, 0)
+        leader = party.leader(0)
+        for member in [member for member in party.members if member is not leader][:deaf]:
+            member.group._leading._silent = key, frozenset({leader.me})
+        await party.play(0)
+        for member in party.members:
+            assert member.got(0).spans == [(0, ELEMENTS)], member.got(0).reason
+            assert set(member.got(0).members) == {other.me for other in party.members}
+        assert len(party.digests()) == 1
+
+    run_virtual(main())
+
+
 # -- members that lie --------------------------------------------------------------------------------------------------
 
 
