@@ -5,8 +5,8 @@ A leader that says nothing, says that there is no roster, or does not come to th
 the window is passed over for the next. Whoever is asked while it still waits for another leader holds the call until it
 knows, and hands on the roster it got.
 
-Before the round is due, the first in the order are called: who does not answer then is asked last, and beside the others
-all the while."""
+Before the round is due, the first in the order are called: who does not answer then is asked last, and beside the
+others all the while."""
 
 from __future__ import annotations
 
