@@ -21,11 +21,12 @@ import math
 import shutil
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from peer.cli.run import say
-from peer.observe.events import Evaluated, RoundEnded
+from peer.observe.events import Evaluated, Event, RoundEnded
 from peer.observe.lines import read_lines
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.presets import resolve
@@ -86,18 +87,22 @@ async def both(
 
 
 def curve(home: Path) -> Curve:
+    """Of the swarm below this folder."""
+    folders = home.glob("peer-*/runs/*")
+    return curve_of(event for folder in folders for event, _ in read_lines(folder / "journal.jsonl"))
+
+
+def curve_of(journals: Iterable[Event]) -> Curve:
     """The swarm's loss at the work it had applied: the mean over the peers that evaluated before a round, where more
     than half did, at the tokens x elements that all of them together had applied up to there. Counted by rounds, for
     clocks jump here; by the swarm's work and not a peer's own, for who comes back takes over what others trained."""
     applied: Counter[int] = Counter()
     losses: defaultdict[int, list[float]] = defaultdict(list)
-    for folder in home.glob("peer-*/runs/*"):
-        for line in read_lines(folder / "journal.jsonl"):
-            match line:
-                case (RoundEnded() as ended, _):
-                    applied[ended.round] += ended.applied
-                case (Evaluated() as evaluated, _) if math.isfinite(evaluated.loss):
-                    losses[evaluated.round].append(evaluated.loss)
+    for event in journals:
+        if isinstance(event, RoundEnded):
+            applied[event.round] += event.applied
+        elif isinstance(event, Evaluated) and math.isfinite(event.loss):
+            losses[event.round].append(event.loss)
     most = max(map(len, losses.values()), default=0)
     return [
         (float(sum(work for ended, work in applied.items() if ended < at)), sum(found) / len(found))

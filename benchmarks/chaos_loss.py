@@ -10,7 +10,7 @@ Losses are means over the peers' last evaluations of outer_params, the controls'
 the swarm with faults had applied in all. A third control, of other batches and otherwise as the slower one, shows what
 chance alone does.
 
-    python benchmarks/chaos_loss.py [--preset streaming-diloco] [--seeds 20] [--peers 8] [--minutes 10] [--every 20]
+    .venv/bin/python -m benchmarks.chaos_loss [--preset streaming-diloco] [--seeds 20] [--minutes 10] [--every 20]
 
 `stall_trainer` is left out of the plans: a virtual trainer has no steps to be stopped between."""
 
@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks.chaos import Curve, loss_at
-from peer.observe.events import Evaluated, RoundEnded
+from benchmarks.chaos import Curve, curve_of, loss_at
+from peer.observe.events import RoundEnded
 from peer.protocol.fragments import cut
 from peer.protocol.layout import Layout
 from peer.protocol.roundclock import RoundClock
-from peer.run.method import Method
 from peer.run.presets import resolve
 from peer.run.sections import OptimizerSection, SyncSection
 from peer.testing.clock import EPOCH, VirtualClock, run_virtual
@@ -89,30 +87,12 @@ def play(given: argparse.Namespace, seed: int, faults: Iterable[Fault], step_s: 
         await swarm.run(faults)
         return swarm
 
-    return _read(run_virtual(main()), method)
-
-
-def _read(swarm: SimulatedSwarm, method: Method) -> Played:
-    """The curve by rounds, as in `benchmarks.chaos`."""
-    applied: Counter[int] = Counter()
-    losses: defaultdict[int, list[float]] = defaultdict(list)
-    for peer in swarm.peers:
-        for event in peer.events:
-            if isinstance(event, RoundEnded):
-                applied[event.round] += event.applied
-            elif isinstance(event, Evaluated):
-                losses[event.round].append(event.loss)
-    most = max(map(len, losses.values()))
-    curve = [
-        (float(sum(work for ended, work in applied.items() if ended < at)), statistics.fmean(found))
-        for at, found in sorted(losses.items())
-        if 2 * len(found) > most
-    ]
-    return Played(curve, float(applied.total()))
+    events = [event for peer in run_virtual(main()).peers for event in peer.events]
+    return Played(curve_of(events), float(sum(event.applied for event in events if isinstance(event, RoundEnded))))
 
 
 def at(tokens: float, of: Curve) -> float:
-    """Beyond the curve: its nearest end, told by the share of tokens beside it."""
+    """The loss there; beyond the curve, that of its nearest end."""
     found = loss_at(of, tokens)
     return found if found is not None else (of[-1] if tokens > of[-1][0] else of[0])[1]
 

@@ -94,14 +94,14 @@ def encoded(codec: Codec, values: Tensor) -> memoryview:
 
 def _norm(part: Part, codec: Codec, elements: int) -> float:
     """Of the decoded values. Raises BadPayload."""
-    space, squares = torch.empty(min(TILE, elements)), 0.0
+    space, lengths = torch.empty(min(TILE, elements)), list[float]()
     for span, payload in tiles(codec, part.payload, elements):
         values = space[: span.stop - span.start]
         codec.decode_into(payload, values)
         if not finite(values):
             raise BadPayload("not_finite", "a contribution holds NaN or infinity")
-        squares += norm(values) ** 2
-    return math.sqrt(squares)
+        lengths.append(norm(values))
+    return math.hypot(*lengths)
 
 
 def _add(part: Part, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:

@@ -149,7 +149,10 @@ class Leading:
         return found.result() if found.done() else None
 
     async def _roster(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
-        """From whom we ask in turn, or from one that seemed silent, if that is sooner. Raises NoRoster."""
+        """From whom we ask in turn, or from one that seemed silent, if that is sooner. Raises NoRoster when neither is,
+        and then nobody is asked any more."""
+        if not self._silent_in(seeking.join.key):
+            return await self._first_that_leads(seeking, opens_at, closes)
         in_turn = asyncio.create_task(self._first_that_leads(seeking, opens_at, closes))
         try:
             async with owned(self._from_silent(seeking.join, closes)) as beside:

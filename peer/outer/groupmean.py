@@ -65,11 +65,12 @@ def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
 
 
 def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int]) -> Tensor:
-    """The sum of x_i times its fraction in fp32, product and sum rounded one by one, in the order given. The tensors
-    are flat fp32 of one length and are overwritten; the first of them is returned. (An owner makes the same part by
-    part: `peer.daemon.combining`.)"""
+    """The sum of x_i times its fraction and its factor in fp32, product and sum rounded one by one, in the order given.
+    The tensors are flat fp32 of one length, none to be refused, and are overwritten; the first of them is returned. (An
+    owner makes the same part by part: `peer.daemon.combining`.)"""
     assert len(values) == len(tokens) > 0
-    weights = fractions(tokens)
+    shrink = factors([norm(one) for one in values], tokens)
+    weights = [fraction * factor for fraction, factor in zip(fractions(tokens), shrink, strict=True)]
     mean = values[0].mul_(weights[0])
     for part, weight in zip(values[1:], weights[1:], strict=True):
         mean.add_(part.mul_(weight))

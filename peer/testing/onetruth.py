@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -17,7 +16,7 @@ import torch
 from peer.codec.every import EVERY
 from peer.codec.plain import TILE
 from peer.observe import events
-from peer.outer.groupmean import factors, fractions, norm
+from peer.outer.groupmean import weighted_mean
 from peer.protocol.messages import PeerId
 from peer.run.method import Method
 from peer.testing.swarm import SimulatedSwarm
@@ -64,11 +63,7 @@ def _mean(named: dict[PeerId, Shared], start: int, end: int, method: Method) -> 
     codec, result, ordered = EVERY[method.codec], EVERY[method.result_codec], sorted(named.items())
     assert end - start <= TILE
     parts = [codec.decode(codec.encode(shared.gradient[start:end].clone()), end - start) for _, shared in ordered]
-    tokens = [shared.tokens for _, shared in ordered]
-    shrink = factors([math.sqrt(norm(part) ** 2) for part in parts], tokens)
-    mean = torch.zeros(end - start)
-    for part, weight, factor in zip(parts, fractions(tokens), shrink, strict=True):
-        mean += part * (weight * factor)
+    mean = weighted_mean(parts, [shared.tokens for _, shared in ordered])
     return result.decode(result.encode(mean), end - start)
 
 
