@@ -30,6 +30,8 @@ OLD_ROUNDS = 20
 FIRST_ROUNDS = 2
 """Up to this round the very first state is as good as any."""
 ASK_S = 10.0
+PATIENCE_S = 1.0
+"""After the first offer the others have so long to make theirs; who comes later is recruited."""
 AGAIN_S = 0.3
 ASKED_AGAIN = 5
 """A donor that is copying its state needs a moment."""
@@ -90,8 +92,8 @@ class Asking:
         """Donors whose index is not one of this run."""
 
     async def ask(self, donors: Sequence[PeerRecord], run_round: int, wanted: str = "") -> Offers:
-        """All at once; in groups again, until they agree, or one still has the state `wanted`, or it is clear that they
-        will not."""
+        """All at once, without those that hold up the others (`PATIENCE_S`); in groups again, until they agree, or one
+        still has the state `wanted`, or it is clear that they will not."""
         self._wanted = wanted
         offers = await self._ask_all(donors, run_round, fresh=False)
         for _ in range(ASKED_AGAIN if self._momentum else 0):
@@ -105,9 +107,19 @@ class Asking:
     async def _ask_all(self, donors: Sequence[PeerRecord], run_round: int, *, fresh: bool) -> Offers:
         offers = Offers()
         async with asyncio.TaskGroup() as asking:
-            for donor in donors:
-                if donor.peer_id not in self.useless:
-                    asking.create_task(self._ask(donor, run_round, offers, fresh=fresh))
+            asked = {
+                asking.create_task(self._ask(donor, run_round, offers, fresh=fresh)): donor.peer_id
+                for donor in donors
+                if donor.peer_id not in self.useless
+            }
+            waiting = set(asked)
+            while waiting and not offers.offered:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if waiting:
+                _, waiting = await asyncio.wait(waiting, timeout=PATIENCE_S)
+            for task in waiting:
+                task.cancel()
+                offers.why_not[asked[task]] = "has not answered yet"
         return offers
 
     async def _ask(self, donor: PeerRecord, run_round: int, offers: Offers, *, fresh: bool) -> None:

@@ -32,7 +32,9 @@ RETRY_S = 1.0
 STATE_WAIT_S = 600.0
 """A joiner gives up when for so long no piece came."""
 RECRUIT_S = 5.0
-"""How often donors that came, or came back, are looked for while others bring pieces."""
+"""How often donors that came, or came back, are looked for while others bring pieces; at first sooner, for those that
+had to copy their state."""
+RECRUIT_FIRST_S = 0.5
 BACKOFF_S = 10.0
 """A donor that was lost is asked again after this."""
 SETTLE_S = 3.0
@@ -265,8 +267,10 @@ class _Joining:
 
     async def _recruit(self, transfer: Transfer, first: Offered) -> None:
         """Add donors that came later, or came back, until cancelled."""
+        pause = RECRUIT_FIRST_S
         while True:
-            await self._clock.sleep(RECRUIT_S)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, RECRUIT_S)
             now = self._now()
             self._left_at = {p: self._left_at.get(p, now + BACKOFF_S) for p in self._outcome.left}
             room = MAX_DONORS - len(transfer.donors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ import pytest
 import torch
 
 from peer.daemon.donor import Donor
-from peer.daemon.donors import FIRST_ROUNDS, OLD_ROUNDS
-from peer.daemon.joining import obtain_state
+from peer.daemon.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
+from peer.daemon.joining import RECRUIT_FIRST_S, obtain_state
 from peer.daemon.resuming import RESUME_WITHIN, FirstState, Staleness
 from peer.daemon.run_round import RunRound
 from peer.errors import PartnerRefused, StateError
@@ -25,6 +26,7 @@ from peer.outer.state import OuterState
 from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.state.checkpoint import CheckpointStore
+from peer.state.snapshot import StateSnapshot, copy_of
 from peer.testing.clock import VirtualClock, run_virtual
 from peer.testing.member import KeptStates
 from peer.testing.network import MemoryTransport, Network
@@ -185,6 +187,40 @@ async def test_a_donor_that_comes_later_helps() -> None:
     world.donor("b", state_of(1), 3)
     got = await joining
     assert "2 donors" in got.why
+
+
+@pytest.mark.parametrize("momentum", [True, False])
+def test_a_donor_that_is_silent_holds_up_nobody(momentum: bool) -> None:
+    async def test() -> None:
+        world = World(momentum=momentum)
+        for name in ("silent", "a", "b"):
+            world.donor(name, state_of(1), 3)
+        world.network.cut(PeerId("joiner"), PeerId("silent"))
+        began = asyncio.get_running_loop().time()
+        got = await world.join()
+        assert same(got.outer, state_of(1)) or not momentum
+        assert asyncio.get_running_loop().time() - began < PATIENCE_S + 1
+        assert "2 donors" in got.why
+
+    run_virtual(test())
+
+
+@virtually
+async def test_a_donor_that_needs_longer_for_its_copy_helps_as_soon_as_it_has_it() -> None:
+    world = World(momentum=True)
+    world.network.link = replace(world.network.link, up=4e5)
+    copying, outer = Future[StateSnapshot | None](), state_of(1)
+    world.donor("a", state_of(1), 3)
+    slow = world.donor("slow", outer, 3, start=lambda make: copying)
+    given: list[int] = []
+    slow.on_piece = partial(_noting, slow.on_piece, given)  # type: ignore[method-assign]
+    joining = asyncio.create_task(world.join())
+    await asyncio.sleep(PATIENCE_S + 1)
+    assert not given
+    copying.set_result(copy_of(outer, 3, momentum=True))
+    await asyncio.sleep(2 * RECRUIT_FIRST_S + 1)
+    assert given
+    assert same((await joining).outer, outer)
 
 
 @virtually
