@@ -123,9 +123,8 @@ class Pairing:
     _waiting: set[PeerId] = field(default_factory=set)
     """Who offered, was told HELD, and would like to know when we lock with another."""
     _outbox: list[Send] = field(default_factory=list)
-    _ranked: PeerId | None = None
-    """The best candidate, as long as `_settled` says that nothing has changed since it was found."""
-    _settled: bool = False
+    _ranking: list[PeerId] | None = None
+    """Candidates, the best last; who is found out or silent there goes. None: to be made anew."""
 
     def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
         """New candidates from the directory; those known keep their fate. `undialable`: those that only call, and have
@@ -139,7 +138,7 @@ class Pairing:
             self._callers.add(peer)
             if not self.dialable:
                 self._gone[peer] = "not to be dialled, and neither are we"
-        self._settled = False
+        self._ranking = None
 
     def on_offer(self, sender: PeerId, now: float, dialable: bool = True) -> Answer:
         """Another peer offers. One that offers is alive and a candidate, whatever we thought of it."""
@@ -164,7 +163,7 @@ class Pairing:
         """Another peer is locked elsewhere."""
         self._waiting.discard(sender)
         if sender in self._candidates and sender != self.locked:
-            self._falls(sender, "taken")
+            self._gone[sender] = "taken"
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
         """The answer to the offer in flight."""
@@ -243,27 +242,20 @@ class Pairing:
         return [peer for peer in self._candidates if peer not in gone] if gone else self._candidates
 
     def _best(self) -> PeerId | None:
-        if not self._settled:
-            free = self._free()
-            loud = [peer for peer in free if peer not in self._silent] if self._silent else free
-            self._ranked = max(loud or free, key=self._candidates.__getitem__, default=None)
-            self._settled = True
-        return self._ranked
+        if self._ranking is None:
+            self._ranking = sorted(self._free(), key=self._candidates.__getitem__)
+        ranking, gone, silent = self._ranking, self._gone, self._silent
+        while ranking and (ranking[-1] in gone or ranking[-1] in silent):
+            ranking.pop()
+        return ranking[-1] if ranking else max(self._free(), key=self._candidates.__getitem__, default=None)
 
     def _comes(self, peer: PeerId, dialable: bool) -> None:
         """It is in, whatever was thought of it, and may be the best now."""
-        self._gone.pop(peer, None)
-        self._silent.discard(peer)
+        if peer in self._gone or peer in self._silent:
+            self._gone.pop(peer, None)
+            self._silent.discard(peer)
+            self._ranking = None
         self._set_dialable(peer, dialable)
-        best, scores = self._ranked, self._candidates
-        if self._settled and (best is None or best in self._silent or scores[peer] > scores[best]):
-            self._ranked = peer
-
-    def _falls(self, peer: PeerId, reason: str) -> None:
-        """It is out; that matters when it was the best."""
-        self._gone[peer] = reason
-        if peer == self._ranked:
-            self._settled = False
 
     def _set_dialable(self, peer: PeerId, dialable: bool) -> None:
         if dialable:
@@ -280,13 +272,12 @@ class Pairing:
             if best in self._silent or now < self._awaited.setdefault(best, now) + AWAIT_S:
                 return None
             self._silent.add(best)
-            self._settled = False
         return None
 
     def _drop(self, peer: PeerId, reason: str) -> None:
         self._waiting.discard(peer)
         if peer in self._candidates:
-            self._falls(peer, reason)
+            self._gone[peer] = reason
         if self._target == peer:
             self._target = None
 
