@@ -54,12 +54,15 @@ class FragmentShelf:
             digest = self._held(fragment)
             if not digest or name_of(fragment, digest) != snapshot or outer.busy:
                 continue
+            self._name, self._copy = "", memoryview(b"")  # there is room for one
             start, end = outer.layout.fragment_span(fragment)
-            both = [values[start:end].numpy().astype("<f4").tobytes() for values in (outer.params, outer.momentum)]
-            whole = b"".join(both)
-            if blake3(whole).digest() != digest:  # it moved on, and nobody has looked yet
+            whole = np.empty((2, end - start), dtype="<f4")
+            whole[0], whole[1] = outer.params[start:end].numpy(), outer.momentum[start:end].numpy()
+            whole.flags.writeable = False
+            copy = whole.reshape(-1).data.cast("B")
+            if blake3(copy).digest() != digest:  # it moved on, and nobody has looked yet
                 return False
-            self._name, self._copy = snapshot, memoryview(whole)
+            self._name, self._copy = snapshot, copy
             return True
         return False
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 import torch
@@ -100,3 +101,19 @@ def test_another_fragment_than_promised_is_refused(wrong: str) -> None:
     with pytest.raises(BadPayload) as caught:
         fetch(Liar(on), 0, promised)
     assert caught.value.code == ("digest" if wrong == "value" else "not_finite")
+
+
+def test_a_shelf_holds_one_copy_and_makes_no_other() -> None:
+    elements = 2**18
+    layout = Layout((TensorSpec("a", (elements,)), TensorSpec("b", (elements,))), ((0, 1), (1, 2)))
+    outer = OuterState.fresh(layout, torch.ones(2 * elements))
+    giving = FragmentShelf(outer, lambda fragment: outer.digest(fragment))
+    names = [name_of(fragment, outer.digest(fragment)) for fragment in range(2)]
+    tracemalloc.start()
+    try:
+        for name in names:
+            assert giving.on_piece(name, 0) is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.2 * 8 * elements
