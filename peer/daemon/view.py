@@ -66,8 +66,8 @@ class View:
         self._merged: dict[PeerId, PeerRecord] | None = None
         self._merged_for = (0.0, 0.0)
         """From when until when `_merged` is what a fresh merge would give."""
-        self._training: list[PeerId] | None = None
-        """Who of `_merged` trains; None: not looked for yet."""
+        self._sorted: tuple[list[PeerId], frozenset[PeerId]] | None = None
+        """Of `_merged`, who trains and who only dials out; None: not looked for yet."""
         self._present: dict[PeerId, PeerRecord] = {}
         self._looked: dict[PeerId, PeerRecord] = {}
         self._good_until = float("inf")
@@ -101,7 +101,7 @@ class View:
             merged = {peer: record for peer, record in merged.items() if record.expires_at > now}
             until = first_expiry(merged)
         self._merged_for = now, min(until, told_until)
-        self._training = None
+        self._sorted = None
         return merged
 
     async def known(self) -> dict[PeerId, PeerRecord]:
@@ -138,16 +138,26 @@ class View:
 
     def undialable(self) -> frozenset[PeerId]:
         """Live peers that only dial out."""
-        return frozenset(peer for peer, record in self.peers.items() if not record.reachable)
+        return self._sorted_out()[1]
 
     def others_training(self) -> int:
         return len(self._trainers())
 
     def _trainers(self) -> list[PeerId]:
-        peers, training = self.peers, Status.TRAINING
-        if self._training is None:
-            self._training = [peer for peer, record in peers.items() if record.status is training]
-        return self._training
+        return self._sorted_out()[0]
+
+    def _sorted_out(self) -> tuple[list[PeerId], frozenset[PeerId]]:
+        """Who trains, and who only dials out: found in one go through the live records, which lie all over memory."""
+        peers = self.peers
+        if self._sorted is None:
+            training, alone, trains = list[PeerId](), list[PeerId](), Status.TRAINING
+            for peer, record in peers.items():
+                if record.status is trains:
+                    training.append(peer)
+                if not record.reachable:
+                    alone.append(peer)
+            self._sorted = training, frozenset(alone)
+        return self._sorted
 
     def swarm_round(self, own: int) -> int:
         """Lower median of the live training records, ourselves included."""
@@ -172,8 +182,9 @@ class View:
         present, before = self.peers, self._present
         self._present = present
         self.watch.seen(present)
-        if list(present) != list(before) and present.keys() != before.keys():  # nearly always the same, in one order
-            came, went = len(present.keys() - before.keys()), len(before.keys() - present.keys())
+        if present.keys() != before.keys():
+            stayed = len(present.keys() & before.keys())
+            came, went = len(present) - stayed, len(before) - stayed
             self.acquaintance.forget_absent(present)
             self._changed(len(present), f"{came} came, {went} went")
 

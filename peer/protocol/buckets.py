@@ -12,7 +12,7 @@ bits at every depth. So the peers of two buckets see each other whole, and in ti
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId
@@ -23,8 +23,8 @@ SPLIT = 64
 FIT_EVERY = 4
 """A bucket of few looks only so often whether it could go back: that takes two reads more."""
 
-Found = Mapping[str, Set[PeerId]]
-"""Of each bucket read, who is live in it."""
+Found = Mapping[str, Collection[PeerId]]
+"""Of each bucket read, who is live in it; each once."""
 
 
 @lru_cache(maxsize=8192)
@@ -82,18 +82,18 @@ class Buckets:
             return [""]
         if self._searching:
             return places_of(self._me)
-        wanted = [self.own, across(self.own, round_)]
+        other = across(self.own, round_)
+        wanted = [self.own] if other == self.own else [self.own, other]
         if self.depth and self._thin and self._looks % FIT_EVERY == 0:
-            wanted += [_beside(self.own), self.own[:-1]]
-        return list(dict.fromkeys(wanted))
+            wanted = list(dict.fromkeys([*wanted, _beside(self.own), self.own[:-1]]))
+        return wanted
 
     def more(self, round_: int, found: Found) -> list[str]:
         """What to look into besides, having seen that: those across may be one less deep than we."""
         other = across(self.own, round_)
-        above = other[:-1]
-        if self._searching or not other or above in found or self._others(found.get(other, frozenset())) >= self._few:
+        if self._searching or not other or self._others(found.get(other, ())) >= self._few:
             return []
-        return [above]
+        return [] if other[:-1] in found else [other[:-1]]
 
     def saw(self, found: Found, now: float) -> bool:
         """Learn from a whole look, and go where we belong. Whether we moved: announce then. `now`: of `places`."""
@@ -107,12 +107,12 @@ class Buckets:
         if moved:
             self._left[former] = now + MAX_RECORD_TTL_S
             self.depth, self.own = depth, self._address[:depth]
-        others = self._others(found.get(former, frozenset()))
+        others = self._others(found.get(former, ()))
         self._thin = others < self._split // 2
         self._searching = not others and not (moved and self._searching)
         return moved
 
-    def _others(self, peers: Set[PeerId]) -> int:
+    def _others(self, peers: Collection[PeerId]) -> int:
         return len(peers) - (self._me in peers)
 
     def _found_at(self, found: Found) -> int:
@@ -124,12 +124,12 @@ class Buckets:
         own = found[self.own]
         if self._others(own) + 1 > self._split and self.depth < MAX_DEPTH:
             return self.depth + 1
-        beside, above = (found.get(_beside(self.own)), found.get(self.own[:-1])) if self.depth else (None, None)
+        if not self.depth or len(found) < 3:  # the look was not for that
+            return self.depth
+        beside, above = found.get(_beside(self.own)), found.get(self.own[:-1])
         if beside is None or above is None or 2 * len(above) > self._split:
             return self.depth
-        if 2 * len(own | beside | above | {self._me}) <= self._split:
-            return self.depth - 1
-        return self.depth
+        return self.depth - (2 * len({self._me, *own, *beside, *above}) <= self._split)
 
 
 def _beside(bits: str) -> str:

@@ -125,10 +125,11 @@ class MemoryDirectoryHub:
 
     def _hold(self, record: PeerRecord, held: PeerRecord | bytes, places: Sequence[str]) -> bool:
         stored = False
-        for bits in places:
-            former = self._held.get((record.run_id, bits), {}).get(record.peer_id)
+        for place in [(record.run_id, bits) for bits in places]:
+            records = self._held.get(place)
+            former = None if records is None else records.get(record.peer_id)
             if former is None or _issued(former) <= record.issued_at:
-                self._put((record.run_id, bits), record.peer_id, held)
+                self._put(place, record.peer_id, held)
                 stored = True
         return stored
 
@@ -205,11 +206,9 @@ class MemoryDirectory:
     async def peers(self) -> dict[PeerId, PeerRecord]:
         round_, self._good_until = self._own.round if self._own is not None else 0, math.inf
         found = self._read(self.buckets.reads(round_))
-        there = {bits: records.keys() for bits, records in found.items()}
-        if more := self.buckets.more(round_, there):
+        if more := self.buckets.more(round_, found):
             found |= self._read(more)
-            there |= {bits: found[bits].keys() for bits in more}
-        if self.buckets.saw(there, self._hub.now()) and self._own is not None:
+        if self.buckets.saw(found, self._hub.now()) and self._own is not None:
             self._publish(self._own)
         if self._hub.alike:
             self._last = _merged(found, self.peer_id)
