@@ -147,16 +147,11 @@ class View:
         return self._sorted_out()[0]
 
     def _sorted_out(self) -> tuple[list[PeerId], frozenset[PeerId]]:
-        """Who trains, and who only dials out: found in one go through the live records, which lie all over memory."""
-        peers = self.peers
+        """Who trains, and who only dials out: found together, for the live records lie all over memory."""
+        peers, trains = self.peers, Status.TRAINING
         if self._sorted is None:
-            training, alone, trains = list[PeerId](), list[PeerId](), Status.TRAINING
-            for peer, record in peers.items():
-                if record.status is trains:
-                    training.append(peer)
-                if not record.reachable:
-                    alone.append(peer)
-            self._sorted = training, frozenset(alone)
+            training = [peer for peer, record in peers.items() if record.status is trains]
+            self._sorted = training, frozenset([peer for peer, record in peers.items() if not record.reachable])
         return self._sorted
 
     def swarm_round(self, own: int) -> int:
