@@ -124,12 +124,14 @@ class Buckets:
         own = found[self.own]
         if self._others(own) + 1 > self._split and self.depth < MAX_DEPTH:
             return self.depth + 1
-        if not self.depth or len(found) < 3:  # the look was not for that
+        if not self.depth or len(found) < 3:  # whether to go back was not looked for
             return self.depth
         beside, above = found.get(_beside(self.own)), found.get(self.own[:-1])
         if beside is None or above is None or 2 * len(above) > self._split:
             return self.depth
-        return self.depth - (2 * len({self._me, *own, *beside, *above}) <= self._split)
+        if 2 * len({self._me, *own, *beside, *above}) <= self._split:
+            return self.depth - 1
+        return self.depth
 
 
 def _beside(bits: str) -> str:
