@@ -7,7 +7,7 @@ not written is counted in the next line. Standing is not kept over a restart."""
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,16 @@ class Conduct:
         if patient and not out:
             return list(peers)
         return [p for p in peers if p not in out and (patient or self.patience.of(p, now) != 0.0)]
+
+    def why_not(self, peers: Collection[PeerId]) -> str:
+        """For a person: why some of these are not `acceptable`; empty: all are."""
+        out, left = self._standing.out_of_favour(self._now()), set(self.acceptable(peers))
+        ousted = sum(peer in out for peer in peers)
+        strange = sum(peer not in left and peer not in out for peer in peers)
+        reasons = [f"{ousted} out of favour"] if ousted else []
+        if strange:
+            reasons.append(f"{strange} never exchanged with us, and others like that held up our trainer lately")
+        return ", ".join(reasons)
 
     def too_strange(self, peer: PeerId) -> bool:
         """Whether it never exchanged with us, and others like it held up our trainer enough lately."""

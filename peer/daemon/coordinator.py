@@ -96,7 +96,7 @@ class Coordinator:
         self._streaming = plan.method.schedule == "streaming" and plan.method.fragment_sync_delay > 0
         self.conduct = conduct or Conduct(clock.now, emit)
         waits = rounds.kind == "seconds" and not self._streaming
-        self.conduct.patience = Patience(rounds.round_length if waits else None)
+        self.conduct.patience = Patience(rounds.round_length if waits else None, view.watch.trips.usual)
         self.matchmaker = Matchmaker(Surroundings(plan.run_id, plan.me, transport, clock, view, self.conduct))
         view.watch.emit = emit
         self.settled: Callable[[], Awaitable[None]] = _at_once

@@ -153,7 +153,12 @@ class Match:
         self._poke()
 
     def why_alone(self) -> str:
-        return self._pairing.why_alone()
+        """For a person: what became of the candidates, or why none of those who train is one."""
+        view, training = self._around.view, self._around.view.others_training()
+        if self._pairing.has_candidates or not training:
+            return self._pairing.why_alone()
+        why = self._around.conduct.why_not(view.candidates(self.key.round))
+        return f"{training} train and none is to be tried now: {why or 'not answering, banned or met too often lately'}"
 
     @property
     def locked(self) -> PeerId | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -46,7 +47,8 @@ class Reach:
         return self.state.reachable() is not False
 
     async def ask(self, peers: Iterable[PeerRecord]) -> None:
-        """Ask one of these peers, if it is time to. A peer that cannot be asked says nothing about us."""
+        """Ask one of these peers or, the first time, some, if it is time to. A peer that cannot be asked says nothing
+        about us."""
         now, ours = self._clock.now(), self._endpoints()
         if ours != self._asked_about:
             self.state.forget()
@@ -56,19 +58,25 @@ class Reach:
         able = [record for record in peers if record.reachable and record.endpoints]
         if not able:
             return
-        before = self.state.reachable()
         self.state.asked(now)
         drawn = self._rng.sample(able, min(MAX_VOICES + 1, len(able)))
-        asked = next((record for record in drawn if not self.state.has_word_of(record.peer_id)), drawn[0])
-        by, timeout_s = asked.peer_id, PROBING_S + self._trips.timeout(asked.peer_id)
+        others = [record for record in drawn if not self.state.has_word_of(record.peer_id)]
+        async with asyncio.TaskGroup() as asking:
+            for record in (others or drawn)[: self.state.at_once()]:
+                asking.create_task(self._ask(record, ours))
+
+    async def _ask(self, record: PeerRecord, ours: tuple[str, ...]) -> None:
+        by, began = record.peer_id, self._clock.now()
+        timeout_s = PROBING_S + self._trips.timeout(by)
         try:
-            probed = await self._transport.probe(asked, ours, timeout_s)
+            probed = await self._transport.probe(record, ours, timeout_s)
         except PartnerLost:
             self._trips.gave_up(by, self._trips.timeout(by))
             return
         except ExchangeError:
             return
-        self.state.heard(by, probed, now)
+        before = self.state.reachable()
+        self.state.heard(by, probed, began)
         after = self.state.reachable()
         if after is not None and after != before:
             self.changed(after, self.state.why())

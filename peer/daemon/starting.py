@@ -64,7 +64,8 @@ async def first_amendments(
     node.donor.amendments = held
     node.transport.obey(banned)
     records = list((await node.directory.peers()).values())
-    for record in records[:CATCH_UP_FROM]:
+    able = [record for record in records if record.reachable and record.endpoints]
+    for record in able[:CATCH_UP_FROM]:
         await held.ask(node.transport, record)
     check(held.ruling(max((record.round for record in records), default=0)), node.me)
     return held

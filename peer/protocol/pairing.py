@@ -230,6 +230,11 @@ class Pairing:
         """Nobody is left to ask."""
         return self.locked is None and self._in_flight is None and self._best() is None
 
+    @property
+    def has_candidates(self) -> bool:
+        """Whatever became of them."""
+        return bool(self._candidates)
+
     def why_alone(self) -> str:
         """For a person: what became of the candidates."""
         if not self._candidates:

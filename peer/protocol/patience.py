@@ -1,11 +1,14 @@
 """How long strangers may hold up the trainer. In `full` schedules the trainer stands still while a locked partner is
 waited for; whoever makes a fresh key can be locked with, and then say nothing. So a partner that never exchanged with
 us (or offended since) is waited for out of a small allowance that refills with time: in the long run strangers cost at
-most `SHARE` of the trainer's time in vain, however many keys there are. Pure: `now` is an argument, in seconds."""
+most `SHARE` of the trainer's time in vain, however many keys there are. Where calls take long, as on a line that is
+full, it is larger by a reserve: with the usual one nobody could begin in time, and all would stay strangers for ever.
+Pure: `now` is an argument, in seconds."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from peer.protocol.messages import PeerId
 
@@ -15,16 +18,24 @@ MOST_S = 1.5
 """What the allowance holds at most, and so the most one stranger may cost; or SHARE of a round, if that is more."""
 LEAST_S = 0.3
 """With less than this in it no stranger is tried: it would be given up before it could answer."""
+MOST_CALLS, LEAST_CALLS = 5.0, 1.5
+"""Round trips of ours that one stranger may cost, and that have to be there to try one, if those are longer. The first
+byte comes a round trip and a half after the partner has begun."""
+RESERVE_S = 40.0
+"""For slow lines, once; it refills when the usual allowance is full."""
 MAX_PROVEN = 4096
 
 
 class Patience:
     """`round_s`: length of a round in seconds; None: rounds are counted in steps, where machines are alike and waiting
-    for each other is the method, and nobody is a stranger."""
+    for each other is the method, and nobody is a stranger. `call_s`: seconds that a small call of ours takes, as
+    measured; 0: not yet."""
 
-    def __init__(self, round_s: float | None) -> None:
-        self._most = None if round_s is None else max(MOST_S, SHARE * round_s)
-        self._left = self._most or 0.0
+    def __init__(self, round_s: float | None, call_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._usual_s = None if round_s is None else max(MOST_S, SHARE * round_s)
+        self._call_s = call_s
+        self._left = self._usual_s or 0.0
+        self._reserve = RESERVE_S
         self._at = 0.0
         self._proven: OrderedDict[PeerId, None] = OrderedDict()
 
@@ -45,15 +56,23 @@ class Patience:
 
     def with_strangers(self, now: float) -> float | None:
         """As `of`, for whoever never exchanged with us."""
-        if self._most is None:
+        if self._usual_s is None:
             return None
-        left = self._refilled(now)
-        return left if left >= LEAST_S else 0.0
+        (left, reserve), call_s = self._refilled(now), self._call_s()
+        if MOST_CALLS * call_s > self._usual_s:
+            left = min(left + reserve, MOST_CALLS * call_s)
+        return left if left >= max(LEAST_S, LEAST_CALLS * call_s) else 0.0
 
     def spend(self, seconds: float, now: float) -> None:
         """The trainer was held in vain by a stranger."""
-        self._left, self._at = max(0.0, self._refilled(now) - seconds), now
+        left, reserve = self._refilled(now)
+        self._left = max(0.0, left - seconds)
+        self._reserve = max(0.0, reserve - max(0.0, seconds - left))
+        self._at = now
 
-    def _refilled(self, now: float) -> float:
-        assert self._most is not None
-        return min(self._most, self._left + SHARE * max(0.0, now - self._at))
+    def _refilled(self, now: float) -> tuple[float, float]:
+        """The usual allowance, and the reserve."""
+        assert self._usual_s is not None
+        sum_ = self._left + SHARE * max(0.0, now - self._at)
+        left = min(self._usual_s, sum_)
+        return left, min(RESERVE_S, self._reserve + sum_ - left)

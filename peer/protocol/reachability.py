@@ -15,6 +15,8 @@ WORD_LASTS_S = 900.0
 """A verdict older than this no longer counts."""
 SETTLED_EVERY_S = 300.0
 UNSETTLED_EVERY_S = 15.0
+UNHEARD_EVERY_S = 2.0
+"""While nobody has a word on us: we say that we can be dialled until then, and who believes it loses a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,13 @@ class Reachability:
         """Whether it is time to ask (somebody else): soon until enough have spoken with one voice, seldom then."""
         if self._asked_at is None:
             return True
-        return now - self._asked_at >= (SETTLED_EVERY_S if self.settled() else UNSETTLED_EVERY_S)
+        every_s = SETTLED_EVERY_S if self.settled() else UNSETTLED_EVERY_S
+        return now - self._asked_at >= (UNHEARD_EVERY_S if self._verdict is None else every_s)
+
+    def at_once(self) -> int:
+        """How many to ask: while nobody has a word on us several, for those who cannot be called take long to show
+        it."""
+        return MAX_VOICES if self._verdict is None else 1
 
     def settled(self) -> bool:
         """Whether enough have spoken, with one voice."""

@@ -80,6 +80,10 @@ class RoundTrips:
         known = self._of.get(peer)
         return None if known is None else known.srtt_s
 
+    def usual(self) -> float:
+        """Seconds, smoothed, over all calls to whomever; 0: none was answered yet."""
+        return self._all.srtt_s or 0.0
+
     def forget(self) -> None:
         """We were asleep, or moved to another network: nothing measured before holds."""
         self._of.clear()

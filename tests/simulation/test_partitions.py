@@ -225,7 +225,8 @@ SATURATED = Link("saturated", 30_000.0, 60_000.0, 0.25, jitter_s=0.75, loss=0.02
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("preset", ["noloco", "streaming-diloco"])
 def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
-    """Ten minutes: no live peer is suspected for long, and none is ever left out."""
+    """Ten minutes: no live peer is suspected for long, none is ever left out, and most rounds are exchanged though
+    nobody has exchanged with anybody before, and a partner's first byte is seconds away."""
 
     async def main() -> SimulatedSwarm:
         swarm = build(preset, seed, rounds=20, count=8, link=SATURATED)
@@ -244,7 +245,7 @@ def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
     print(f"longest suspicion {longest:.1f} s, {exchanged} exchanges")
     assert outs == 0
     assert longest < 25.0
-    assert exchanged > 8
+    assert exchanged > 100
 
 
 async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[PeerId, asyncio.Task[None]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from peer.protocol.messages import PeerId
-from peer.protocol.patience import LEAST_S, MOST_S, SHARE, Patience
+from peer.protocol.patience import LEAST_CALLS, LEAST_S, MOST_CALLS, MOST_S, RESERVE_S, SHARE, Patience
 
 FRIEND, STRANGER = PeerId("friend"), PeerId("stranger")
 
@@ -20,6 +22,35 @@ def test_a_flood_of_strangers_costs_no_more_than_the_share() -> None:
         cost += allowed
         patience.spend(allowed, now)
     assert 0.8 * SHARE * (now - 1000.0) < cost <= SHARE * (now - 1000.0) + MOST_S
+
+
+def test_where_calls_are_slow_a_stranger_has_time_to_begin_and_the_share_is_the_same() -> None:
+    rng, now, cost, call_s = random.Random(7), 1000.0, 0.0, 0.0
+    patience = Patience(10.0, lambda: call_s)
+    assert patience.of(STRANGER, now) == MOST_S
+    call_s = 2.0
+    assert patience.of(STRANGER, now) == MOST_CALLS * call_s
+    for k in range(20_000):
+        now += rng.uniform(0.0, 2.0)
+        call_s = rng.uniform(0.0, 4.0)
+        allowed = patience.of(PeerId(f"key {k}"), now)
+        assert allowed is not None
+        assert allowed == 0.0 or allowed >= LEAST_CALLS * call_s
+        now += allowed
+        cost += allowed
+        patience.spend(allowed, now)
+    assert 0.5 * SHARE * (now - 1000.0) < cost <= SHARE * (now - 1000.0) + MOST_S + RESERVE_S
+
+
+def test_when_calls_are_fast_again_the_allowance_is_the_usual_one() -> None:
+    call_s = 4.0
+    patience = Patience(10.0, lambda: call_s)
+    patience.spend(MOST_S + RESERVE_S, 0.0)
+    assert patience.of(STRANGER, LEAST_S / SHARE) == 0.0, "a line as slow as that needs more"
+    call_s = 0.01
+    assert patience.of(STRANGER, 0.0) == 0.0
+    assert patience.of(STRANGER, 1.1 * LEAST_S / SHARE) == pytest.approx(1.1 * LEAST_S)
+    assert patience.of(STRANGER, 1e9) == MOST_S
 
 
 def test_a_stranger_is_tried_again_when_the_allowance_has_refilled() -> None:

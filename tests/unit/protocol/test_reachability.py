@@ -4,6 +4,7 @@ from peer.protocol.messages import PeerId, Probed
 from peer.protocol.reachability import (
     MAX_VOICES,
     SETTLED_EVERY_S,
+    UNHEARD_EVERY_S,
     UNSETTLED_EVERY_S,
     WORD_LASTS_S,
     Reachability,
@@ -73,6 +74,18 @@ def test_it_asks_often_until_enough_agree() -> None:
     assert len({A, B, C}) == MAX_VOICES
     assert not state.due(100.0 + UNSETTLED_EVERY_S)
     assert state.due(100.0 + SETTLED_EVERY_S)
+
+
+def test_while_nobody_has_a_word_several_are_asked_and_soon_again() -> None:
+    state = Reachability()
+    state.asked(100.0)
+    assert state.at_once() == MAX_VOICES
+    assert state.due(100.0 + UNHEARD_EVERY_S)
+    state.heard(A, Probed((), (), "busy with other probes"), 101.0)
+    assert state.due(100.0 + UNHEARD_EVERY_S), "that was no word"
+    state.heard(B, NO, 101.0)
+    assert not state.due(100.0 + UNHEARD_EVERY_S)
+    assert state.at_once() == 1
 
 
 def test_those_not_yet_heard_are_asked_first() -> None:

@@ -1,0 +1,89 @@
+"""How soon a peer knows whether others can dial it, whoever it happens to ask first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import Any, cast
+
+from peer.daemon.reach import TICK_S, Reach
+from peer.errors import PartnerLost
+from peer.protocol.messages import PeerId, PeerRecord, Probed, RunId, Status
+from peer.protocol.reachability import MAX_VOICES, UNSETTLED_EVERY_S
+from peer.testing.clock import EPOCH, VirtualClock, run_virtual
+
+HERE = ("192.0.2.7:4810",)
+DIALS_S = 4.0
+"""Who tries to dial a home that lets nothing in knows it after so long."""
+
+
+def record(name: str) -> PeerRecord:
+    return PeerRecord(
+        PeerId(name), RunId(b"r" * 32), (f"{name}:1",), True, 1, 1, 0, 1.0, Status.TRAINING, EPOCH, EPOCH + 900
+    )
+
+
+class Others:
+    """Some can be called, and cannot dial us; the others say that they can be called, as everybody does at first."""
+
+    def __init__(self, able: set[str], names: list[str]) -> None:
+        self.clock, self.able, self.records = VirtualClock(), able, {PeerId(name): record(name) for name in names}
+        self.asked: list[tuple[float, str]] = []
+        self.told: list[tuple[float, bool]] = []
+
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        self.asked.append((self.clock.now() - EPOCH, by.peer_id))
+        if by.peer_id not in self.able:
+            await asyncio.sleep(timeout_s)
+            raise PartnerLost("it did not answer")
+        await asyncio.sleep(DIALS_S)
+        return Probed(endpoints, (), "no answer within 4 s")
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return self.records
+
+    async def watch(self, seconds: float, seed: int = 0) -> Reach:
+        def changed(reachable: bool, why: str) -> None:
+            self.told.append((self.clock.now() - EPOCH, reachable))
+
+        reach = Reach(cast(Any, self), self.clock, random.Random(seed), lambda: HERE, changed)
+        running = asyncio.create_task(reach.run(self.peers))
+        await asyncio.sleep(seconds)
+        running.cancel()
+        await asyncio.wait({running})
+        return reach
+
+
+def test_one_that_cannot_be_called_does_not_hold_up_the_answer() -> None:
+    for seed in range(8):  # whoever is drawn first
+        others = Others({"public"}, ["public", "home"])
+        reach = run_virtual(others.watch(20.0, seed))
+        assert not reach.reachable
+        assert others.told == [(DIALS_S, False)]
+
+
+def test_while_nobody_has_a_word_others_are_asked_soon() -> None:
+    others = Others(set(), [f"home-{number}" for number in range(9)])
+    reach = run_virtual(others.watch(60.0))
+    assert reach.reachable, "nobody knows"
+    moments = sorted({at for at, _ in others.asked})
+    calls = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    assert max(calls) < UNSETTLED_EVERY_S, calls
+    assert len({peer for _, peer in others.asked}) > MAX_VOICES, "not the same ones for ever"
+    others = Others({"public"}, ["public", *others.records])
+    run_virtual(others.watch(120.0))
+    assert others.told, "one of ten, found in time"
+
+
+def test_with_a_first_word_one_at_a_time_is_asked() -> None:
+    names = ["a", "b", "c", "d"]
+    others = Others(set(names), names)
+    reach = run_virtual(others.watch(3 * UNSETTLED_EVERY_S))
+    assert [at for at, _ in others.asked[:MAX_VOICES]] == [0.0] * MAX_VOICES
+    assert len({peer for _, peer in others.asked[:MAX_VOICES]}) == MAX_VOICES
+    assert len(others.asked) == MAX_VOICES, "and with one voice of all nobody for long"
+    assert reach.state.settled()
+    others = Others({"a"}, ["a", "b"])
+    run_virtual(others.watch(DIALS_S + UNSETTLED_EVERY_S + 2 * TICK_S))
+    assert [peer for at, peer in others.asked if at > 0.0] == ["b"], "who has said its word is asked last"

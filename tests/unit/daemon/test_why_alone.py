@@ -1,0 +1,48 @@
+"""What a volunteer reads when a round found no partner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from peer.daemon.conduct import Conduct
+from peer.daemon.match import Match, Surroundings
+from peer.protocol.messages import PeerId, RoundKey, RunId
+from peer.protocol.patience import MOST_S, Patience
+
+A, B, C = (PeerId(name) for name in "abc")
+
+
+def alone_with(conduct: Conduct, candidates: list[PeerId], training: int) -> str:
+    view = SimpleNamespace(
+        dialable=lambda: True, others_training=lambda: training, candidates=lambda round_: list(candidates)
+    )
+    around = Surroundings(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, view, conduct)))
+    return Match(around, RoundKey(3, 0), 0.0, 10.0).why_alone()
+
+
+@pytest.fixture
+def conduct() -> Conduct:
+    conduct = Conduct(lambda: 100.0, lambda event: None)
+    conduct.patience = Patience(10.0)
+    return conduct
+
+
+def test_nobody_is_there(conduct: Conduct) -> None:
+    assert alone_with(conduct, [], 0) == "no other peer is known"
+
+
+def test_strangers_are_there_and_not_tried(conduct: Conduct) -> None:
+    conduct.patience.well(A)
+    conduct.patience.spend(MOST_S, 100.0)
+    conduct.offence(C, "digest", "wrong bytes")
+    said = alone_with(conduct, [B, C], 2)
+    assert said.startswith("2 train and none is to be tried now: 1 out of favour, 1 never exchanged with us")
+    assert "held up our trainer" in said
+    assert conduct.why_not([A]) == "", "one that has exchanged with us is tried"
+
+
+def test_those_that_the_view_leaves_out(conduct: Conduct) -> None:
+    assert "met too often lately" in alone_with(conduct, [], 3)
