@@ -24,7 +24,10 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--link", default="cable", show_default=True, help="home, fibre, cable, dsl, lte, datacentre, transatlantic, lan."
+    "--link",
+    default="cable",
+    show_default=True,
+    help="home, fibre, cable, dsl, lte, datacentre, transatlantic, full, lan.",
 )
 @click.option("--churn", type=float, default=0.0, show_default=True, help="Kills a peer and hour; each comes back.")
 @click.option("--speeds", type=float, default=1.0, show_default=True, help="Fastest peer over slowest.")

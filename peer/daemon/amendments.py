@@ -37,6 +37,9 @@ class Amendments:
         self._emit = emit
         self._refused: set[tuple[PeerId, str]] = set()
         self.told: Callable[[Amendment], None] = lambda amendment: None
+        self.answered: Callable[[PeerId, float], None] = lambda peer, took_s: None
+        """Called when a peer has answered, with the seconds that it took. Who is called by all others and calls nobody
+        for an exchange learns only so that its line is slow."""
         try:
             if path is not None:
                 load(path, chain)
@@ -72,20 +75,23 @@ class Amendments:
         finally:
             self._new_since(before)
 
-    async def ask(self, transport: Transport, record: PeerRecord) -> None:
-        """Get all we lack from one peer. Never raises: what does not check is journaled, once a peer and code."""
-        before = self.count
+    async def ask(self, transport: Transport, record: PeerRecord) -> int:
+        """Get all we lack from one peer; how many answers that took, 0: it gave none. Never raises: what does not
+        check is journaled, once a peer and code."""
+        before, answers, more = self.count, 0, True
         try:
-            while await self._take(transport, record):
-                continue
+            while more:
+                more = await self._take(transport, record)
+                answers += 1
         except BadPayload as bad:
             if (record.peer_id, bad.code) not in self._refused and len(self._refused) < 1024:
                 self._refused.add((record.peer_id, bad.code))
                 self._emit(events.AmendmentRefused(peer=record.peer_id, code=bad.code, reason=bad.reason))
         except ExchangeError:
-            return
+            return answers
         finally:
             self._new_since(before)
+        return answers
 
     async def _take(self, transport: Transport, record: PeerRecord) -> bool:
         """Ask once; whether there was anything."""
@@ -118,7 +124,9 @@ class Amendments:
         """Ask for ever: now the operator's node, now anybody. The owner cancels."""
         while True:
             if (record := _whom(list((await peers()).values()), rng)) is not None:
-                await self.ask(transport, record)
+                began = clock.now()
+                if await self.ask(transport, record) == 1:  # several say nothing of how long one takes
+                    self.answered(record.peer_id, clock.now() - began)
             await clock.sleep(every_s * rng.uniform(0.8, 1.2))
 
 

@@ -326,6 +326,7 @@ class PeerDaemon:
         amendments = node.donor.amendments
         assert amendments is not None
         view.banned = lambda: amendments.ruling(coordinator.live.round).banned
+        amendments.answered = view.watch.answered
         coordinator.why_no_exchange, self._budget.changed = self._budget.why_not, view.touch
         staleness = Staleness(state.stale)
         self._journal.listeners.append(staleness.hear)

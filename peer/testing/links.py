@@ -60,10 +60,11 @@ PROFILES = {
         Link("dsl", 5 * MBIT, 25 * MBIT, 0.015, 0.005, 1e-4),
         Link("lte", 8 * MBIT, 30 * MBIT, 0.030, 0.025, 1e-3),
         Link("transatlantic", 500 * MBIT, 500 * MBIT, 0.045, 0.002, 1e-5),
+        Link("full", 30_000.0, 60_000.0, 0.25, 0.75, 0.02),
     )
 }
 """`lan` is what tests take that are not about links: fast, and nothing random in it. `home` is the reference home:
-30 ms between two of them."""
+30 ms between two of them. `full` is a line that somebody else fills: half a second to two for a message."""
 
 
 def profile(name: str) -> Link:

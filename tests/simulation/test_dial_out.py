@@ -10,18 +10,30 @@ from peer.protocol.roundclock import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.swarm import SimulatedSwarm
+from peer.testing.links import PROFILES, Link
+from peer.testing.swarm import SimulatedSwarm, layout_of
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
 STEPS = RoundClock("steps", 20, 1)
 
 
-def simulate(count: int, behind: set[int], total: int, rounds: RoundClock, seed: int = 3) -> SimulatedSwarm:
+def simulate(
+    count: int, behind: set[int], total: int, rounds: RoundClock, seed: int = 3, links: Link | None = None
+) -> SimulatedSwarm:
     print(f"seed {seed}")
 
     async def main() -> SimulatedSwarm:
-        swarm = SimulatedSwarm(count, method=METHOD, rounds=rounds, total_rounds=total, seed=seed, only_dial_out=behind)
+        swarm = SimulatedSwarm(
+            count,
+            method=METHOD,
+            rounds=rounds,
+            total_rounds=total,
+            seed=seed,
+            only_dial_out=behind,
+            links=links,
+            layout=None if links is None else layout_of(METHOD, 16),
+        )
         await swarm.run()
         return swarm
 
@@ -57,6 +69,12 @@ def test_every_pair_that_can_form_forms(seed: int) -> None:
         pair = frozenset((swarm.peers[one].peer_id, swarm.peers[other].peer_id))
         assert (pair in formed) == (not {one, other} <= behind)
     assert len(pairs(swarm)) >= 0.9 * 4 * 80  # two public ones that meet leave two behind that cannot
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_who_is_only_called_learns_that_its_line_is_full_and_waits_for_its_callers(seed: int) -> None:
+    swarm = simulate(8, {0, 1, 2, 3, 4, 5}, 20, RoundClock("seconds", 30.0, 1, EPOCH), seed, PROFILES["full"])
+    assert len(pairs(swarm)) > 0.75 * 2 * 20, "the two that can be dialled, with one of the others each"
 
 
 def test_two_that_cannot_be_dialled_go_on_alone() -> None:

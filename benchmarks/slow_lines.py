@@ -1,0 +1,76 @@
+"""Who exchanges on lines of homes, slow ones too, and with homes that let nothing in? Virtual time, the production
+coordinator, eight peers of `noloco` that never met before, rounds of 30 s.
+
+    python -m benchmarks.slow_lines [--seeds 5] [--rounds 20] [--links full lte home]
+
+Most: what could be exchanged if those who can be dialled took one of the others each (two that cannot do not pair)."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Collection
+
+from peer.observe import events
+from peer.protocol.roundclock import RoundClock
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+from peer.testing.clock import EPOCH, run_virtual
+from peer.testing.links import profile
+from peer.testing.swarm import SimulatedSwarm, layout_of
+
+PEERS, ROUND_S = 8, 30.0
+CLOSED: tuple[Collection[int], ...] = ((), (0, 2, 3, 5), (0, 1, 2, 3, 4, 5))
+ELEMENTS = 16
+"""The params are small: these lines carry little, and how much is not the question."""
+
+
+def play(link: str, closed: Collection[int], rounds: int, seed: int) -> tuple[Counter[str], Counter[str]]:
+    """(outcomes of all peer-rounds, why partners failed)."""
+    method = resolve(SyncSection(preset="noloco", clock="seconds", sync_every=ROUND_S))
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(
+            PEERS,
+            method=method,
+            rounds=RoundClock("seconds", ROUND_S, 1, EPOCH),
+            total_rounds=rounds,
+            seed=seed,
+            step_seconds=2.0,
+            layout=layout_of(method, ELEMENTS),
+            eval_every=100,
+            links=profile(link),
+            only_dial_out=closed,
+        )
+        await swarm.run()
+        return swarm
+
+    outcomes, failures = Counter[str](), Counter[str]()
+    for peer in run_virtual(main()).peers:
+        outcomes.update(peer.outcomes())
+        failures.update(event.code for event in peer.events if isinstance(event, events.PartnerFailed))
+    return outcomes, failures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--links", nargs="+", default=["full", "lte", "home"])
+    given = parser.parse_args()
+    print("link            let nothing in  exchanged  of at most  partners that failed")
+    for link in given.links:
+        for closed in CLOSED:
+            outcomes, failures = Counter[str](), Counter[str]()
+            for seed in range(given.seeds):
+                one, why = play(link, closed, given.rounds, seed)
+                outcomes += one
+                failures += why
+            most = min(PEERS, 2 * (PEERS - len(closed))) * given.rounds * given.seeds
+            part = f"{outcomes['exchanged']:>9}{outcomes['exchanged'] / most:>12.0%}"
+            failed = ", ".join(f"{count} {code}" for code, count in failures.most_common())
+            print(f"{link:<16}{len(closed):>9} of {PEERS}{part}  {failed}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
