@@ -38,7 +38,7 @@ class Amendments:
         self._refused: set[tuple[PeerId, str]] = set()
         self.told: Callable[[Amendment], None] = lambda amendment: None
         self.answered: Callable[[PeerId, float], None] = lambda peer, took_s: None
-        """Called when a peer has answered, with the seconds that it took. Who is called by all others and calls nobody
+        """Called with how many seconds an answer of a peer took. Who is called by all others and calls nobody
         for an exchange learns only so that its line is slow."""
         try:
             if path is not None:
@@ -75,9 +75,9 @@ class Amendments:
         finally:
             self._new_since(before)
 
-    async def ask(self, transport: Transport, record: PeerRecord) -> int:
-        """Get all we lack from one peer; how many answers that took, 0: it gave none. Never raises: what does not
-        check is journaled, once a peer and code."""
+    async def ask(self, transport: Transport, record: PeerRecord) -> bool:
+        """Get all we lack from one peer; whether one good answer was all. Never raises: what does not check is
+        journaled, once a peer and code."""
         before, answers, more = self.count, 0, True
         try:
             while more:
@@ -88,10 +88,10 @@ class Amendments:
                 self._refused.add((record.peer_id, bad.code))
                 self._emit(events.AmendmentRefused(peer=record.peer_id, code=bad.code, reason=bad.reason))
         except ExchangeError:
-            return answers
+            return False
         finally:
             self._new_since(before)
-        return answers
+        return answers == 1 and not more
 
     async def _take(self, transport: Transport, record: PeerRecord) -> bool:
         """Ask once; whether there was anything."""
@@ -125,7 +125,7 @@ class Amendments:
         while True:
             if (record := _whom(list((await peers()).values()), rng)) is not None:
                 began = clock.now()
-                if await self.ask(transport, record) == 1:  # several say nothing of how long one takes
+                if await self.ask(transport, record):  # several say nothing of how long one takes
                     self.answered(record.peer_id, clock.now() - began)
             await clock.sleep(every_s * rng.uniform(0.8, 1.2))
 

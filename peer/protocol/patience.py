@@ -22,7 +22,7 @@ MOST_CALLS, LEAST_CALLS = 5.0, 1.5
 """Round trips of ours that one stranger may cost, and that have to be there to try one, if those are longer. The first
 byte comes a round trip and a half after the partner has begun."""
 RESERVE_S = 40.0
-"""For slow lines, once; it refills when the usual allowance is full."""
+"""What strangers may cost beyond the usual allowance where lines are slow; it refills when that is full."""
 MAX_PROVEN = 4096
 
 

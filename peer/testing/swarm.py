@@ -364,7 +364,8 @@ class SimulatedSwarm:
             asyncio.create_task(life.reach.run(view.known, SETTLED_EVERY_S)),
             asyncio.create_task(life.amendments.run(life.transport, clock, rng, view.known, every)),
         }
-        life.donor.vouch_for, life.amendments.answered = view.vouch_for, view.watch.answered
+        life.donor.vouch_for = view.vouch_for
+        life.amendments.answered = view.watch.answered
         if self._stops:  # who looks at the clocks without a beat takes every round for a sleep
             waking = waking_of(life, coordinator, view, clock, lambda event: _journal(peer, life, event))
             background.add(asyncio.create_task(waking.run()))

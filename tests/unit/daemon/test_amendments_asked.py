@@ -1,0 +1,69 @@
+"""What asking for amendments tells of the line to a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, cast
+
+import pytest
+
+from peer.daemon.amendments import Amendments
+from peer.errors import BadPayload, PartnerLost
+from peer.identity import Identity
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.run.amendments import Chain
+from peer.testing.clock import EPOCH, VirtualClock, run_virtual
+
+RUN, CALL_S, SILENT_S = RunId(b"r" * 32), 0.25, 5.0
+OTHER = PeerRecord(PeerId("o"), RUN, ("o:1",), True, 1, 1, 0, 1.0, Status.TRAINING, EPOCH, EPOCH + 900)
+
+
+class Scripted(Amendments):
+    """What each call comes to: whether there was more, or what it raises."""
+
+    def __init__(self, *calls: bool | Exception) -> None:
+        super().__init__(Chain(RUN, Identity.generate().peer_id), None, lambda event: None)
+        self.calls = list(calls)
+
+    async def _take(self, transport: Any, record: PeerRecord) -> bool:
+        came = self.calls.pop(0)
+        await asyncio.sleep(SILENT_S if isinstance(came, PartnerLost) else CALL_S)
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ([False], [CALL_S]),
+        ([True, False], []),
+        ([PartnerLost("gone")], []),
+        ([True, PartnerLost("gone after one")], []),
+        ([BadPayload("amendment", "no")], []),
+        ([True, BadPayload("amendment", "no")], []),
+    ],
+)
+def test_only_a_whole_answer_at_once_says_how_long_a_call_takes(
+    calls: list[bool | Exception], told: list[float]
+) -> None:
+    heard: list[float] = []
+
+    async def scenario() -> None:
+        amendments = Scripted(*calls)
+        amendments.answered = lambda peer, took_s: heard.append(took_s)
+
+        async def peers() -> dict[PeerId, PeerRecord]:
+            return {OTHER.peer_id: OTHER}
+
+        asking = asyncio.create_task(
+            amendments.run(cast(Any, None), VirtualClock(), random.Random(0), peers, every_s=1000.0)
+        )
+        await asyncio.sleep(100.0)
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+
+    run_virtual(scenario())
+    assert heard == pytest.approx(told)
