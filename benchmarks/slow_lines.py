@@ -25,18 +25,26 @@ ELEMENTS = 16
 """The params are small: these lines carry little, and how much is not the question."""
 
 
-def play(link: str, closed: Collection[int], rounds: int, seed: int) -> tuple[Counter[str], Counter[str]]:
+def play(
+    link: str,
+    closed: Collection[int],
+    rounds: int,
+    seed: int,
+    peers: int = PEERS,
+    round_s: float = ROUND_S,
+    step_seconds: dict[int, float] | float = 2.0,
+) -> tuple[Counter[str], Counter[str]]:
     """(outcomes of all peer-rounds, why partners failed)."""
-    method = resolve(SyncSection(preset="noloco", clock="seconds", sync_every=ROUND_S))
+    method = resolve(SyncSection(preset="noloco", clock="seconds", sync_every=round_s))
 
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
-            PEERS,
+            peers,
             method=method,
-            rounds=RoundClock("seconds", ROUND_S, 1, EPOCH),
+            rounds=RoundClock("seconds", round_s, 1, EPOCH),
             total_rounds=rounds,
             seed=seed,
-            step_seconds=2.0,
+            step_seconds=step_seconds,
             layout=layout_of(method, ELEMENTS),
             eval_every=100,
             links=profile(link),

@@ -97,7 +97,8 @@ class Coordinator:
         self.conduct = conduct or Conduct(clock.now, emit)
         waits = rounds.kind == "seconds" and not self._streaming
         self.conduct.patience = Patience(rounds.round_length if waits else None, view.watch.trips.usual)
-        self.matchmaker = Matchmaker(Surroundings(plan.run_id, plan.me, transport, clock, view, self.conduct))
+        ready = self._times.ready_in, self._times.all_ready_in
+        self.matchmaker = Matchmaker(Surroundings(plan.run_id, plan.me, transport, clock, view, self.conduct, *ready))
         view.watch.emit = emit
         self.settled: Callable[[], Awaitable[None]] = _at_once
         """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
@@ -322,10 +323,12 @@ class Coordinator:
         await self._flights.clear(key.fragment, patient=self._times.in_steps)
         due = self._times.due(round_)
         self.live.due_at, self.live.phase = due, "training"
+        self._times.expect(due, self._step_s)
         flight = self._flights.begin(key, *self._times.window(started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
         work = await self._work(key, due, hold)
+        self._times.stopped()
         self.diagnosis.ready(key, began if due is None else max(began, due))
         if work is None:
             await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from peer.bell import Bell
 from peer.daemon.conduct import Conduct
@@ -37,6 +37,10 @@ class Surroundings:
     clock: Clock
     view: View
     conduct: Conduct
+    ready_in: Callable[[], float] = lambda: 0.0
+    """Seconds until our trainer has stopped for the round at hand, at the latest."""
+    all_ready_in: Callable[[], float] = lambda: 0.0
+    """As `ready_in`, of any that keeps to the rules."""
 
 
 class Match:
@@ -55,6 +59,8 @@ class Match:
         """The last record of the locked partner: one that dies is soon out of the view, and is to be asked all the
         same."""
         self._outs: frozenset[PeerId] = frozenset()
+        self._ready_at = 0.0
+        """When the locked partner will have stopped its trainer, as it says."""
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
@@ -78,7 +84,11 @@ class Match:
                 return Answer(Verdict.TAKEN, reason="met too often lately")
             if self._around.conduct.too_strange(sender):
                 return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
-        return pairing.on_offer(sender, now, offer.dialable)
+        answer = pairing.on_offer(sender, now, offer.dialable)
+        if answer.verdict is not Verdict.LOCKED:
+            return answer
+        self._ready_at = now + offer.eta_s
+        return replace(answer, eta_s=self._around.ready_in())
 
     def on_swap(self, sender: PeerId) -> Answer:
         """Only the locked partner may swap."""
@@ -174,6 +184,15 @@ class Match:
         """Whether others can dial us, as this round began."""
         return self._pairing.dialable
 
+    @property
+    def patience_s(self) -> float | None:
+        """As `Patience.of`, of the locked partner, which said when it will be ready."""
+        around, partner = self._around, self._pairing.locked
+        assert partner is not None
+        now = around.clock.now()
+        late_s = max(0.0, min(self._ready_at - now, around.all_ready_in()))
+        return around.conduct.patience.of(partner, now, late_s)
+
     async def alive(self, partner: PeerId) -> bool:
         """Whether a locked partner still answers and still holds us."""
         view = self._around.view
@@ -234,7 +253,8 @@ class Match:
         try:
             if record is None:
                 raise PartnerLost("its address is not known yet")
-            answer = await self._offer(record, send.offer)
+            offer = send.offer if send.offer.withdraw else replace(send.offer, eta_s=self._around.ready_in())
+            answer = await self._offer(record, offer)
         except PartnerLost:
             if not send.offer.withdraw:
                 pairing.on_failed(send.to, "not answering")
@@ -246,6 +266,9 @@ class Match:
             pairing.on_failed(send.to, f"talking nonsense ({error.code})")
         else:
             if not send.offer.withdraw:
-                pairing.on_answer(send.to, answer, self._around.clock.now())
+                now = self._around.clock.now()
+                pairing.on_answer(send.to, answer, now)
+                if answer.verdict is Verdict.LOCKED and pairing.locked == send.to:
+                    self._ready_at = now + answer.eta_s
         finally:
             self._poke()  # what else went wrong is raised by `run`, which waits for this

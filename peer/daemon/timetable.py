@@ -9,7 +9,7 @@ from dataclasses import replace
 from peer.daemon.interfaces import Clock
 from peer.daemon.view import View
 from peer.observe import events
-from peer.protocol.fitness import GRACE
+from peer.protocol.fitness import GRACE, late_by
 from peer.protocol.pulse import Slept
 from peer.protocol.roundclock import RoundClock, pairing_window
 
@@ -32,6 +32,8 @@ class Timetable:
         self._emit = emit
         self._round_s = 0.0
         """Clock in steps: what a round takes here; 0 before the first one."""
+        self._ready_by, self._all_ready_by = 0.0, 0.0
+        """When we, and all who keep to the rules, have stopped for the round at hand; run time. 0: nobody knows."""
         self.slept: Slept | None = None
         """Noticed in the round at hand: why rounds went by."""
 
@@ -70,6 +72,24 @@ class Timetable:
         if due is not None:
             return due + pairing_window(self.rounds.round_length)
         return self._clock.now() + self._wait_in_steps()
+
+    def expect(self, due: float | None, step_s: float) -> None:
+        """The trainer will stop for a round due then, at the end of a step of so many seconds (0: not known)."""
+        if due is not None:
+            self._ready_by = due + late_by(step_s, self.rounds.round_length)
+            self._all_ready_by = due + late_by(0.0, self.rounds.round_length)
+
+    def stopped(self) -> None:
+        """It has."""
+        self._ready_by = 0.0
+
+    def ready_in(self) -> float:
+        """Seconds until it has, at the latest."""
+        return max(0.0, self._ready_by - self._clock.now())
+
+    def all_ready_in(self) -> float:
+        """As `ready_in`, of all who keep to the rules."""
+        return max(0.0, self._all_ready_by - self._clock.now())
 
     def sit_out(self, round_: int, step_s: float) -> int:
         """The first round from `round_` on that is due once an inner step of so many seconds, begun now, is done. Those

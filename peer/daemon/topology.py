@@ -207,10 +207,14 @@ class PairRound:
         sent = self._sent(work, cut)
         into = self._lent.enter_context(pairs.buffers.lent())[: sent.numel()]
         while (partner := await self._partner(closes_at)) is not None:
+            patience_s = self._match.patience_s
+            if patience_s == 0.0:
+                self._match.lost(partner, "strange, and ready too late")
+                continue
             pairs.tell(f"exchanging with {partner}")
             began = pairs.clock.now()
             try:
-                theirs, report = await self._swap(partner, work.key, sent, into, closes_at)
+                theirs, report = await self._swap(partner, work.key, sent, into, closes_at, patience_s)
             except ExchangeError as error:
                 refusal = self._failed(partner, error, pairs.clock.now() - began) or refusal
                 continue
@@ -244,7 +248,13 @@ class PairRound:
         return await self._match.partner(closes_at) if sought else None
 
     async def _swap(
-        self, partner: PeerId, key: RoundKey, own: Flat, into: Tensor, closes_at: float
+        self,
+        partner: PeerId,
+        key: RoundKey,
+        own: Flat,
+        into: Tensor,
+        closes_at: float,
+        patience_s: float | None,
     ) -> tuple[Tensor, SwapReport]:
         pairs = self._pairs
         now = pairs.clock.now()
@@ -257,7 +267,7 @@ class PairRound:
             max(0.0, closes_at - now),
             self._match.we_dial,
             functools.partial(self._match.alive, partner),
-            pairs.conduct.patience.of(partner, now),
+            patience_s,
         )
 
     def _failed(self, partner: PeerId, error: ExchangeError, held_s: float) -> str:

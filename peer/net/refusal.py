@@ -20,6 +20,11 @@ BAD_PAYLOAD = "bad_payload:"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
+def eta_of(said: float) -> float:
+    """Seconds, as another said them; 0: nothing that makes sense."""
+    return said if 0 <= said < MAX_ETA_S else 0.0
+
+
 async def refuse(context: Context, code: str, reason: str, eta_s: float = 0.0) -> NoReturn:
     """End a served call with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
     body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
@@ -61,8 +66,7 @@ def _refusal(raw: bytes, who: str) -> ExchangeError:
     reason = refusal.reason[:MAX_REASON]
     if refusal.code.startswith(BAD_PAYLOAD):
         return PartnerRefused(refusal.code, f"it did not accept what we sent: {reason}")
-    eta_s = refusal.eta_s if 0 <= refusal.eta_s < MAX_ETA_S else 0.0
-    return PartnerRefused(refusal.code[:64], reason, eta_s)
+    return PartnerRefused(refusal.code[:64], reason, eta_of(refusal.eta_s))
 
 
 def bad_payload_code(error: BadPayload) -> str:

@@ -21,7 +21,7 @@ from peer.net.giving import Giving
 from peer.net.handler import Handler
 from peer.net.limits import Caller
 from peer.net.probing import Prober
-from peer.net.refusal import Context, refuse
+from peer.net.refusal import Context, eta_of, refuse
 from peer.net.resuming import A_PIECE
 from peer.net.stream import Caps, send_payload
 from peer.net.swaps import Swaps
@@ -157,7 +157,8 @@ class ExchangeService:
     async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
         caller = await self._caller(context)
         key = RoundKey(request.round, request.fragment)
-        answer = self._handler.on_offer(caller, Offer(key, request.withdraw, not request.undialable))
+        offer = Offer(key, request.withdraw, not request.undialable, eta_of(request.eta_s))
+        answer = self._handler.on_offer(caller, offer)
         return pb.OfferReply(
             verdict=answer.verdict.value,
             eta_s=answer.eta_s,

@@ -23,7 +23,7 @@ from peer.net.handler import Conduct, Handler
 from peer.net.listening import check_vacant, listening
 from peer.net.probing import join_host
 from peer.net.ratelimit import Pacer, for_bulk
-from peer.net.refusal import served, translate
+from peer.net.refusal import eta_of, served, translate
 from peer.net.resuming import Answered, Progress, persist
 from peer.net.service import HELLO_DOMAIN, ExchangeService, Facts
 from peer.net.stream import Budget, Caps, Meter, Terms
@@ -198,15 +198,18 @@ class GrpcTransport:
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
         key = offer.key
         request = pb.OfferRequest(
-            round=key.round, fragment=key.fragment, withdraw=offer.withdraw, undialable=not offer.dialable
+            round=key.round,
+            fragment=key.fragment,
+            withdraw=offer.withdraw,
+            undialable=not offer.dialable,
+            eta_s=offer.eta_s,
         )
         reply = await self._unary(to, "Offer", request, pb.OfferReply, timeout_s)
         try:
             verdict = Verdict(reply.verdict)
         except ValueError:
             raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
-        eta = reply.eta_s if 0 <= reply.eta_s < 1e6 else 1.0
-        return Answer(verdict, eta, reply.reason[:200], not reply.undialable)
+        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], not reply.undialable)
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)

@@ -38,6 +38,11 @@ def margin(step_s: float, round_s: float | None, worked: bool) -> float:
     return max(step_s / 2, step_s - GRACE * round_s)
 
 
+def late_by(step_s: float, round_s: float) -> float:
+    """How long after a round was due the step may end that was under way then. `step_s` 0: nobody knows; the most."""
+    return step_s - margin(step_s, round_s, worked=True) if step_s else GRACE * round_s
+
+
 def rounds_a_step(step_s: float, round_s: float) -> int:
     """In how many rounds such a machine takes part once: 1 if a step fits into one."""
     return max(1, math.ceil(step_s / round_s - GRACE))

@@ -95,6 +95,8 @@ class Offer:
     withdraw: bool = False
     dialable: bool = True
     """Whether others can dial the sender: of a pair, the one that cannot be dialled dials."""
+    eta_s: float = 0.0
+    """Seconds until the sender's trainer has stopped for this round, at the latest, as it says."""
 
 
 class Verdict(enum.StrEnum):
@@ -116,7 +118,7 @@ class Verdict(enum.StrEnum):
 class Answer:
     verdict: Verdict
     eta_s: float = 0.0
-    """With LATER: seconds until asking again makes sense."""
+    """With LATER: seconds until asking again makes sense. With LOCKED: as that of an offer."""
     reason: str = ""
     dialable: bool = True
     """Whether the answering side takes itself for one that others can dial."""

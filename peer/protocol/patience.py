@@ -2,8 +2,8 @@
 waited for; whoever makes a fresh key can be locked with, and then say nothing. So a partner that never exchanged with
 us (or offended since) is waited for out of a small allowance that refills with time: in the long run strangers cost at
 most `SHARE` of the trainer's time in vain, however many keys there are. Where calls take long, as on a line that is
-full, it is larger by a reserve: with the usual one nobody could begin in time, and all would stay strangers for ever.
-Pure: `now` is an argument, in seconds."""
+full, or a partner says that its inner step is under way yet, it is larger by a reserve: with the usual one nobody could
+begin in time, and all would stay strangers for ever. Pure: `now` is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_CALLS, LEAST_CALLS = 5.0, 1.5
 """Round trips of ours that one stranger may cost, and that have to be there to try one, if those are longer. The first
 byte comes a round trip and a half after the partner has begun."""
 RESERVE_S = 40.0
-"""What strangers may cost beyond the usual allowance where lines are slow; it refills when that is full."""
+"""What strangers may cost beyond the usual allowance where lines or steps are slow; it refills when that is full."""
 MAX_PROVEN = 4096
 
 
@@ -50,18 +50,21 @@ class Patience:
         """It is a stranger again."""
         self._proven.pop(peer, None)
 
-    def of(self, peer: PeerId, now: float) -> float | None:
-        """Seconds the trainer may be held up by this peer; 0: it is not to be tried now. None: no special bound."""
-        return None if peer in self._proven else self.with_strangers(now)
+    def of(self, peer: PeerId, now: float, late_s: float = 0.0) -> float | None:
+        """Seconds the trainer may be held up by this peer; 0: it is not to be tried now. None: no special bound.
+        `late_s`: so long it says that its own trainer goes on."""
+        return None if peer in self._proven else self.with_strangers(now, late_s)
 
-    def with_strangers(self, now: float) -> float | None:
+    def with_strangers(self, now: float, late_s: float = 0.0) -> float | None:
         """As `of`, for whoever never exchanged with us."""
         if self._usual_s is None:
             return None
         (left, reserve), call_s = self._refilled(now), self._call_s()
-        if MOST_CALLS * call_s > self._usual_s:
-            left = min(left + reserve, MOST_CALLS * call_s)
-        return left if left >= max(LEAST_S, LEAST_CALLS * call_s) else 0.0
+        most_s = max(self._usual_s, MOST_CALLS * call_s) + late_s
+        if most_s > self._usual_s:
+            left = min(left + reserve, most_s)
+        least_s = max(LEAST_S, LEAST_CALLS * call_s) + late_s
+        return left if left >= least_s else 0.0
 
     def spend(self, seconds: float, now: float) -> None:
         """The trainer was held in vain by a stranger."""

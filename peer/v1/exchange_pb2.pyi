@@ -308,11 +308,14 @@ class OfferRequest(_message.Message):
     FRAGMENT_FIELD_NUMBER: _builtins.int
     WITHDRAW_FIELD_NUMBER: _builtins.int
     UNDIALABLE_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     withdraw: _builtins.bool
     undialable: _builtins.bool
     """the sender only dials out"""
+    eta_s: _builtins.float
+    """seconds until the sender's trainer has stopped for this round, at the latest"""
     def __init__(
         self,
         *,
@@ -320,10 +323,11 @@ class OfferRequest(_message.Message):
         fragment: _builtins.int = ...,
         withdraw: _builtins.bool = ...,
         undialable: _builtins.bool = ...,
+        eta_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "fragment", b"fragment", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -339,6 +343,7 @@ class OfferReply(_message.Message):
     UNDIALABLE_FIELD_NUMBER: _builtins.int
     verdict: _builtins.str
     eta_s: _builtins.float
+    """with later: ask again then; with locked: as that of the request"""
     reason: _builtins.str
     undialable: _builtins.bool
     def __init__(

@@ -259,6 +259,13 @@ async def test_whether_a_side_can_be_dialled_goes_with_offer_and_answer(low: End
 
 
 @scenario
+async def test_when_each_will_be_ready_goes_with_offer_and_answer(low: End, high: End) -> None:
+    high.owner.answer = Answer(Verdict.LOCKED, eta_s=7.5)
+    assert await low.transport.offer(high.record, Offer(KEY, eta_s=2.5), TIMEOUT) == high.owner.answer
+    assert high.owner.offers == [(low.record.peer_id, Offer(KEY, eta_s=2.5))]
+
+
+@scenario
 async def test_swaps_follow_one_another(low: End, high: End) -> None:
     for number in range(5):
         one, other = bytes([number]) * 1000, bytes([number + 100]) * 1000

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from peer.net.swaps import MAX_PARKED_OF_PEER
 from peer.net.tokens import LIFETIME_S
 from peer.net.transport import GrpcTransport
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
+from peer.protocol.fitness import GRACE
 from peer.protocol.frames import HEADER, Kind, pack
 from peer.protocol.messages import (
     Answer,
@@ -40,7 +42,7 @@ from peer.protocol.messages import (
     SwapReport,
     Verdict,
 )
-from peer.protocol.patience import MOST_S, SHARE
+from peer.protocol.patience import MOST_S, RESERVE_S, SHARE
 from peer.protocol.payload import BufferSink, BytesSource
 from peer.protocol.roundclock import RoundClock
 from peer.protocol.standing import OUT_OF_FAVOUR
@@ -481,6 +483,34 @@ def test_a_stranger_that_locks_and_never_swaps_costs_a_small_part_of_the_time() 
         assert peer.trainer.counters().seconds_waiting < MOST_S + SHARE * 24 * ROUND_S + 24 * 0.1
         caught += len(lowered)
     assert caught >= 3
+
+
+def test_a_stranger_that_promises_to_be_ready_is_waited_for_no_longer_than_an_honest_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    truly = MemoryTransport.offer
+    liars = set[PeerId]()
+
+    async def offer(ours: MemoryTransport, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
+        offer = replace(offer, eta_s=1e4) if ours._me in liars else offer
+        answer = await truly(ours, to, offer, timeout_s)
+        return replace(answer, eta_s=1e4) if to.peer_id in liars else answer
+
+    def spoil(swarm: SimulatedSwarm, mute: PeerId) -> None:
+        liars.add(mute)
+        swarm.network.mute = lambda peer: peer == mute
+
+    monkeypatch.setattr(MemoryTransport, "offer", offer)
+    mute, swarm = simulate(spoil, rounds=24)
+    waited = [peer.trainer.counters().seconds_waiting for peer in swarm.peers[1:]]
+    failures = [
+        sum(isinstance(event, PartnerFailed) and event.peer == mute.peer_id for event in peer.events)
+        for peer in swarm.peers[1:]
+    ]
+    assert sum(failures) >= 3
+    for seconds, times in zip(waited, failures, strict=True):
+        assert seconds < times * (MOST_S + GRACE * ROUND_S) + 24 * 0.1
+        assert seconds < RESERVE_S + MOST_S + SHARE * 24 * ROUND_S + 24 * 0.1
 
 
 @pytest.mark.parametrize(("held_s", "code"), [(1.0, "lost"), (4.0, "late")])

@@ -3,9 +3,12 @@ part when it can, and its work counts."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 
-from peer.observe.events import RoundEnded, SatOut, StandingLowered
+from peer.observe.events import PartnerFailed, RoundEnded, SatOut, StandingLowered
 from peer.protocol.fragments import cut
 from peer.protocol.layout import Layout
 from peer.protocol.roundclock import RoundClock
@@ -20,12 +23,12 @@ ROUNDS = RoundClock("seconds", 20.0, 1, EPOCH)
 TOTAL = 24
 
 
-def simulate(step_seconds: dict[int, float]) -> SimulatedSwarm:
+def simulate(step_seconds: dict[int, float], rounds: RoundClock = ROUNDS, total: int = TOTAL) -> SimulatedSwarm:
     async def main() -> SimulatedSwarm:
         method = resolve(SyncSection(preset="noloco", codec="fp32"))
         count = len(step_seconds)
         swarm = SimulatedSwarm(
-            count, method=method, rounds=ROUNDS, total_rounds=TOTAL, seed=4, step_seconds=step_seconds
+            count, method=method, rounds=rounds, total_rounds=total, seed=4, step_seconds=step_seconds
         )
         await swarm.run()
         return swarm
@@ -42,6 +45,21 @@ def test_twentyfold_differences_cost_nobody_a_round() -> None:
         assert counters.seconds_waiting < 0.1 * counters.seconds_training
     tokens = [peer.counters().tokens for peer in swarm.peers]
     assert tokens[0] / tokens[3] == pytest.approx(20, rel=0.15), "each does the steps it can"
+
+
+@pytest.mark.parametrize("round_s", [60.0, 300.0])
+@pytest.mark.parametrize("step_s", [4.0, 8.0, 16.0])
+def test_strangers_wait_for_each_others_steps(step_s: float, round_s: float) -> None:
+    """Steps of seconds, out of phase: ready at moments that differ by a step. All are strangers at first, and in a
+    larger swarm stay it for long."""
+    rng = random.Random(step_s + round_s)
+    steps = {number: step_s * rng.uniform(0.7, 1.4) for number in range(7)} | {7: 0.5}
+    swarm = simulate(steps, RoundClock("seconds", round_s, 1, EPOCH), 10)
+    outcomes = sum((peer.outcomes() for peer in swarm.peers), Counter())
+    assert outcomes["exchanged"] >= 0.9 * outcomes.total()
+    assert not [event for peer in swarm.peers for event in peer.events if isinstance(event, PartnerFailed)]
+    for peer in swarm.peers:
+        assert peer.counters().seconds_waiting < 10 * (1.5 * step_s)
 
 
 def test_a_step_longer_than_a_round_is_done_and_exchanged_and_delays_nobody() -> None:

@@ -48,6 +48,8 @@ class Partners:
         self.sent: dict[PeerId, bytes] = {}
         self.ends: list[tuple[Source, Sink]] = []
 
+    patience_s = None
+
     @property
     def locked(self) -> PeerId | None:
         return self.left[0] if self.left else None

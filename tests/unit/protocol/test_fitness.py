@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.protocol.fitness import GRACE, Load, margin, of_link, of_steps, rounds_a_step
+from peer.protocol.fitness import GRACE, Load, late_by, margin, of_link, of_steps, rounds_a_step
 
 PAIRS = Load(nbytes=24_000_000, round_s=60.0, again_s=60.0, waits=True, alone="solo")
 STREAMED = Load(nbytes=24_000_000, round_s=60.0, again_s=240.0, waits=False, alone="solo")
@@ -21,6 +21,15 @@ def test_short_steps_end_at_the_boundary_nearest_to_the_moment() -> None:
 def test_a_long_step_is_not_begun_when_it_would_end_far_too_late() -> None:
     assert margin(20.0, 60.0, worked=True) == 20.0 - 60.0 * GRACE
     assert margin(74.0, 60.0, worked=True) > 60.0, "not even at the beginning of a round, for one who can exchange"
+
+
+@pytest.mark.parametrize("step_s", [0.1, 1.0, 4.0, 8.0, 16.0, 59.0])
+def test_no_step_ends_later_than_is_said(step_s: float) -> None:
+    for k in range(100):
+        now = -k / 100 * step_s - 2 * step_s  # before the round is due, at 0
+        while -now > margin(step_s, 60.0, worked=True):
+            now += step_s
+        assert now <= late_by(step_s, 60.0) <= late_by(0.0, 60.0) == 60.0 * GRACE
 
 
 def test_who_has_nothing_begins_even_a_step_that_no_round_is_long_enough_for() -> None:

@@ -42,6 +42,22 @@ def test_where_calls_are_slow_a_stranger_has_time_to_begin_and_the_share_is_the_
     assert 0.5 * SHARE * (now - 1000.0) < cost <= SHARE * (now - 1000.0) + MOST_S + RESERVE_S
 
 
+def test_who_says_that_its_step_is_under_way_is_waited_for_and_the_share_is_the_same() -> None:
+    rng, now, cost, patience = random.Random(8), 1000.0, 0.0, Patience(10.0)
+    assert patience.of(STRANGER, now, 8.0) == MOST_S + 8.0
+    assert patience.of(STRANGER, now, MOST_S + RESERVE_S) == 0.0, "not even begun: it would be given up before"
+    for k in range(20_000):
+        now += rng.uniform(0.0, 2.0)
+        late_s = rng.uniform(0.0, 20.0)
+        allowed = patience.of(PeerId(f"key {k}"), now, late_s)
+        assert allowed is not None
+        assert allowed == 0.0 or late_s + LEAST_S <= allowed <= late_s + MOST_S
+        now += allowed
+        cost += allowed
+        patience.spend(allowed, now)
+    assert 0.5 * SHARE * (now - 1000.0) < cost <= SHARE * (now - 1000.0) + MOST_S + RESERVE_S
+
+
 def test_when_calls_are_fast_again_the_allowance_is_the_usual_one() -> None:
     call_s = 4.0
     patience = Patience(10.0, lambda: call_s)
