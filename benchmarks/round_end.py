@@ -140,6 +140,8 @@ class RoundEnd(DaemonEnd):
 class Found:
     """A match that is made."""
 
+    patience_s = None
+
     def __init__(self, key: RoundKey, partner: PeerId, we_dial: bool) -> None:
         self.key, self.we_dial = key, we_dial
         self.locked: PeerId | None = partner

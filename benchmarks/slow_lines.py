@@ -1,13 +1,14 @@
 """Who exchanges on lines of homes, slow ones too, and with homes that let nothing in? Virtual time, the production
-coordinator, eight peers of `noloco` that never met before, rounds of 30 s.
+coordinator, peers of `noloco` that never met before, rounds of 30 s.
 
-    python -m benchmarks.slow_lines [--seeds 5] [--rounds 20] [--links full lte home]
+    python -m benchmarks.slow_lines [--peers 8] [--seeds 5] [--rounds 20] [--links full lte home]
 
 Most: what could be exchanged if those who can be dialled took one of the others each (two that cannot do not pair)."""
 
 from __future__ import annotations
 
 import argparse
+import random
 from collections import Counter
 from collections.abc import Collection
 
@@ -20,7 +21,8 @@ from peer.testing.links import profile
 from peer.testing.swarm import SimulatedSwarm, layout_of
 
 PEERS, ROUND_S = 8, 30.0
-CLOSED: tuple[Collection[int], ...] = ((), (0, 2, 3, 5), (0, 1, 2, 3, 4, 5))
+CLOSED = (0.0, 0.25, 0.5, 0.75)
+"""Parts of the peers, drawn by lot."""
 ELEMENTS = 16
 """The params are small: these lines carry little, and how much is not the question."""
 
@@ -62,22 +64,24 @@ def play(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--peers", type=int, default=PEERS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--links", nargs="+", default=["full", "lte", "home"])
     given = parser.parse_args()
     print("link            let nothing in  exchanged  of at most  partners that failed")
     for link in given.links:
-        for closed in CLOSED:
-            outcomes, failures = Counter[str](), Counter[str]()
+        for part in CLOSED:
+            outcomes, failures, shut = Counter[str](), Counter[str](), int(part * given.peers)
             for seed in range(given.seeds):
-                one, why = play(link, closed, given.rounds, seed)
+                closed = random.Random(seed).sample(range(given.peers), shut)
+                one, why = play(link, closed, given.rounds, seed, given.peers)
                 outcomes += one
                 failures += why
-            most = min(PEERS, 2 * (PEERS - len(closed))) * given.rounds * given.seeds
-            part = f"{outcomes['exchanged']:>9}{outcomes['exchanged'] / most:>12.0%}"
+            most = min(given.peers, 2 * (given.peers - shut)) * given.rounds * given.seeds
+            found = f"{outcomes['exchanged']:>9}{outcomes['exchanged'] / most:>12.0%}"
             failed = ", ".join(f"{count} {code}" for code, count in failures.most_common())
-            print(f"{link:<16}{len(closed):>9} of {PEERS}{part}  {failed}", flush=True)
+            print(f"{link:<15}{shut:>8} of {given.peers:>2}{found}  {failed}", flush=True)
 
 
 if __name__ == "__main__":

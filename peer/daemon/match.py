@@ -14,13 +14,16 @@ from peer.daemon.interfaces import Clock, Transport
 from peer.daemon.view import View
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
-from peer.protocol.pairing import Pairing, Send
+from peer.protocol.pairing import AWAIT_S, Pairing, Send
 from peer.protocol.roundtrips import FIRST_S, MOST_S
 
 CONFIRM_S = 1.5
 """How soon one whose lock is not confirmed yet may ask again."""
 LOOK_S = 1.0
 """How soon a new candidate is seen."""
+AWAIT_CALLS = 3.0
+"""Those that only call are waited for as long as so many calls of ours take, at most half of the time until the
+round is due."""
 LOCKED_S = 60.0
 """With a partner nothing is looked for; losing it wakes us."""
 PROMISES_S = 0.5
@@ -50,7 +53,9 @@ class Match:
         self.key = key
         self._around = around
         self._opens_at = opens_at
-        self._pairing = Pairing(around.run_id, key, around.me, closes_at, dialable=around.view.dialable())
+        await_s = max(AWAIT_S, min(AWAIT_CALLS * around.view.watch.trips.usual(), (closes_at - opens_at) / 4))
+        dialable = around.view.dialable()
+        self._pairing = Pairing(around.run_id, key, around.me, closes_at, dialable=dialable, await_s=await_s)
         self._changed = Bell()
         self._settled = Bell()
         self._met: Mapping[PeerId, PeerRecord] | None = None

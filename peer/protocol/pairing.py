@@ -3,7 +3,9 @@ which needs equal views; offers do not).
 
 Everybody can compute the score of any two peers for a (round, fragment). Each peer offers to its live candidate of best
 score; two that hold each other are locked. This is greedy matching on shared edge weights (Preis 1999; Hoepman 2004):
-the best free edge is always mutual, so it ends, and no two views need to agree.
+the best free edge is always mutual, so it ends, and no two views need to agree. Two that cannot be dialled cannot meet,
+so an edge between one of them and one that can outweighs all edges of two that can: else two of these would meet and
+leave two of the others over.
 
 Why a lock is safe: a peer has one offer in flight at a time and, until that is answered, locks with nobody but the
 peer it asked. So whoever answers LOCKED knows the asker will take it. A lost answer is asked again: the answer is the
@@ -21,7 +23,7 @@ from functools import lru_cache
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
 
 AWAIT_S = 1.5
-"""A candidate that cannot be dialled and does not call so long comes after all the others."""
+"""Candidates that cannot be dialled and have not called for so long come after all the others."""
 MAX_NOTICES = 32
 """One that cannot be dialled tells at most so many others that it is locked: they could only wait for its call."""
 MAX_MET = 1024
@@ -103,6 +105,8 @@ class Pairing:
     """When the window closes: a candidate that says it will be ready only later is out."""
     dialable: bool = True
     """Whether others can dial us."""
+    await_s: float = AWAIT_S
+    """How long those that only call are waited for."""
     locked: PeerId | None = None
     we_dial: bool = False
     """Once locked: whether the swap is ours to dial."""
@@ -113,8 +117,10 @@ class Pairing:
     """Who is out for this round and why: taken, refused, failed."""
     _callers: set[PeerId] = field(default_factory=set)
     """Who cannot be dialled, and only calls."""
-    _awaited: dict[PeerId, float] = field(default_factory=dict)
-    """Of them: since when it is our turn to wait for its call."""
+    _awaited_since: float | None = None
+    """Since when it is our turn to wait for calls."""
+    _called_at: dict[PeerId, float] = field(default_factory=dict)
+    """Of callers: when they last did."""
     _silent: set[PeerId] = field(default_factory=set)
     """Who did not call in time: only if nobody else is left."""
     _target: PeerId | None = None
@@ -153,6 +159,8 @@ class Pairing:
         if not self.dialable and not dialable:
             return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
         self._comes(sender, dialable)
+        if not dialable:
+            self._called_at[sender] = now
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender)
             return Answer(Verdict.LOCKED)
@@ -218,7 +226,7 @@ class Pairing:
             return None
         if best not in self._callers:
             return self._retry_at
-        return None if best in self._silent or best not in self._awaited else self._awaited[best] + AWAIT_S
+        return None if best in self._silent or self._awaited_since is None else self._awaited_until(best)
 
     @property
     def course(self) -> tuple[PeerId | None, PeerId | None, float | None, bool]:
@@ -249,6 +257,8 @@ class Pairing:
     def _best(self) -> PeerId | None:
         if self._ranking is None:
             self._ranking = sorted(self._free(), key=self._candidates.__getitem__)
+            if self._callers and self.dialable:
+                self._ranking.sort(key=self._callers.__contains__)
         ranking, gone, silent = self._ranking, self._gone, self._silent
         while ranking and (ranking[-1] in gone or ranking[-1] in silent):
             ranking.pop()
@@ -263,10 +273,18 @@ class Pairing:
         self._set_dialable(peer, dialable)
 
     def _set_dialable(self, peer: PeerId, dialable: bool) -> None:
+        if dialable != (peer in self._callers):
+            return
         if dialable:
             self._callers.discard(peer)
         else:
             self._callers.add(peer)
+        self._ranking = None
+
+    def _awaited_until(self, caller: PeerId) -> float:
+        """All are waited for at the same time; one that was told HELD comes again."""
+        assert self._awaited_since is not None
+        return max(self._awaited_since, self._called_at.get(caller, 0.0)) + self.await_s
 
     def _best_to_ask(self, now: float) -> PeerId | None:
         """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in
@@ -274,7 +292,8 @@ class Pairing:
         while (best := self._best()) is not None:
             if best not in self._callers:
                 return best
-            if best in self._silent or now < self._awaited.setdefault(best, now) + AWAIT_S:
+            self._awaited_since = now if self._awaited_since is None else self._awaited_since
+            if best in self._silent or now < self._awaited_until(best):
                 return None
             self._silent.add(best)
         return None

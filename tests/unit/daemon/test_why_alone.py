@@ -16,8 +16,9 @@ A, B, C = (PeerId(name) for name in "abc")
 
 
 def alone_with(conduct: Conduct, candidates: list[PeerId], training: int) -> str:
+    watch = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0))
     view = SimpleNamespace(
-        dialable=lambda: True, others_training=lambda: training, candidates=lambda round_: list(candidates)
+        watch=watch, dialable=lambda: True, others_training=lambda: training, candidates=lambda round_: list(candidates)
     )
     around = Surroundings(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, view, conduct)))
     return Match(around, RoundKey(3, 0), 0.0, 10.0).why_alone()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 import pytest
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
-from peer.protocol.pairing import MAX_MET, POLL_S, Acquaintance, Pairing, initiates, score
+from peer.protocol.pairing import AWAIT_S, MAX_MET, POLL_S, Acquaintance, Pairing, initiates, score
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(3, 0)
@@ -21,9 +22,10 @@ def ranked(me: PeerId, others: list[PeerId]) -> list[PeerId]:
     return sorted(others, key=lambda other: score(RUN, KEY, me, other), reverse=True)
 
 
-def pairing(me: PeerId, candidates: list[PeerId]) -> Pairing:
-    made = Pairing(RUN, KEY, me)
-    made.add(candidates)
+def pairing(me: PeerId, candidates: list[PeerId], closed: Collection[PeerId] = ()) -> Pairing:
+    """`closed`: who cannot be dialled."""
+    made = Pairing(RUN, KEY, me, dialable=me not in closed)
+    made.add(candidates, closed)
     return made
 
 
@@ -141,18 +143,23 @@ def test_nobody_pairs_with_itself() -> None:
     assert mine.on_offer(a, 0.0).verdict is Verdict.REFUSED
 
 
-def run_matching(count: int, missing: float, seed: int) -> dict[PeerId, PeerId | None]:
-    """Deliver offers and answers one by one, in random order, until nothing moves. Views miss a part of the others."""
+def run_matching(count: int, missing: float, seed: int, closed: int = 0) -> dict[PeerId, PeerId | None]:
+    """Deliver offers and answers one by one, in random order, until nothing moves. Views miss a part of the others.
+    `closed`: so many, drawn by lot, cannot be dialled."""
     rng = random.Random(seed)
     everybody = peers(count)
+    shut = set(rng.sample(everybody, closed))
     table = {
-        me: pairing(me, [other for other in everybody if other != me and rng.random() >= missing]) for me in everybody
+        me: pairing(me, [other for other in everybody if other != me and rng.random() >= missing], shut)
+        for me in everybody
     }
     wires: list[tuple[PeerId, PeerId, Offer | Answer]] = []
     now = 0.0
     for _ in range(count * 4000):
         for me in everybody:
-            wires += [(me, send.to, send.offer) for send in table[me].actions(now)]
+            sends = table[me].actions(now)
+            assert all(send.to not in shut or send.offer.withdraw for send in sends)
+            wires += [(me, send.to, send.offer) for send in sends if send.to not in shut]
         if not wires:
             if all(p.locked is not None or p.exhausted for p in table.values()):
                 break
@@ -164,7 +171,7 @@ def run_matching(count: int, missing: float, seed: int) -> dict[PeerId, PeerId |
         elif said.withdraw:
             table[to].on_withdraw(sender)
         else:
-            wires.append((to, sender, table[to].on_offer(sender, now)))
+            wires.append((to, sender, table[to].on_offer(sender, now, said.dialable)))
     else:
         raise AssertionError(f"the matching did not end (seed {seed})")
     return {me: p.locked for me, p in table.items()}
@@ -180,6 +187,31 @@ def test_locks_are_mutual_and_nobody_is_left_who_could_pair(count: int, missing:
         if missing == 0.0:
             alone = [me for me, partner in locked.items() if partner is None]
             assert len(alone) == count % 2, f"seed {seed}: {alone}"
+
+
+@pytest.mark.parametrize(("count", "closed"), [(4, 2), (8, 4), (9, 2), (16, 8), (16, 13), (33, 16), (33, 8)])
+def test_as_many_pairs_are_made_as_can_be_when_some_only_call(count: int, closed: int) -> None:
+    for seed in range(20):
+        locked = run_matching(count, 0.0, seed, closed)
+        assert all(partner is None or locked[partner] == me for me, partner in locked.items())
+        alone = sum(partner is None for partner in locked.values())
+        assert alone == max(count % 2, 2 * closed - count), f"seed {seed}"
+
+
+def test_all_who_only_call_are_waited_for_at_once_and_one_that_called_a_while_longer() -> None:
+    me, *others = peers(6)
+    closed = set(others[:4])
+    mine = pairing(me, others, closed)
+    first, second, *_ = ranked(me, sorted(closed))
+    assert mine.actions(10.0) == []
+    assert mine.wake_at() == 10.0 + AWAIT_S
+    assert mine.on_offer(second, 11.0, dialable=False).verdict is Verdict.HELD
+    assert mine.actions(11.5) == [], "the first one has time to call"
+    assert mine.actions(10.0 + AWAIT_S) == []
+    assert mine.wake_at() == 11.0 + AWAIT_S, "that time is over; the second has said that it is there"
+    (send,) = mine.actions(11.0 + AWAIT_S)
+    assert send.to == others[4], "nobody is waited for one by one"
+    assert mine.on_offer(first, 13.0, dialable=False).verdict is Verdict.HELD, "one offer in flight at a time"
 
 
 def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> None:
