@@ -48,7 +48,12 @@ class Partners:
         self.sent: dict[PeerId, bytes] = {}
         self.ends: list[tuple[Source, Sink]] = []
 
-    patience_s = None
+    impatient_with: PeerId | None = None
+    """Who would be ready later than a stranger is waited for."""
+
+    @property
+    def patience_s(self) -> float | None:
+        return 0.0 if self.locked == self.impatient_with else None
 
     @property
     def locked(self) -> PeerId | None:
@@ -187,6 +192,16 @@ def test_after_every_fault_the_next_partner_is_stepped_with_as_if_it_were_the_fi
     assert torch.equal(played.params, before), "the trainer's snapshot is only read"
     assert len(set(played.partners.sent.values())) == 1, "everybody is sent the same"
     assert played.buffers.made == 1
+
+
+def test_who_would_be_ready_too_late_is_let_go_at_once_and_not_blamed() -> None:
+    theirs = normal(10) + normal(1)
+    played = Played({"slow": sends(normal(3)), "good": sends(theirs)}, 1.0, 0.7)
+    played.partners.impatient_with = PeerId("slow")
+    got = played.exchange()
+    assert (got.outcome, got.members) == ("exchanged", (ME, PeerId("good")))
+    assert set(played.partners.sent) == {PeerId("good")}
+    assert played.state.digest(0) == played.expected(theirs).digest(0)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4])
