@@ -170,7 +170,7 @@ class Liar:
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         if not self.locked.done() and not offer.withdraw:
             self.locked.set_result(offer.key.round)
-        return Answer(Verdict.LOCKED)
+        return Answer(Verdict.LOCKED, eta_s=1e4)  # it will be ready, it says, as late as anybody believes
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LATER)

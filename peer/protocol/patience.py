@@ -60,11 +60,9 @@ class Patience:
         if self._usual_s is None:
             return None
         (left, reserve), call_s = self._refilled(now), self._call_s()
-        most_s = max(self._usual_s, MOST_CALLS * call_s) + late_s
-        if most_s > self._usual_s:
-            left = min(left + reserve, most_s)
-        least_s = max(LEAST_S, LEAST_CALLS * call_s) + late_s
-        return left if left >= least_s else 0.0
+        extra_s = max(0.0, MOST_CALLS * call_s - self._usual_s) + late_s
+        most_s, least_s = left + min(reserve, extra_s), max(LEAST_S, LEAST_CALLS * call_s) + late_s
+        return most_s if most_s >= least_s else 0.0
 
     def spend(self, seconds: float, now: float) -> None:
         """The trainer was held in vain by a stranger."""

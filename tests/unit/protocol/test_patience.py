@@ -58,6 +58,13 @@ def test_who_says_that_its_step_is_under_way_is_waited_for_and_the_share_is_the_
     assert 0.5 * SHARE * (now - 1000.0) < cost <= SHARE * (now - 1000.0) + MOST_S + RESERVE_S
 
 
+def test_who_only_promises_is_not_tried_while_the_usual_allowance_is_used_up() -> None:
+    patience = Patience(10.0)
+    patience.spend(MOST_S, 0.0)
+    assert patience.of(STRANGER, 0.9 * LEAST_S / SHARE, 8.0) == 0.0
+    assert patience.of(STRANGER, 1.1 * LEAST_S / SHARE, 8.0) == pytest.approx(1.1 * LEAST_S + 8.0)
+
+
 def test_when_calls_are_fast_again_the_allowance_is_the_usual_one() -> None:
     call_s = 4.0
     patience = Patience(10.0, lambda: call_s)
