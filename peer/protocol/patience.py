@@ -15,7 +15,8 @@ from peer.protocol.messages import PeerId
 SHARE = 0.01
 """Part of all time that strangers may cost in vain."""
 MOST_S = 1.5
-"""What the allowance holds at most, and so the most one stranger may cost; or SHARE of a round, if that is more."""
+"""What the allowance holds at most, and so the most one stranger may cost without the reserve; or SHARE of a round, if
+that is more."""
 LEAST_S = 0.3
 """With less than this in it no stranger is tried: it would be given up before it could answer."""
 MOST_CALLS, LEAST_CALLS = 5.0, 1.5

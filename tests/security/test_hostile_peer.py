@@ -23,6 +23,7 @@ from peer.identity import Identity
 from peer.net import gate, stream
 from peer.net.directory.record import seal
 from peer.net.limits import HELLOS_AT_ONCE
+from peer.net.refusal import eta_of
 from peer.net.swaps import MAX_PARKED_OF_PEER
 from peer.net.tokens import LIFETIME_S
 from peer.net.transport import GrpcTransport
@@ -483,6 +484,13 @@ def test_a_stranger_that_locks_and_never_swaps_costs_a_small_part_of_the_time() 
         assert peer.trainer.counters().seconds_waiting < MOST_S + SHARE * 24 * ROUND_S + 24 * 0.1
         caught += len(lowered)
     assert caught >= 3
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"), [(7.5, 7.5), (0.0, 0.0), (-1.0, 0.0), (1e9, 0.0), (float("inf"), 0.0), (float("nan"), 0.0)]
+)
+def test_a_promise_that_makes_no_sense_is_none(said: float, taken: float) -> None:
+    assert eta_of(said) == taken
 
 
 def test_a_stranger_that_promises_to_be_ready_is_waited_for_no_longer_than_an_honest_one(
