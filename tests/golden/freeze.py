@@ -1,0 +1,140 @@
+"""The golden files of every name that is data: `python -m tests.golden.freeze` compares those that need no swarm,
+`--write` makes all anew, `--write NAME …` some.
+
+Names, types, units and order are frozen, for other versions of this program and other programs read them; sentences
+for people are not. A name that a golden file holds may only change with a reason that its commit tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from peer.observe.totals import replay
+from peer.run.amendments import Chain, load
+from peer.run.layouts import layout_for
+from peer.run.manifest import load_signed
+from peer.run.presets import resolve
+from peer.state.checkpoint import CheckpointStore
+from peer.trainer.arena import read_counters
+from tests.golden import live, names
+from tests.golden.shapes import as_text, differences, plain
+from tests.golden.trainer_line import overhear
+
+FROZEN = Path(__file__).parent / "frozen"
+LINES = FROZEN / "journal.jsonl"
+RUN = FROZEN / "run"
+"""A peer's run folder as a daemon left it."""
+KEPT = "run"
+PRESETS = {"pair": "noloco", "group": "diloco"}
+
+
+def control(folder: Path) -> Any:
+    return {
+        "requests of the command line": live.commands_asked(folder),
+        "refused": live.control_codes(folder),
+        "paused by both": live.paused_by_both(),
+    }
+
+
+def kept_run(folder: Path) -> Any:
+    """What this program reads in the run folder that is kept."""
+    signed = load_signed(RUN / "manifest.toml")
+    manifest = signed.manifest
+    layout = layout_for(manifest.model, resolve(manifest.sync))
+    checkpoint, skipped = CheckpointStore(RUN / "checkpoints").latest(signed.run_id, layout.digest())
+    assert checkpoint is not None, skipped
+    totals, damaged = replay(RUN / "journal.jsonl")
+    chain = Chain(signed.run_id, manifest.operator)
+    load(RUN / "amendments.jsonl", chain)
+    return {
+        "run id": signed.run_id.hex(),
+        "layout": layout.digest().hex(),
+        "checkpoint": [checkpoint.folder.name, checkpoint.nbytes, checkpoint.facts],
+        "counters": asdict(read_counters(RUN, len(layout.fragments))),
+        "sums": totals.to_json(),
+        "damaged lines": damaged,
+        "head of the amendments": chain.head.hex(),
+    }
+
+
+STILL: dict[str, Callable[[Path], Any]] = {
+    "journal": lambda folder: names.journal(),
+    "metrics": lambda folder: names.metrics(),
+    "wire": lambda folder: names.wire(),
+    "wire_bytes": names.wire_bytes,
+    "errors": lambda folder: names.errors(),
+    "manifest": lambda folder: names.manifest(),
+    "commands": lambda folder: names.commands(),
+    "files": lambda folder: names.files(),
+    "trainer_line": overhear,
+    "control": control,
+    "run": kept_run,
+}
+"""What needs no swarm, by the golden file's name."""
+
+
+def path_of(name: str) -> Path:
+    return FROZEN / f"{name}.json"
+
+
+def frozen(name: str) -> Any:
+    return json.loads(path_of(name).read_text())
+
+
+def changes(name: str, now: Any) -> list[str]:
+    """What is not as the golden file has it."""
+    return differences(frozen(name), plain(now), name)
+
+
+def frozen_swarm(role: str) -> live.Seen:
+    return live.Seen(**frozen(f"swarm_{role}"))
+
+
+def write(wanted: Collection[str]) -> None:
+    """`wanted`: names of golden files; none: all but the run that is kept, which shows what an old program wrote."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for role, preset in PRESETS.items():
+            if not wanted or f"swarm_{role}" in wanted:
+                _write_swarm(live.Swarm(_folder(scratch, role), preset))
+        if KEPT in wanted:
+            swarm = live.Swarm(_folder(scratch, "kept"), PRESETS["pair"])
+            asyncio.run(live.watched(swarm, None))
+            live.keep_run(swarm, RUN)
+        if not wanted or "journal" in wanted:
+            LINES.write_bytes(names.journal_lines())
+        for name, collect in STILL.items():
+            if not wanted or name in wanted:
+                path_of(name).write_text(as_text(plain(collect(_folder(scratch, name)))) + "\n")
+
+
+def _folder(scratch: str, name: str) -> Path:
+    folder = Path(scratch, f"of_{name}")
+    folder.mkdir()
+    return folder
+
+
+def _write_swarm(swarm: live.Swarm) -> None:
+    seen = asyncio.run(live.watched(swarm, None))
+    path_of(f"swarm_{swarm.role}").write_text(as_text(asdict(seen)) + "\n")
+
+
+def main() -> None:
+    if "--write" in sys.argv:
+        write(sys.argv[sys.argv.index("--write") + 1 :])
+        return
+    found: list[str] = []
+    for name, collect in STILL.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            found += changes(name, collect(Path(scratch)))
+    if found:
+        raise SystemExit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+oG570IpmE36NawcgkTACjQVc72s9DqPyDolbx6xwWiuV0nrSOTQ56fwbkQr3m0a7eI2W9CbfUbz+MLIOE8qbDg==

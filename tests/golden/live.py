@@ -1,0 +1,382 @@
+"""Names that show only when daemons run: what they say of themselves and answer, and what lies in their homes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from safetensors import safe_open
+
+from peer.cli.main import peer as command_line
+from peer.daemon.conduct import Conduct
+from peer.daemon.control import MAX_CONNECTIONS, MAX_REQUEST, ControlServer
+from peer.daemon.diagnosis import Diagnosing
+from peer.daemon.rest import Rest
+from peer.daemon.watch import Watch
+from peer.daemon.wishes import pause_or_resume
+from peer.errors import PartnerSilent
+from peer.observe.waits import Waits
+from peer.protocol.messages import Pace, PeerId, SwapReport, Told
+from peer.protocol.ruling import Change, Ruling
+from peer.run.amendments import Chain, beside, keep
+from peer.run.home import Home
+from peer.run.manifest import SignedManifest, default_text, load_signed, sign_text, signature_path
+from peer.run.overrides import apply_overrides
+from peer.swarm.processes import ANYWHERE, Daemon, start_bootstrap, start_peer
+from tests.golden.names import identity
+from tests.golden.shapes import Shape, both, differences, shape
+
+MODEL = [
+    "hidden_size=8",
+    "intermediate_size=8",
+    "num_hidden_layers=1",
+    "num_attention_heads=1",
+    "num_key_value_heads=1",
+]
+TRAIN = ["context=8", "batch=2", "total_rounds=1000000000", "eval_every=2", "eval_windows=4"]
+SYNC = ["sync.clock=seconds", "sync_every=2"]
+PATIENCE_S = 90.0
+MAPS = {"rounds", "refusal_counts"}
+"""Of a status: keys are outcomes and codes, which the journal and the metrics freeze."""
+
+
+@dataclass
+class Seen:
+    """What a swarm has shown so far, as shapes."""
+
+    status: dict[str, Shape] = field(default_factory=dict)
+    """By role."""
+    control: dict[str, Shape] = field(default_factory=dict)
+    """By request."""
+    home: dict[str, Shape] = field(default_factory=dict)
+    """By path below a home: what is in a file that can be read."""
+
+    def add(self, of: dict[str, Shape], name: str, found: Shape) -> None:
+        of[name] = both(of.get(name, "null"), found)
+
+
+# -- parts of a status that a healthy swarm does not show --------------------------------------------------------------
+
+
+def troubles() -> dict[str, Any]:
+    """What a peer in trouble reports, from the parts that would."""
+    partner = PeerId("partner")
+    conduct = Conduct(lambda: 100.0, lambda event: None)
+    for _ in range(50):
+        conduct.offence(partner, "checksum", "it did not match")
+    conduct.refused("203.0.113.7", "no_token", "it said no Hello")
+    watch = Watch(lambda: 100.0)
+    watch.failed(partner, "no answer", 10.0)
+    waits = [Waits(lambda: 100.0), Waits(lambda: 100.0)]
+    waits[0].tell("reaching the run", 0.5, 120.0, "s")
+    waits[1].tell("fetching", 3, 5, "bytes")
+    fine, stuck = Diagnosing(lambda: 100.0, lambda event: None), Diagnosing(lambda: 100.0, lambda event: None)
+    for at in range(20):
+        told = Told(100.0, 1.0, 5e6, 5e6)
+        fine.exchanged(PeerId(f"p{at % 4}"), SwapReport(10**7, 10**7, 2.0, True, told, told, Pace(1.0, 3.0, 5e6, 5e6)))
+        stuck.failed(partner, PartnerSilent("it stopped", "silent"))
+    found = conduct.report()
+    assert all(found.values()), found
+    assert stuck.found()
+    assert fine.numbers().keys() == {"sent", "received", "late_s"}, fine.numbers()
+    wait = both(*(shape(one.report()) for one in waits))
+    rest = Rest(now=lambda: 100.0)
+    rest.pause(60.0)
+    seconds = {"cut_off_s": "float"}  # when nobody at all answers
+    return {
+        "membership": both(shape(watch.report()), seconds),
+        "diagnosis": [*map(both, shape(stuck.report()), [{"number": "float"}])],
+        "exchanging": shape(fine.numbers()),
+        "wait": wait,
+        "machine": {"unfit": ["str"]},
+        "paused": shape(rest.report()),
+        **shape(found, MAPS),
+    }
+
+
+# -- a swarm -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Swarm:
+    """A bootstrap node and two peers in a folder. `kept`: what `keep_run` wrote, for the first peer to resume."""
+
+    folder: Path
+    preset: str
+    kept: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.bootstrap = Daemon("bootstrap", self.folder / "b")
+        self.peers = [Daemon(f"peer {n}", self.folder / f"p{n}") for n in (1, 2)]
+        self.manifest = self.folder / "run.toml"
+        self.signed = self._signed()
+        key = Home(self.peers[0].home).identity
+        key.touch(mode=0o600)
+        key.write_bytes(identity(2).to_bytes())
+        if self.kept is not None:
+            self._take_up(self.kept)
+
+    def _signed(self) -> SignedManifest:
+        operator = identity(1)
+        if self.kept is not None:
+            for name, ours in (("manifest.toml", "run.toml"), ("manifest.toml.sig", "run.toml.sig")):
+                shutil.copy(self.kept / name, self.folder / ours)
+            shutil.copy(self.kept / "amendments.jsonl", beside(self.manifest))
+            return load_signed(self.manifest)
+        settings = [*MODEL, *TRAIN, *SYNC, f"preset={self.preset}"]
+        signed = sign_text(apply_overrides(default_text(), settings), operator, self.manifest)
+        chain = Chain(signed.run_id, operator.peer_id)
+        chain.make(operator, 0, Change.LR_SCALE, "a try", value=0.5)
+        keep(beside(self.manifest), chain)
+        return signed
+
+    def _take_up(self, kept: Path) -> None:
+        """The run began lately, so that a checkpoint of its first rounds is fresh."""
+        shutil.copytree(kept, self.first_folder, dirs_exist_ok=True)
+        for folder in (self.first_folder, Home(self.bootstrap.home).run(self.signed.run_id).path):
+            (folder / "run_start").write_text(repr(time.time() - 60.0))
+
+    @property
+    def role(self) -> str:
+        return "group" if "diloco" in self.preset else "pair"
+
+    @property
+    def first_folder(self) -> Path:
+        """Of the run, in the home of the first peer."""
+        return Home(self.peers[0].home).run(self.signed.run_id).path
+
+    async def start(self) -> None:
+        where = (*ANYWHERE, "--max-upload", "5e7")
+        ticket = await start_bootstrap(self.bootstrap, self.manifest, 2, where=where)
+        hour = time.localtime().tm_hour
+        quiet = f"{(hour + 11) % 24:02}:00-{(hour + 12) % 24:02}:00"
+        more = ("--max-upload", "5e7", "--max-download", "5e7", "--quiet-hours", quiet, "--trail")
+        more = (*more, "--daily-upload", "50GB", "--monthly-upload", "500GB", "--keep-checkpoints", "1")
+        for daemon in self.peers:
+            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=2, more=(*more, "--checkpoint-every", "3"))
+
+    async def stop(self) -> None:
+        for daemon in (*self.peers, self.bootstrap):
+            await daemon.stop(15.0)
+
+
+async def watched(swarm: Swarm, frozen: Seen | None) -> Seen:
+    """Play a swarm from its start to its end: what it has shown. `frozen`: what it is expected to show; it is watched
+    until it has, or for long enough."""
+    seen, first = Seen({swarm.role: troubles()}), swarm.peers[0]
+    try:
+        await swarm.start()
+        if frozen is None:
+            await _until(lambda: _is_busy(swarm, seen), PATIENCE_S)
+            for _ in range(100):  # what shows late shows by then
+                await _look(swarm, seen)
+                await asyncio.sleep(0.2)
+        else:
+            await _until(lambda: _has_shown(swarm, seen, frozen), PATIENCE_S)
+        await _until(lambda: _have_exchanged(swarm), PATIENCE_S)
+        await _until(lambda: _has_checkpoints(swarm), PATIENCE_S)
+        await _converse(swarm, seen, first)
+        _list_homes(swarm, seen)
+        seen.add(seen.control, "leave", await _asked(first, {"command": "leave"}))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await first.wait() == 0, first.last_words()
+        await _until(lambda: _homes_are(swarm, seen, frozen), 20.0)
+    finally:
+        await swarm.stop()
+    seen.home = dict(sorted(seen.home.items()))
+    return seen
+
+
+async def _is_busy(swarm: Swarm, seen: Seen) -> bool:
+    await _look(swarm, seen)
+    status = seen.status[swarm.role]
+    return "peers" in status and status.get("val_loss", "null") != "null"
+
+
+async def _has_shown(swarm: Swarm, seen: Seen, frozen: Seen) -> bool:
+    """Or shows a name that is not frozen: it will not go away again."""
+    await _look(swarm, seen)
+    found = [line for name in frozen.status for line in differences(frozen.status[name], seen.status.get(name))]
+    return not found or any(line.endswith("is new") for line in found)
+
+
+async def _homes_are(swarm: Swarm, seen: Seen, frozen: Seen | None) -> bool:
+    _list_homes(swarm, seen)
+    return frozen is None or not differences(frozen.home, dict(sorted(seen.home.items())))
+
+
+async def _have_exchanged(swarm: Swarm) -> bool:
+    statuses = [await daemon.status() for daemon in swarm.peers]
+    return all(status is not None and status.get("rounds", {}).get("exchanged", 0) >= 2 for status in statuses)
+
+
+async def _look(swarm: Swarm, seen: Seen) -> None:
+    for name, daemon in (*((swarm.role, peer) for peer in swarm.peers), ("bootstrap", swarm.bootstrap)):
+        assert daemon.running, daemon.last_words()
+        if (status := await daemon.status()) is not None:
+            seen.add(seen.status, name, shape(status, MAPS))
+
+
+async def _until(done: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    """Whether it came true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if await done():
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+async def _has_checkpoints(swarm: Swarm) -> bool:
+    folders = [Home(daemon.home).run(swarm.signed.run_id).checkpoints for daemon in swarm.peers]
+    return all(any(folder.glob("checkpoint-*")) for folder in folders)
+
+
+# -- the control socket ------------------------------------------------------------------------------------------------
+
+
+async def _asked(daemon: Daemon, request: Any) -> Shape:
+    """The answer to a raw request."""
+    reply = await _raw(Home(daemon.home).control_socket, json.dumps(request).encode() + b"\n")
+    return {"request": shape(request), "answer": shape(reply)}
+
+
+async def _raw(path: Path, line: bytes) -> Any:
+    reader, writer = await asyncio.open_unix_connection(str(path), limit=2**21)
+    try:
+        writer.write(line)
+        return json.loads(await reader.readline())
+    finally:
+        writer.close()
+
+
+async def _converse(swarm: Swarm, seen: Seen, first: Daemon) -> None:
+    """All that a person can ask of a daemon but to leave. A pause leaves its file behind."""
+    pause: dict[str, Any] = {"command": "pause", "for_s": None}
+    for request in (pause, {"command": "resume"}, {**pause, "for_s": 3600.0}):
+        seen.add(seen.control, str(request["command"]), await _asked(first, request))
+    seen.add(seen.control, "an error", await _asked(swarm.bootstrap, {"command": "pause"}))
+
+
+def commands_asked(folder: Path) -> dict[str, Shape]:
+    """What each command of the command line writes to the socket."""
+    asked: dict[str, Shape] = {}
+
+    async def handle(command: str, request: dict[str, Any]) -> dict[str, Any]:
+        asked[command] = shape(request)
+        return {"paused": {"now": "no"}, "paused_by_the_operator": None}
+
+    async def serve() -> None:
+        server = ControlServer(Home(folder).control_socket, handle)
+        await server.start()
+        for arguments in (["status"], ["leave"], ["pause", "--for", "1h"], ["resume"]):
+            call = [*arguments, "--home", str(folder)]
+            result = await asyncio.to_thread(CliRunner().invoke, command_line, call, catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+        await server.close()
+
+    asyncio.run(serve())
+    return asked
+
+
+def paused_by_both() -> Shape:
+    """The answer to a pause while the operator has paused the run, too."""
+    ruling = Ruling(paused="for a while")
+    return shape(pause_or_resume("pause", {"for_s": 60.0}, Rest(now=lambda: 100.0), ruling, lambda line: None))
+
+
+def control_codes(folder: Path) -> dict[str, Any]:
+    """How requests are refused that no daemon gets to see: codes and keys."""
+
+    async def handle(command: str, request: dict[str, Any]) -> dict[str, Any]:
+        return {"large": "x" * 2**21}
+
+    async def serve() -> dict[str, Any]:
+        path = Home(folder).control_socket
+        server = ControlServer(path, handle)
+        await server.start()
+        found = {
+            "no JSON": await _raw(path, b"hello\n"),
+            "no object": await _raw(path, b"[]\n"),
+            "no such command": await _raw(path, b'{"command": "dance"}\n'),
+            "a long request": await _raw(path, b"x" * (MAX_REQUEST + 9) + b"\n"),
+            "a long answer": await _raw(path, b'{"command": "status"}\n'),
+        }
+        idle = [await asyncio.open_unix_connection(str(path)) for _ in range(MAX_CONNECTIONS)]
+        await asyncio.sleep(0.1)
+        found["a crowd"] = await _raw(path, b'{"command": "status"}\n')
+        for _, writer in idle:
+            writer.close()
+        await server.close()
+        return found
+
+    return {what: {**reply, "reason": "a sentence"} for what, reply in asyncio.run(serve()).items()}
+
+
+# -- homes -------------------------------------------------------------------------------------------------------------
+
+_SKIPPED = re.compile(r"(daemon\.log|ticket|\..*)")
+"""Drafts come and go; the log and the ticket are the swarm's."""
+_VARIABLE = ((re.compile(r"runs/[0-9a-f]{16}"), "runs/RUN"), (re.compile(r"checkpoint-\d+"), "checkpoint-N"))
+_ADDRESSES = {"listened"}
+
+
+def _list_homes(swarm: Swarm, seen: Seen) -> None:
+    for role, daemon in (*(("peer", peer) for peer in swarm.peers), ("bootstrap", swarm.bootstrap)):
+        for path in _all_in(daemon.home):
+            name = str(path.relative_to(daemon.home))
+            if not any(_SKIPPED.fullmatch(part) for part in Path(name).parts):
+                for pattern, word in _VARIABLE:
+                    name = pattern.sub(word, name)
+                with contextlib.suppress(FileNotFoundError):  # a checkpoint that made room for the next one
+                    seen.add(seen.home, f"{role}: {name}", _content(path))
+
+
+def _all_in(home: Path) -> list[Path]:
+    """Without what is removed meanwhile."""
+    return [Path(folder, name) for folder, folders, files in os.walk(home) for name in (*folders, *files)]
+
+
+def _content(path: Path) -> Shape:
+    if path.is_dir():
+        return "folder"
+    if not path.is_file():
+        return "socket"
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
+            return {name: f"{part.get_dtype()} x {len(part.get_shape())}" for name, part in slices.items()}
+    if path.suffix == ".json" or path.name in ("run_start", "run_round", "lock", "identity.key.lock"):
+        return shape(json.loads(path.read_text()), _ADDRESSES)
+    if path.name == "trail.log":
+        return " ".join("int" if word.isdecimal() else "hex" for word in path.read_text().split("\n")[0].split()[:4])
+    if path.name == "amendments.jsonl":
+        return shape([json.loads(line) for line in path.read_text().splitlines()])
+    return "file"
+
+
+# -- a run to keep -----------------------------------------------------------------------------------------------------
+
+KEPT = ("manifest.toml", "manifest.toml.sig", "amendments.jsonl", "journal.jsonl", "counters.bin")
+
+
+def keep_run(swarm: Swarm, target: Path) -> None:
+    """A peer's run folder as it was left: its newest checkpoint, its whole journal, its counters."""
+    folder = swarm.first_folder
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in KEPT:
+        shutil.copy(folder / name, target / name)
+    newest = max((folder / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    shutil.copytree(newest, target / "checkpoints" / newest.name)
+    assert signature_path(target / "manifest.toml").exists()

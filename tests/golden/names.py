@@ -1,0 +1,469 @@
+"""Names that are data and can be read off the program at rest: no process is started for them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import click
+import grpc
+import torch
+from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf import descriptor_pb2
+from torch import Tensor
+
+import peer
+from peer.cli.main import COMMANDS
+from peer.cli.main import peer as command_line
+from peer.codec.every import EVERY
+from peer.codec.modulo import Modulo
+from peer.daemon.clock import WallClock
+from peer.errors import PeerError
+from peer.identity import Identity
+from peer.net.directory.keys import bucket_key, slot
+from peer.net.directory.record import DOMAIN as RECORD_DOMAIN
+from peer.net.directory.record import seal, unseal
+from peer.net.groupwire import base_message, contribute_open, contribute_reply
+from peer.net.refusal import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
+from peer.net.seal import KeySeal
+from peer.net.service import CATCHING_UP, HELLO_DOMAIN
+from peer.net.transport import GrpcTransport
+from peer.observe.events import KINDS, OUTCOMES, Event
+from peer.observe.exposition import exposition
+from peer.observe.lines import encode
+from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, Metric
+from peer.observe.totals import Totals, fold
+from peer.outer.state import OuterState
+from peer.protocol.findings import WHATS
+from peer.protocol.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
+from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.quorum import Base, Quorum
+from peer.protocol.remembered import pack as pack_rosters
+from peer.protocol.roster import ROSTER_DOMAIN, Roster, Told
+from peer.protocol.ruling import Change
+from peer.protocol.shards import Opening
+from peer.protocol.vouchers import digest_of, statement
+from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
+from peer.run.amendments import Chain, lines_of
+from peer.run.manifest import DOMAIN as MANIFEST_DOMAIN
+from peer.run.manifest import Manifest
+from peer.run.method import Method
+from peer.run.presets import PRESETS
+from peer.run.ticket import Ticket
+from peer.state.fragments import name_of
+from peer.state.snapshot import StateSnapshot
+from peer.state.transfer_shelf import Pieces
+from peer.trainer.arena import CounterFile
+from peer.trainer.child import REFUSALS
+from peer.trainer.config import TrainerConfig
+from peer.v1 import exchange_pb2 as pb
+from tests import prometheus_text
+from tests.golden.shapes import described_fields, described_model
+
+RUN = RunId(bytes(range(32)))
+PACKAGE = Path(peer.__file__).parent
+
+
+def identity(seed: int) -> Identity:
+    """The same key in every run. It guards nothing."""
+    return Identity(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32))
+
+
+# -- journal -----------------------------------------------------------------------------------------------------------
+
+
+def filled(kind: type[Event]) -> Event:
+    """An example: a value in every field, none of them the default."""
+    samples: dict[str, Any] = {"int": 7, "float": 0.25, "str": "text", "bool": True, "map": totals().to_json()}
+    values = {}
+    for at, field in enumerate(described_fields(kind)):
+        described = field["type"]
+        word = described if isinstance(described, str) else next(iter(described))
+        values[field["name"]] = described[word][0] if word == "one of" else samples[word]
+        if word in ("int", "float"):
+            values[field["name"]] += at
+    return kind(**values)
+
+
+def totals() -> Totals:
+    """With something in every field."""
+    return Totals(
+        rounds={"due": 3, "exchanged": 2},
+        applied=5,
+        dropped=6,
+        upto={0: 7},
+        steps=8,
+        bytes_sent=9,
+        bytes_received=10,
+        state_bytes=11,
+        seconds_exchanging=12.5,
+        partner_failures=13,
+        trainer_deaths=14,
+        starts=15,
+        val_loss=((1, 5.5, 7.25),),
+        joined_at=16.5,
+        live=((17.5, 18.5),),
+        live_since=19.5,
+        last_at=20.5,
+    )
+
+
+def journal() -> Any:
+    """Kinds with their fields, and the sums over one event of each."""
+    summed = Totals()
+    for at, kind in enumerate(KINDS.values()):
+        if kind.kind != "totals":
+            summed = fold(summed, filled(kind), 1000.0 + at)
+    return {
+        "kinds": {name: described_fields(kind) for name, kind in KINDS.items()},
+        "totals": described_fields(Totals),
+        "sums": summed.to_json(),
+    }
+
+
+def journal_lines() -> bytes:
+    """One line of each kind."""
+    return b"".join(encode(filled(kind), 1000.5 + at) for at, kind in enumerate(KINDS.values()))
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metrics() -> Any:
+    """What a scraper sees of each role, when all is known: types and labels of every sample, without help texts."""
+    facts: dict[str, Any] = {}
+    for metric in METRICS:
+        for label in metric.values or ("",):
+            _put(facts, metric, metric.path.replace(f"{{{metric.label}}}", label), label)
+            if metric.per:
+                _put(facts, metric, metric.per, label)
+    pages = {role: prometheus_text.parse(exposition(facts, role).decode()) for role in ("peer", "bootstrap")}
+    return {
+        role: {
+            name: {"type": family.kind, "samples": [f"{one}{{{labels}}}" for one, labels in family.samples]}
+            for name, family in page.items()
+        }
+        for role, page in pages.items()
+    }
+
+
+def _put(facts: dict[str, Any], metric: Metric, path: str, label: str) -> None:
+    """What the metric takes for known."""
+    *folders, name = path.split(".")
+    for folder in folders:
+        facts = facts.setdefault(folder, {})
+    if metric.kind == "info":
+        facts.setdefault(name, {}).update(dict.fromkeys(metric.values, "text"))
+    elif metric.kind == "histogram":
+        facts[name] = {"buckets": [1] * (len(EXCHANGE_BOUNDS) + 1), "sum": 1.0}
+    else:
+        facts.setdefault(name, label if metric.equals else 1)
+
+
+# -- the wire ----------------------------------------------------------------------------------------------------------
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+
+
+def _field(field: Any, oneofs: list[str]) -> dict[str, Any]:
+    kind = field.type_name or _FIELD.Type.Name(field.type).removeprefix("TYPE_").lower()
+    entry: dict[str, Any] = {"name": field.name, "number": field.number, "type": kind}
+    if field.label == _FIELD.LABEL_REPEATED:
+        entry["repeated"] = True
+    return entry | ({"oneof": oneofs[field.oneof_index]} if field.HasField("oneof_index") else {})
+
+
+def protobuf() -> Any:
+    """Messages and services as they are declared."""
+    file = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(file)
+    assert not file.enum_type
+    messages = {}
+    for message in file.message_type:
+        assert not message.nested_type
+        oneofs = [oneof.name for oneof in message.oneof_decl]
+        messages[message.name] = [_field(field, oneofs) for field in message.field]
+    services = {
+        service.name: [
+            [m.name, m.input_type, "stream" * m.client_streaming, m.output_type, "stream" * m.server_streaming]
+            for m in service.method
+        ]
+        for service in file.service
+    }
+    return {"package": file.package, "syntax": file.syntax, "messages": messages, "services": services}
+
+
+def served() -> dict[str, Any]:
+    """Paths of the methods that a server really offers, with those that carry raw frames."""
+    offered: dict[str, Any] = {}
+    make = grpc.method_handlers_generic_handler
+
+    def recorded(service: str, handlers: dict[str, Any]) -> Any:
+        for name in sorted(handlers):
+            method = handlers[name]
+            offered[f"/{service}/{name}"] = [bool(method.request_streaming), bool(method.response_streaming)]
+        return make(service, handlers)
+
+    async def listen() -> None:
+        transport = GrpcTransport(identity(1), RUN, mock.Mock(), WallClock().now)
+        await transport.start("127.0.0.1", 0)
+        await transport.close()
+
+    with mock.patch.object(grpc, "method_handlers_generic_handler", recorded):
+        asyncio.run(listen())
+    return offered
+
+
+def codes() -> dict[str, int]:
+    """Known codes of refusals and failures that stand beside something else, a sentence as a rule; and how many times
+    beside a sentence that is written there. A place less: one was merged with another, or has another code now."""
+    known, found = {*CODES, *RECORD_CODES, *AMENDMENT_CODES, *CONTROL_CODES}, Counter[str]()
+    for word, beside in _words():
+        if word in known:
+            found[word] += _is_sentence(beside)
+    return dict(sorted(found.items()))
+
+
+RECORD_CODES = {"too_large", "garbled", "signature", "run_id", "endpoints", "wire", "numbers", "status", "expiry"}
+RECORD_CODES |= {"foreign_run", "future", "expired", "layout", "stale", "full"}
+AMENDMENT_CODES = {"amendment", "amendment_run", "amendment_signature", "amendment_fork", "amendment_order"}
+CONTROL_CODES = {"bad_request", "unknown_command", "too_large", "busy"}
+
+
+def _words() -> Iterator[tuple[str, ast.expr]]:
+    """Constants of one word right before another argument or element, and that."""
+    for tree in _trees():
+        for node in ast.walk(tree):
+            parts: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+            elif isinstance(node, ast.Dict):
+                parts = node.values
+            elif isinstance(node, ast.Tuple) and len(node.elts) < 6:
+                parts = node.elts
+            for one, beside in itertools.pairwise(parts):
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.isidentifier():
+                    yield one.value, beside
+
+
+def _is_sentence(part: ast.expr) -> bool:
+    words = isinstance(part, ast.Constant) and isinstance(part.value, str) and " " in part.value
+    return words or isinstance(part, ast.JoinedStr)
+
+
+def _trees() -> Iterator[ast.Module]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield ast.parse(path.read_text())
+
+
+def wire() -> Any:
+    return {
+        "protobuf": protobuf(),
+        "served": served(),
+        "metadata": {"token": TOKEN_KEY, "refusal": REFUSAL_KEY},
+        "frame": {"header": HEADER.format, "bytes": HEADER.size, "magic": MAGIC.decode(), "version": VERSION},
+        "frame kinds": {kind.name: kind.value for kind in Kind},
+        "wire version": WIRE_VERSION,
+        "prefixes": {"refused payload": BAD_PAYLOAD, "fragment served": CATCHING_UP},
+        "domains": {
+            "hello": HELLO_DOMAIN.decode(),
+            "record": RECORD_DOMAIN.decode(),
+            "roster": ROSTER_DOMAIN.decode(),
+            "amendment": AMENDMENT_DOMAIN.decode(),
+            "manifest": MANIFEST_DOMAIN.decode(),
+        },
+        "words": {
+            "status": [word.value for word in Status],
+            "verdict": [word.value for word in Verdict],
+            "told": [word.value for word in Told],
+            "change": [word.value for word in Change],
+            "outcome": list(OUTCOMES),
+            "finding": list(WHATS),
+        },
+        "codes": codes(),
+        "codes counted": list(CODES),
+    }
+
+
+def record() -> PeerRecord:
+    return PeerRecord(
+        peer_id=PeerId(identity(1).peer_id),
+        run_id=RUN,
+        endpoints=("203.0.113.7:4810", "[2001:db8::7]:4810"),
+        reachable=True,
+        wire_min=1,
+        wire_max=2,
+        round=12,
+        tokens_per_s=34.5,
+        status=Status.TRAINING,
+        issued_at=1000.25,
+        expires_at=1045.25,
+        run_start=900.5,
+    )
+
+
+def _roster() -> Roster:
+    members = tuple(sorted(PeerId(identity(seed).peer_id) for seed in (1, 2, 3)))
+    return Roster(RUN, RoundKey(5, 1), members[0], Base(b"d" * 32, members[:2], 4), members, members[1:])
+
+
+def _chain() -> Chain:
+    operator = identity(1)
+    chain = Chain(RUN, operator.peer_id)
+    chain.make(operator, 3, Change.LR_SCALE, "slower", value=0.5)
+    chain.make(operator, 4, Change.WIRE, "", low=1, high=2)
+    chain.make(operator, 4, Change.BAN, "", peer=identity(2).peer_id)
+    chain.make(operator, 5, Change.REFOUND, "back", digest="ab" * 32)
+    return chain
+
+
+def _rosters() -> bytes:
+    quorum, members = Quorum(), _roster().members
+    quorum.accepted(4, members)
+    quorum.adopt(Base(b"d" * 32, members, 4))
+    quorum.accepted(5, members[:2])
+    return pack_rosters([quorum])
+
+
+def wire_bytes(scratch: Path) -> Any:
+    """Bytes that others verify, or that another version of this program reads: by what they are, in hex."""
+    operator, roster = identity(1), _roster()
+    assert unseal(seal(record(), operator)) == record()
+    chain = _chain()
+    opening = Opening(RoundKey(5, 1), roster.name(), 2, 300, 4000, 77, 88)
+    given = digest_of(b"mean", [0, 2])
+    counters = CounterFile(scratch, 2)
+    counters.stepped(128, 5000)
+    counters.rebase(1, 128)
+    counters.waited(6000)
+    swap = pb.SwapOpen(round=5, fragment=1, codec="bf16", nbytes=9, swap=3, have=2)
+    written = {
+        "roster": roster.to_bytes(),
+        "rosters kept": _rosters(),
+        "amendments": lines_of(chain),
+        "DHT key": bucket_key(RUN, "01"),
+    }
+    made: dict[str, bytes] = {
+        "key file": operator.to_bytes(),
+        "signed record": seal(record(), operator),
+        "signature of a hello": operator.sign(HELLO_DOMAIN, b"message"),
+        "signature of a manifest": operator.sign(MANIFEST_DOMAIN, b"message"),
+        "OPEN frame": pack(Kind.OPEN, 0, swap.SerializeToString()),
+        "CHUNK frame": pack(Kind.CHUNK, 2, b"payload"),
+        "STRIPES frame": pack(Kind.STRIPES, 3, b""),
+        "END frame": _end_frame(),
+        "contribution": contribute_open(opening, 1e6),
+        "owner's answer": contribute_reply("send", max_rate=1e6, transfer=77, have=5),
+        "base": base_message(roster.base).SerializeToString(),
+        "name of a roster": roster.name(),
+        "signature of a roster": KeySeal(operator).sign(roster.to_bytes()),
+        "voucher": statement(roster.name(), 2, given),
+        "head of the amendments": chain.head,
+        "DHT slot": slot(bucket_key(RUN)),
+        "counters": (scratch / "counters.bin").read_bytes(),
+    }
+    ticket = Ticket(RUN, (f"/ip4/203.0.113.7/tcp/4810/p2p/{operator.peer_id}",)).encode()
+    texts = {"peer id": operator.peer_id, "ticket": ticket, "name of a fragment": name_of(3, b"d" * 32)}
+    texts |= {name: raw.decode() for name, raw in written.items()}
+    return texts | {name: raw.hex() for name, raw in made.items()} | _state(scratch) | {"codecs": _codecs()}
+
+
+def _values(elements: int) -> Tensor:
+    """The same on every machine: one division each, which is rounded alike everywhere."""
+    return (torch.arange(elements) * 7919 % 1001 - 500).float() / 37.0
+
+
+def _state(scratch: Path) -> dict[str, Any]:
+    """How a state is named, and its pieces on a joiner's disk."""
+    layout = Layout((TensorSpec("a.weight", (3, 4)), TensorSpec("b", (5,))), ((0, 1), (1, 2)))
+    snapshot = StateSnapshot(_values(17), layout, 9, _values(17) * 2)
+    pieces = Pieces(layout, scratch / "transfer", momentum=True)
+    pieces.of_state(snapshot.index.snapshot)
+    for number, piece in enumerate(snapshot.index.pieces):
+        data = snapshot.piece(number)
+        assert data is not None
+        pieces.store(number, piece, 9, bytes(data))
+    outer = OuterState(layout, _values(17), _values(17) * 2)
+    return {
+        "digest of a layout": layout.digest().hex(),
+        "name of a group's state": snapshot.index.snapshot,
+        "digest of a fragment's state": outer.digest(0).hex(),
+        "pieces on disk": sorted(
+            str(path.relative_to(scratch)) for path in (scratch / "transfer").rglob("*") if path.is_file()
+        ),
+    }
+
+
+def _codecs() -> dict[str, list[Any]]:
+    """Length and BLAKE3 of what each makes of the same values."""
+    payloads = {name: codec.encode(_values(5000)) for name, codec in EVERY.items()}
+    payloads |= {f"modulo{bits}": Modulo(bits).encode(_values(5000), 0.25) for bits in (6, 7)}
+    return {name: [len(payload), blake3(payload).hexdigest()] for name, payload in payloads.items()}
+
+
+def _end_frame() -> bytes:
+    writer = PayloadWriter()
+    writer.chunk(b"payload")
+    return writer.end()
+
+
+# -- what people and files name ----------------------------------------------------------------------------------------
+
+
+def _all_below(kind: type[PeerError]) -> Iterator[type[PeerError]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _all_below(below)
+
+
+def errors() -> Any:
+    """They travel by name: from trainer to daemon, and over the control socket."""
+    ours = [kind for kind in (PeerError, *_all_below(PeerError)) if kind.__module__ == PeerError.__module__]
+    return {
+        "exit codes": {kind.__name__: [kind.exit_code, kind.retry] for kind in sorted(ours, key=lambda k: k.__name__)},
+        "refusals of a trainer": sorted(REFUSALS),
+    }
+
+
+def manifest() -> Any:
+    return {
+        "manifest": described_model(Manifest),
+        "method": described_fields(Method),
+        "presets": list(PRESETS),
+        "told to a trainer": described_model(TrainerConfig),
+    }
+
+
+def commands() -> Any:
+    """Every command with its arguments, flags and environment variables."""
+    with click.Context(command_line) as context:
+        found = {name: command_line.get_command(context, name) for name in COMMANDS}
+    return {name: _command(command) for name, command in found.items()}
+
+
+def _command(command: Any) -> Any:
+    if isinstance(command, click.Group):
+        return {name: _command(below) for name, below in command.commands.items()}
+    return [
+        " ".join([*parameter.opts, *parameter.secondary_opts, f"[{parameter.envvar}]" if parameter.envvar else ""])
+        for parameter in command.params
+    ]
+
+
+_FILE = re.compile(r"[\w-]+(\.[a-z]+)*\.(json|jsonl|toml|sig|bin|log|key|sock|safetensors)")
+_BARE = {"run_start", "run_round", "transfer", "checkpoints", "runs", "lock"}
+
+
+def files() -> list[str]:
+    """File names that stand in the program as they are on the disk."""
+    constants = (node.value for tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return sorted({word for word in constants if isinstance(word, str) and (_FILE.fullmatch(word) or word in _BARE)})
