@@ -22,18 +22,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import peer.daemon.coordinator
+import peer.rounds.loop
 from benchmarks.liars import STEP_S, loop_of, manifest_of, warmed
-from peer.protocol.layout import Layout
+from peer.lab.sim.faults import Fault
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.protocol.ledger import Cut
-from peer.protocol.roundclock import RoundClock, pairing_window
-from peer.run.layouts import layout_for
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock, pairing_window
 from peer.run.manifest import Manifest
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.faults import Fault
-from peer.testing.real import ModelTrainer, config_of
-from peer.testing.swarm import SimulatedSwarm
+from tests.support.real_trainer import ModelTrainer, config_of
 
 REPLICAS = 4
 STEPS, SYNC_EVERY = 300, 30
@@ -116,7 +116,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.whole:
-        peer.daemon.coordinator.cut_work = whole
+        peer.rounds.loop.cut_work = whole
     manifest = manifest_of("diloco", 0, SETTINGS)
     layout = layout_for(manifest.model, resolve(manifest.sync))
     first = warmed(layout)

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from peer.codec.every import EVERY
-from peer.outer.groupmean import weighted_mean
+from peer.codec.registry import EVERY
+from peer.outer.robust_mean import weighted_mean
 
 PHASE_S = 3.0
 CYCLES = 2

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"caps".ljust(32, b"."))
 WINDOW_S = 2.0

@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from peer.cli.run import say
+from peer.lab.localswarm.plan import SwarmPlan, derive_manifest, founded_by
+from peer.lab.localswarm.report import table, was_killed
+from peer.lab.localswarm.run import Swarm
+from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
+from peer.lab.sim.faults import Fault
+from peer.observe.event_codec import read_lines
 from peer.observe.events import Evaluated, Event, RoundEnded
-from peer.observe.lines import read_lines
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.presets import resolve
-from peer.swarm.plan import SwarmPlan, derive_manifest, founded_by
-from peer.swarm.report import table, was_killed
-from peer.swarm.run import Swarm
-from peer.testing.faults import Fault
-from peer.testing.profiles import chaos_plan, parse_profile
 
 LEAST_PARTICIPATION = 0.9
 LEAST_IN_TIME = 0.95

@@ -22,19 +22,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.chaos import Curve, curve_of, loss_at
+from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
+from peer.lab.sim.faults import Fault
+from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
+from peer.lab.sim.links import PROFILES
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.trainer import VirtualTrainer
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
-from peer.protocol.fragments import cut
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.model.fragments import cut
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import OptimizerSection, SyncSection
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.faults import Fault
-from peer.testing.links import PROFILES
-from peer.testing.profiles import chaos_plan, parse_profile
-from peer.testing.swarm import SimulatedSwarm
-from peer.testing.tiny import TENSORS, TinyTrainer, first_params
-from peer.testing.trainer import VirtualTrainer
 from peer.trainer.optimizer import progress_of, schedule
 
 RATE = OptimizerSection()

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 
+from peer.lab.sim.run import Wish, simulate
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.run.manifest import default_text, derive
-from peer.testing.simulate import Wish, simulate
-from peer.testing.swarm import SimulatedSwarm
 
 Curve = list[tuple[int, float]]
 """(applied tokens times elements of the swarm, mean loss), in order of time."""

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.bench.pair import hear, stop, tell
-from peer.bench.tables import options, table, write
+from peer.lab.bench.pair import hear, stop, tell
+from peer.lab.bench.tables import options, table, write
 
 PART = 2**17
 """Elements of a part: 512 KiB."""
@@ -83,8 +83,8 @@ def values_of(elements: int) -> Tensor:
 
 def ours(elements: int) -> Work:
     """Sets up malloc for this process."""
-    from peer.codec.every import EVERY, REFERENCE
-    from peer.net.malloc import tune
+    from peer.codec.registry import EVERY, REFERENCE
+    from peer.node.process import tune
 
     tune()
     values, into = values_of(elements), torch.zeros(elements)
@@ -137,7 +137,7 @@ ROLES = {"ours": ours, "others": others}
 
 def serve(role: str, elements: int) -> None:
     """Do and time everything once for each line of stdin: seconds by name."""
-    from peer.bench.codecs import seconds_of
+    from peer.lab.bench.codecs import seconds_of
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -22,10 +22,10 @@ from typing import Any
 from router import Host, network
 
 from peer.identity import load_or_create
+from peer.lab.localswarm.processes import Daemon
+from peer.observe.event_codec import decode
 from peer.observe.events import Event, RoundDue, RoundEnded
-from peer.observe.lines import decode
 from peer.run.manifest import write_new
-from peer.swarm.processes import Daemon
 
 TAG = os.getpid() % 10000
 

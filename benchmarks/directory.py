@@ -17,14 +17,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from peer.discovery.dht_node.node import Node, NodeOptions
+from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.keys import bucket_key
+from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
-from peer.net.directory.helper import Pace
-from peer.net.directory.keys import bucket_key
-from peer.net.directory.p2pd import Node, NodeOptions
-from peer.net.directory.record import seal
-from peer.net.directory.validator import RecordGate, dht_expiry
-from peer.protocol.buckets import Buckets, address
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.swarm.buckets import Buckets, address
+from peer.signed_record import seal
 
 RUN = RunId(b"b" * 32)
 LOOKS = 7

@@ -24,11 +24,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from benchmarks.homelink import Line, Link, fullest, rate_of, relay
-from peer.bench.exchange import measure as swap_of
-from peer.bench.pair import hear, pair, stop, tell
-from peer.bench.tables import options, table, write
-from peer.codec.every import EVERY
+from peer.codec.registry import EVERY
 from peer.errors import UsageError
+from peer.lab.bench.exchange import measure as swap_of
+from peer.lab.bench.pair import hear, pair, stop, tell
+from peer.lab.bench.tables import options, table, write
 
 AVERAGERS = ("none", "float16")
 RIGHT = 0.01

@@ -24,14 +24,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from peer.bench.end import Turns
-from peer.bench.tables import options, table, write
-from peer.codec.every import EVERY
 from peer.codec.plain import TILE, Codec
+from peer.codec.registry import EVERY
 from peer.codec.stream import Adding, Encoding
 from peer.identity import Identity
-from peer.net.malloc import tune
-from peer.net.tls import leaf_for
+from peer.lab.bench.tables import options, table, write
+from peer.lab.bench.transport_process import Turns
+from peer.node.process import tune
+from peer.transport.tls import leaf_for
 
 CODECS = ("e3m0", "int8", "bf16")
 WIRES = ("tls", "clear")

@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.round_end import NOMINAL, STEPS, TOKENS, RoundEnd
-from peer.bench.daemonend import AN_HOUR_S, RUN, WAIT_S, Setting, main
-from peer.codec.every import EVERY
-from peer.daemon.conduct import Conduct
-from peer.daemon.flights import Flight, Ready
-from peer.daemon.group import Group
-from peer.daemon.grouping import GroupAround
-from peer.daemon.groups import Groups
-from peer.daemon.interfaces import Work
-from peer.daemon.watch import Watch
+from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
-from peer.net.seal import KeySeal
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.member import Group
+from peer.exchange.group.strategy import Groups
+from peer.lab.bench.daemon_process import AN_HOUR_S, RUN, WAIT_S, Setting, main
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
 from peer.observe import events
+from peer.ports.trainer import AT_ONCE, Work
 from peer.protocol.ledger import cut_work
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
-from peer.run.payloads import result_codec_for
+from peer.rounds.commit import Ready
+from peer.rounds.inflight import Flight
+from peer.run.codec_specs import result_codec_for
 from peer.run.presets import PRESETS
-from peer.trainer.seam import AT_ONCE
+from peer.transport.signing import KeySeal
 
 WINDOW_S = 20.0
 """Longer than a loaded machine needs to begin; a roster closes when all are in it."""

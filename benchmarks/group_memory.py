@@ -15,8 +15,8 @@ import statistics
 from typing import Any
 
 from benchmarks.swap_memory import MB_PER_MIB, SETTLING
-from peer.bench.pair import Found, group
-from peer.bench.tables import options, slope, table, write
+from peer.lab.bench.pair import Found, group
+from peer.lab.bench.tables import options, slope, table, write
 
 GROUP_END = "benchmarks.group_end"
 

@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from peer.bench.machine import cpu_seconds
-from peer.bench.tables import options, table, write
 from peer.identity import load_or_create
+from peer.lab.bench.machine import cpu_seconds
+from peer.lab.bench.tables import options, table, write
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.run.manifest import default_text, derive, sign_text
 from peer.run.schema import parse_manifest
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 
 READY_S = 400.0
 SPEED = 0.03

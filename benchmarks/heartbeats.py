@@ -21,16 +21,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import homelink
-from peer.daemon.clock import WallClock
-from peer.daemon.donor import Donor
-from peer.daemon.watch import Watch
+from peer.clock.run_clock import WallClock
 from peer.errors import ExchangeError, PartnerLost
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
-from peer.protocol.budget import FRAMING
+from peer.membership.failure_detector import Watch
+from peer.node.handler import Donor
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.protocol.roundtrips import MOST_S
+from peer.protocol.policy.upload_quota import FRAMING
+from peer.protocol.swarm.rtt import MOST_S
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"heartbeats".ljust(32, b"."))
 DELAY_S = 0.015
@@ -83,7 +83,7 @@ async def home(cap: float | None) -> Home:
 
 
 async def pings(own: Home, to: PeerRecord, seen: Seen, until: float) -> None:
-    """As `peer.daemon.match` asks a locked partner."""
+    """As `peer.exchange.pair.search` asks a locked partner."""
     while (began := time.monotonic()) < until:
         try:
             bound_s = min(MOST_S, own.watch.timeout(to.peer_id))

@@ -23,15 +23,15 @@ from typing import Any
 import grpc
 
 from benchmarks.caps import Agreeable
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
 from peer.identity import Identity
-from peer.net.channels import AHEAD
-from peer.net.malloc import tune
-from peer.net.transport import GrpcTransport
-from peer.protocol.frames import MAX_CHUNK, Kind, pack
+from peer.node.process import tune
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
-from peer.testing.hostile import HostileCaller, Refused
+from peer.protocol.wire.frames import MAX_CHUNK, Kind, pack
+from peer.transport.client.connections import AHEAD
+from peer.transport.grpc_transport import GrpcTransport
 from peer.v1 import exchange_pb2 as pb
+from tests.support.hostile_client import HostileCaller, Refused
 
 RUN, LAYOUT = RunId(b"windows".ljust(32, b".")), b"L" * 32
 SWAPS, HELLOS = 160, 64

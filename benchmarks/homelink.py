@@ -1,6 +1,6 @@
 """A paced link between two homes: a TCP relay that lets bytes through at the rate of the slower line and hands them
-over half a round trip later. What is on its way holds up nothing behind it, unlike the delays of `peer.swarm.relay`,
-which are meant to disturb."""
+over half a round trip later. What is on its way holds up nothing behind it, unlike the delays of
+`peer.lab.localswarm.relay`, which are meant to disturb."""
 
 from __future__ import annotations
 

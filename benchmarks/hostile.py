@@ -34,18 +34,18 @@ import numpy as np
 
 from peer.errors import PeerError
 from peer.identity import Identity, load_or_create, public_key_of
-from peer.net.directory.record import seal
-from peer.net.transport import GrpcTransport
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
+from peer.observe.event_codec import read_lines
 from peer.observe.events import CallerRefused, Event, RoundDue, RoundEnded, StandingLowered
-from peer.observe.lines import read_lines
-from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadWriter, pack
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.run.layouts import layout_for
+from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadWriter, pack
 from peer.run.manifest import write_new
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
-from peer.testing.hostile import HostileCaller, Refused, ended
+from peer.signed_record import seal
+from peer.transport.grpc_transport import GrpcTransport
 from peer.v1 import exchange_pb2 as pb
+from tests.support.hostile_client import HostileCaller, Refused, ended
 
 SETTINGS = ["sync.clock=seconds", "sync.sync_every=10", "sync.codec=fp32", "train.total_rounds=100000"]
 SETTINGS += ["train.eval_every=1000"]

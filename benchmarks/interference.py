@@ -22,19 +22,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from peer.bench.pair import Pair, pair
-from peer.bench.tables import options, table, write
-from peer.codec.every import EVERY
+from peer.clock.monotonic import steady
+from peer.codec.registry import EVERY
+from peer.lab.bench.pair import Pair, pair
+from peer.lab.bench.tables import options, table, write
+from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
-from peer.run.layouts import layout_for
 from peer.run.manifest import default_text, derive
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.schema import Manifest, parse_manifest
-from peer.steady import steady
+from peer.trainer.client import TrainerProcess
 from peer.trainer.config import TrainerConfig
 from peer.trainer.model import first_params
-from peer.trainer.process import TrainerProcess
-from peer.trainer.seam import WorkRequest
 
 CAP = 12.5e6
 FAR_NICE = 19

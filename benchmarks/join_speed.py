@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from peer.daemon.arrival import BESIDE, PHASES
 from peer.identity import load_or_create
+from peer.join.report import BESIDE, PHASES
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.run.manifest import default_text, derive, sign_text
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 
 SETTINGS = ("sync.clock=seconds", "sync.sync_every=10", "train.total_rounds=100000", "train.eval_every=1000")
 READY_S, JOIN_S, FIRST_ROUND_S = 240.0, 240.0, 240.0

@@ -23,21 +23,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import peer.daemon.combining
+import peer.exchange.group.reduce
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import StandingLowered
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import RoundClock
-from peer.run.layouts import layout_for
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.manifest import Manifest, derive, parse_manifest
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.lying import Lying
-from peer.testing.real import ModelTrainer, config_of
-from peer.testing.swarm import SimulatedSwarm
-from peer.trainer.corpora import load_corpus
+from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params
+from tests.support.lying_trainer import Lying
+from tests.support.real_trainer import ModelTrainer, config_of
 
 REGIME = Path(__file__).parent / "convergence" / "W.toml"
 REPLICAS, LIAR = 8, 3
@@ -48,7 +48,7 @@ LYING = (f"sync.sync_every={SYNC_EVERY}", f"train.total_rounds={STEPS // SYNC_EV
 
 
 class Liar(Lying, ModelTrainer):
-    """See `peer.testing.lying`."""
+    """See `tests.support.lying_trainer`."""
 
 
 def manifest_of(preset: str, seed: int, settings: tuple[str, ...]) -> Manifest:
@@ -141,7 +141,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.plain:
-        peer.daemon.combining.factors = lambda norms, tokens: [1.0] * len(norms)  # type: ignore[assignment]
+        peer.exchange.group.reduce.factors = lambda norms, tokens: [1.0] * len(norms)  # type: ignore[assignment]
     layout = layout_for(manifest_of("diloco", 0, LYING).model, resolve(manifest_of("diloco", 0, LYING).sync))
     first = warmed(layout)
     print(f"begin: {loop_of(manifest_of('diloco', 0, LYING), layout, first).evaluate(first).loss:.4f}", flush=True)

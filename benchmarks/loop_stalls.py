@@ -12,8 +12,8 @@ import asyncio
 import statistics
 from typing import Any
 
-from peer.bench.pair import Found, pair
-from peer.bench.tables import options, percentile, table, write
+from peer.lab.bench.pair import Found, pair
+from peer.lab.bench.tables import options, percentile, table, write
 
 WANTED_MS = 20.0
 

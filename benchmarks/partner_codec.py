@@ -30,16 +30,16 @@ import torch
 from torch import Tensor
 
 from peer.codec.blocks import INT8
-from peer.codec.distance import FACTOR, Distance, rms_apart
-from peer.codec.modulo import Modulo, ask, asked
+from peer.codec.lattice.codec import Modulo, ask, asked
+from peer.codec.lattice.spread import FACTOR, Distance, rms_apart
 from peer.codec.plain import BF16, FP32, Codec
 from peer.outer.rules import scale_work_
 from peer.outer.state import OuterState
 from peer.run.sections import DataSection, ModelSection, OptimizerSection, TrainSection
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import Corpus, load_corpus
+from peer.trainer.data import Corpus, load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params, layout_of
 
 MODEL = ModelSection()
@@ -116,7 +116,7 @@ def make_loop(params: Tensor, seed: int, lr: float, rounds: int, name: str, batc
 
 
 class Hint(Protocol):
-    """What gives the spreads, and learns from each exchange: see peer.codec.distance.Distance, which is one."""
+    """What gives the spreads, and learns from each exchange: see peer.codec.lattice.spread.Distance, which is one."""
 
     def spread(self, params: Tensor, outer_params: Tensor) -> Tensor: ...
 

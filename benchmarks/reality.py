@@ -23,23 +23,23 @@ from pathlib import Path
 
 import torch
 
-from peer.daemon.interfaces import Counters
+from peer.lab.localswarm.plan import SwarmPlan
+from peer.lab.localswarm.run import Swarm
+from peer.lab.sim.links import Link, capped
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.observe.event_codec import read_lines
 from peer.observe.events import Evaluated, Event, RoundDue, RoundEnded, RoundMissed
-from peer.observe.lines import read_lines
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import RoundClock
+from peer.ports.trainer import Counters
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.home import Home
-from peer.run.layouts import layout_for
 from peer.run.manifest import Manifest, default_text, derive, load_signed, parse_manifest
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
-from peer.swarm.plan import SwarmPlan
-from peer.swarm.run import Swarm
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.links import Link, capped
-from peer.testing.real import ModelTrainer, config_of
-from peer.testing.swarm import SimulatedSwarm
 from peer.trainer.arena import read_counters
 from peer.trainer.model import first_params
+from tests.support.real_trainer import ModelTrainer, config_of
 
 PEERS = 4
 SPEED = 0.15

@@ -5,8 +5,8 @@ batch follows which is known.
 Of the kills (SIGKILL of the daemon alone), a fifth comes while the peer starts, a fifth while a checkpoint is being
 written, the rest at a random moment of training. After every tenth kill the peer is also left cleanly (SIGTERM) and
 started again; before every tenth start the newest checkpoint is cut in half. Checked over all lives: each begins with
-the newest whole checkpoint, at the batch that follows what is in it (`peer.testing.lineage`), every batch trained on is
-the one its place names, and the ledger balances.
+the newest whole checkpoint, at the batch that follows what is in it (`tests.support.batch_lineage`), every batch
+trained on is the one its place names, and the ledger balances.
 
     python benchmarks/restarts.py --kills 50 --json restarts.json
 """
@@ -31,20 +31,20 @@ from blake3 import blake3
 
 from peer import __version__
 from peer.identity import load_or_create
+from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap
 from peer.observe.totals import ledger, read_totals
 from peer.run.home import Home, RunFolder
-from peer.run.layouts import layout_for
 from peer.run.manifest import SignedManifest, default_text, sign_text
+from peer.run.model_layout import layout_for
 from peer.run.overrides import apply_overrides
 from peer.run.presets import resolve
 from peer.state.checkpoint import OUTER, CheckpointStore
-from peer.swarm.processes import LOOPBACK, Daemon, start_bootstrap
-from peer.testing.lineage import Life, Resumed, line_of
 from peer.trainer.arena import read_counters
+from peer.trainer.batch_log import TRAIL, digest_of, read_trail
 from peer.trainer.batches import draw
-from peer.trainer.corpora import load_corpus
-from peer.trainer.saved import PLACE
-from peer.trainer.trail import TRAIL, digest_of, read_trail
+from peer.trainer.checkpoint import PLACE
+from peer.trainer.data import load_corpus
+from tests.support.batch_lineage import Life, Resumed, line_of
 
 STEPS = 20
 SETTINGS = [

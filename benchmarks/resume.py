@@ -13,12 +13,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.testing.cutting import Wire, before
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.grpc_transport import GrpcTransport
+from tests.support.cutting_relay import Wire, before
 
 RUN, KEY, TIMEOUT_S = RunId(b"R" * 32), RoundKey(1, 0), 120.0
 MBIT = 125_000.0

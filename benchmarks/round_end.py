@@ -1,6 +1,7 @@
-"""An end of a pair (`peer.bench.daemonend`) that does the whole of a daemon's round with the other: the exchange of a
-snapshot that lies in the arena, the outer step, the journal line, and the result's way back into the arena. The flight,
-its landing, the exchange and the transport are the daemon's own; there is no trainer and no search for a partner."""
+"""An end of a pair (`peer.lab.bench.daemon_process`) that does the whole of a daemon's round with the other: the
+exchange of a snapshot that lies in the arena, the outer step, the journal line, and the result's way back into the
+arena. The flight, its landing, the exchange and the transport are the daemon's own; there is no trainer and no search
+for a partner."""
 
 from __future__ import annotations
 
@@ -16,25 +17,25 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from peer.bench.daemonend import RUN, WAIT_S, DaemonEnd, Setting, main
-from peer.daemon.care import Care
-from peer.daemon.conduct import Conduct
-from peer.daemon.diagnosis import Diagnosing
-from peer.daemon.flights import Flight, Landing, Ready
-from peer.daemon.interfaces import Work
-from peer.daemon.leaving import Leaving
-from peer.daemon.match import Match
-from peer.daemon.plan import Live
-from peer.daemon.topology import PairRound, Pairs
-from peer.daemon.view import View
+from peer.aio.events import Leaving
+from peer.exchange.pair.search import Match
+from peer.exchange.pair.strategy import PairRound, Pairs
+from peer.lab.bench.daemon_process import RUN, WAIT_S, DaemonEnd, Setting, main
+from peer.membership.peer_table import View
+from peer.membership.reputation import Conduct
+from peer.membership.slow_peers import Diagnosing
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import AT_ONCE, Merge, Work
 from peer.protocol.ledger import cut_work
 from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.rounds.commit import Landing, Ready
+from peer.rounds.inflight import Flight
+from peer.rounds.status import Live
+from peer.rounds.trainer_supervisor import Care
 from peer.run.presets import PRESETS
 from peer.trainer.arena import Arena
-from peer.trainer.seam import AT_ONCE, Merge
 
 STEPS, TOKENS = 10, 640
 NOMINAL = {"whole": float(STEPS), "piled": STEPS / 2}

@@ -23,11 +23,11 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from peer.protocol.roundclock import RoundClock
+from peer.lab.sim.swarm import LOOK, SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.swarm import LOOK, SimulatedSwarm
 
 ROUND_S = 300.0
 FIRST = 4

@@ -12,13 +12,13 @@ import random
 from collections import Counter
 from collections.abc import Collection
 
+from peer.lab.sim.links import profile
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.links import profile
-from peer.testing.swarm import SimulatedSwarm, layout_of
 
 PEERS, ROUND_S = 8, 30.0
 CLOSED = (0.0, 0.25, 0.5, 0.75)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from peer import __version__
 from peer.identity import load_or_create
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.run.manifest import write_new
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 
 SETTINGS = ["sync.clock=seconds", "sync.sync_every=10", "train.total_rounds=100000", "train.eval_every=20"]
 

@@ -25,17 +25,18 @@ from typing import Any, TextIO
 
 import torch
 
-from peer.daemon.clock import BulkThread, WallClock
-from peer.daemon.donor import Donor
-from peer.daemon.joining import obtain_state
+from peer.aio.threads import BulkThread
+from peer.clock.run_clock import WallClock
 from peer.identity import Identity
-from peer.net.directory.contact import Contact
-from peer.net.giving import SHARE
-from peer.net.transport import GrpcTransport
+from peer.join.state import obtain_state
+from peer.node.handler import Donor
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.directory import Contact
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.checkpoint import CheckpointStore
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.state_uploads import SHARE
 
 RUN = RunId(b"state transfer".ljust(32, b"."))
 QUIET_S = 12.0

@@ -16,8 +16,8 @@ import asyncio
 import statistics
 from typing import Any
 
-from peer.bench.pair import Found, pair
-from peer.bench.tables import options, slope, table, write
+from peer.lab.bench.pair import Found, pair
+from peer.lab.bench.tables import options, slope, table, write
 
 ROUND_END = "benchmarks.round_end"
 WANTED_MB = 64.0

@@ -24,20 +24,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from peer.codec.every import EVERY
-from peer.daemon.interfaces import Counters
+from peer.codec.registry import EVERY
+from peer.lab.localswarm.plan import SwarmPlan
+from peer.lab.localswarm.run import Swarm
+from peer.observe.event_codec import read_lines
 from peer.observe.events import Event, RoundEnded, TrainingBegan
-from peer.observe.lines import read_lines
-from peer.protocol.layout import Layout
-from peer.protocol.shards import ALIGN, cut
+from peer.ports.trainer import Counters
+from peer.protocol.group.shards import ALIGN, cut
+from peer.protocol.model.layout import Layout
+from peer.run.codec_specs import FORMS
 from peer.run.home import Home
-from peer.run.layouts import layout_for
 from peer.run.manifest import default_text, derive, load_signed, parse_manifest
 from peer.run.method import Method
-from peer.run.payloads import FORMS
+from peer.run.model_layout import layout_for
 from peer.run.presets import PRESETS, resolve
-from peer.swarm.plan import SwarmPlan
-from peer.swarm.run import Swarm
 from peer.trainer.arena import read_counters
 
 PEERS = 4

@@ -274,7 +274,7 @@ class NoRoster(ExchangeError):
 
 class Stale(ExchangeError):
     """The group's roster builds on another state of the fragment than ours. Nothing of ours entered it; the state is to
-    be fetched from the roster's members (`roster`: a `peer.protocol.roster.Roster`)."""
+    be fetched from the roster's members (`roster`: a `peer.protocol.group.roster.Roster`)."""
 
     def __init__(self, reason: str, roster: object) -> None:
         super().__init__(reason)

@@ -27,7 +27,7 @@ import numpy as np
 
 from peer import __version__
 from peer.run.sections import DataSection
-from peer.trainer.corpora import load_corpus
+from peer.trainer.data import load_corpus
 
 HERE = Path(__file__).parent
 STEPS = {"Sm": 600, "S": 1200, "W": 300}

@@ -12,8 +12,8 @@ from peer import identity as identities
 from peer.cli.options import home, identity_path
 from peer.errors import BadPayload, ManifestError, UsageError
 from peer.protocol.messages import RunId
-from peer.protocol.roundclock import RoundClock
-from peer.protocol.ruling import Change, describe
+from peer.protocol.policy.amendments import Change, describe
+from peer.protocol.schedule import RoundClock
 from peer.run.amendments import Chain, beside, keep, load
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed

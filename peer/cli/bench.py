@@ -21,7 +21,7 @@ def command() -> None:
 @as_json
 def codec(codec: str, mb: float, as_json: bool) -> None:
     """One codec on one thread, beside memcpy: GB of fp32 a second."""
-    from peer.bench.codecs import measure
+    from peer.lab.bench.codecs import measure
 
     rates = measure(codec, mb)
     if as_json:
@@ -41,7 +41,7 @@ def codec(codec: str, mb: float, as_json: bool) -> None:
 @as_json
 def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -> None:
     """A swap between two processes, both ways at once, TLS, decoding and accumulating included."""
-    from peer.bench.exchange import measure
+    from peer.lab.bench.exchange import measure
 
     found = measure(codec, mb, against, repeats)
     if as_json:
@@ -71,7 +71,7 @@ def trainer(
     as_json: bool,
 ) -> None:
     """How fast this machine trains a run's model, in a child process as the daemon does it."""
-    from peer.bench.trainer import measure
+    from peer.lab.bench.trainer import measure
     from peer.run.manifest import default_text, derive, read_text
     from peer.run.schema import parse_manifest
 

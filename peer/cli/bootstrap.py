@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, leave_on_eof, metrics
-from peer.protocol.buckets import SPLIT
+from peer.protocol.swarm.buckets import SPLIT
 
 
 @click.command("bootstrap", epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810")
@@ -53,8 +53,8 @@ def command(
     from peer.cli.run import run_daemon, say
 
     with loading_torch():
-        from peer.daemon.bootstrap import run_bootstrap
-        from peer.daemon.node import NodeOptions, any_hosts
+        from peer.node.bootstrap import run_bootstrap
+        from peer.run.options import NodeOptions, any_hosts
 
     options = NodeOptions(
         home=home,

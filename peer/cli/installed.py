@@ -50,7 +50,7 @@ def load() -> None:
     garbage would be a fifth of the time; nor is it ever looked through later."""
     gc.disable()
     try:
-        import peer.daemon.peer  # noqa: F401
+        import peer.node.peer  # noqa: F401
 
         gc.freeze()
     finally:

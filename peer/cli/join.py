@@ -18,11 +18,11 @@ from peer.cli.options import (
     step_seconds,
     upload_budget,
 )
-from peer.laps import Laps
+from peer.clock.phases import Laps
 
 if TYPE_CHECKING:
-    from peer.daemon.quiet import QuietHours
-    from peer.trainer.child import Child
+    from peer.clock.quiet_hours import QuietHours
+    from peer.trainer.subprocess import Child
 
 MICRO_BATCH = "Windows that go through the model at once; as many as fit into memory by default."
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
@@ -36,7 +36,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
     """Raises UsageError."""
-    from peer.daemon.quiet import QuietHours
+    from peer.clock.quiet_hours import QuietHours
 
     return None if value is None else QuietHours.parse(value)
 
@@ -117,7 +117,7 @@ def command(
     from peer.run.home import Home
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
-    from peer.trainer.early import early_trainer
+    from peer.trainer.prestart import early_trainer
 
     if Path(ticket_or_manifest).suffix == ".toml":
         signed = load_signed(Path(ticket_or_manifest))
@@ -140,10 +140,9 @@ def command(
             own.discard_empty(known.run_id)
 
     async def run(early: Child | None) -> int:
-        from peer.daemon.node import any_hosts
-        from peer.daemon.options import JoinOptions
-        from peer.daemon.peer import run_peer
-        from peer.protocol.budget import Limits
+        from peer.node.peer import run_peer
+        from peer.protocol.policy.upload_quota import Limits
+        from peer.run.options import JoinOptions, any_hosts
 
         options = JoinOptions(
             home=home,

@@ -14,7 +14,7 @@ from peer.cli.options import home
 @home
 def command(home: Path) -> None:
     """Ask the daemon under this home to drain and end, as one Ctrl+C would: nothing is lost."""
-    from peer.daemon.control import ask
+    from peer.node.control import ask
     from peer.run.home import Home
 
     asyncio.run(ask(Home(home).control_socket, "leave", 5.0))

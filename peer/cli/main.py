@@ -11,7 +11,7 @@ import click
 
 from peer import __version__
 from peer.errors import PeerError
-from peer.observe.text import harmless
+from peer.observe.formatting import harmless
 
 COMMANDS = {
     "join": "Take part in a run.",

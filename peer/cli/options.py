@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _checked(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse bad addresses at once, not after the seconds that the daemon takes to load. Raises AddressError."""
     if values:
-        from peer.net.directory import address
+        from peer.discovery import multiaddr as address
 
         check = {
             "initial_peers": address.check_peers,

@@ -23,7 +23,7 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
     """Stop training within a step, and exchange nothing more; an exchange under way is finished.
 
     The work is kept and the others see that this peer is paused. It stays so through restarts, until `peer resume`."""
-    from peer.daemon.control import ask
+    from peer.node.control import ask
     from peer.run.home import Home
 
     told = asyncio.run(ask(Home(home).control_socket, "pause", 5.0, {"for_s": for_s}))

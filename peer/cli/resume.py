@@ -17,7 +17,7 @@ from peer.cli.pause import what_holds
 @as_json
 def command(home: Path, as_json: bool) -> None:
     """End `peer pause`, or today's quiet hours: training goes on with the next round."""
-    from peer.daemon.control import ask
+    from peer.node.control import ask
     from peer.run.home import Home
 
     told = asyncio.run(ask(Home(home).control_socket, "resume", 5.0))

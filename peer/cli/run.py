@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from peer.observe.text import harmless
+from peer.observe.formatting import harmless
 
 if TYPE_CHECKING:
-    from peer.daemon.display import Display
+    from peer.node.display import Display
 
 
 def say(line: str) -> None:
@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 def display(plain: bool) -> Display:
     """The live view where the terminal is fit for one and nobody wants it `plain`, else plain lines."""
-    from peer.daemon.display import PlainLines
+    from peer.node.display import PlainLines
     from peer.observe.terminal import TerminalView, suits
 
     return TerminalView() if not plain and suits(sys.stdout, os.environ) else PlainLines(say)
@@ -61,7 +61,7 @@ def _read_some() -> bytes:
 
 def run_daemon(main: Coroutine[Any, Any, int]) -> None:
     """Run to the end and exit with its code; PeerErrors go up to the command line's own handler."""
-    from peer.net.malloc import tune
+    from peer.node.process import tune
 
     tune()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

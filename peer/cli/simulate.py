@@ -61,9 +61,9 @@ def command(
     if peers is None:
         click.echo(context.get_help())
         return
+    from peer.lab.sim.report import told
+    from peer.lab.sim.run import Wish, simulate
     from peer.run.manifest import default_text, derive
-    from peer.testing.report import told
-    from peer.testing.simulate import Wish, simulate
 
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
@@ -112,8 +112,8 @@ def utilization(
 
     A model of one link without latency, layer by layer; see docs/simulate.md. ddp and diloco always wait: --delay and
     --fragment-layers mean nothing to them."""
-    from peer.planning.utilization import bandwidths
-    from peer.planning.workload import Workload
+    from peer.lab.planning.utilization import bandwidths
+    from peer.lab.planning.workload import Workload
 
     needed = bandwidths(
         Workload(
@@ -143,7 +143,7 @@ def latency(peers: int, std: float, as_json: bool) -> None:
     """Tell how many times longer an all-reduce over a tree takes than an average of two.
 
     Message times are log-normal with mean 1; bandwidth does not count. See docs/simulate.md."""
-    from peer.planning.latency import pair_time, ratio, tree_time
+    from peer.lab.planning.latency import pair_time, ratio, tree_time
 
     found = ratio(peers, std)
     if as_json:

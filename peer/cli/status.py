@@ -18,7 +18,7 @@ ANSWERS = {True: "yes", False: "no", None: "not known"}
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(home: Path, as_json: bool) -> None:
     """Tell what the daemon under this home is doing: round, partner, peers, work done."""
-    from peer.daemon.control import ask
+    from peer.node.control import ask
     from peer.run.home import Home
 
     report = asyncio.run(ask(Home(home).control_socket, "status", 5.0))

@@ -12,7 +12,7 @@ import click
 from peer.cli.options import step_seconds
 
 if TYPE_CHECKING:
-    from peer.testing.faults import Fault
+    from peer.lab.sim.faults import Fault
 
 
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
@@ -70,10 +70,10 @@ def command(
     import shutil
 
     from peer.cli.run import loop_factory, say
+    from peer.lab.localswarm.plan import SwarmPlan, Timed, data_folders, derive_manifest, founded_by
+    from peer.lab.localswarm.report import table, write_report
+    from peer.lab.localswarm.run import Swarm, check
     from peer.run.manifest import default_text, parse_manifest, read_text
-    from peer.swarm.plan import SwarmPlan, Timed, data_folders, derive_manifest, founded_by
-    from peer.swarm.report import table, write_report
-    from peer.swarm.run import Swarm, check
 
     base = default_text() if manifest is None else read_text(manifest)
     text = derive_manifest(
@@ -119,9 +119,9 @@ def _faults(profile: str, manifest: str, peers: int, minutes: float | None) -> t
     """The plan that the manifest's seed draws; told, so that it can be played again."""
     from peer.cli.run import say
     from peer.errors import UsageError
+    from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
     from peer.run.manifest import parse_manifest
     from peer.run.presets import resolve
-    from peer.testing.profiles import chaos_plan, parse_profile
 
     parsed = parse_manifest(manifest.encode())
     method = resolve(parsed.sync)
@@ -137,7 +137,7 @@ def _faults(profile: str, manifest: str, peers: int, minutes: float | None) -> t
 
 def _init_of(state: Path) -> list[str]:
     """The setting that names this checkpoint's params."""
-    from peer.daemon.first_state import load_params
-    from peer.daemon.refound import digest_of
+    from peer.join.reset import digest_of
+    from peer.node.initial_state import load_params
 
     return [f"init={digest_of(load_params(state, None)).hex()}"]

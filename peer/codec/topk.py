@@ -4,7 +4,7 @@ A chunk of 4096 elements is 120 bytes: two levels (fp32), 64 indices of 12 bits 
 A code is a sign (bit 1), and whether the magnitude is in the upper half of those sent (bit 0); the two levels are the
 mean magnitudes of the lower and the upper half. The last chunk is filled up with zeros.
 
-By itself this loses nearly everything: it is meant for updates, with `peer.codec.feedback` in front of it."""
+By itself this loses nearly everything: it is meant for updates, with `peer.codec.error_feedback` in front of it."""
 
 from __future__ import annotations
 

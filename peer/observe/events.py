@@ -187,7 +187,7 @@ class Dropped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisChanged(Event):
-    """Something slow or stuck was found, or is over. See `peer.protocol.diagnosis`."""
+    """Something slow or stuck was found, or is over. See `peer.protocol.diagnosis.analysis`."""
 
     kind: ClassVar[str] = "diagnosis_changed"
     what: str
@@ -277,7 +277,7 @@ class StandingLowered(Event):
     code: str
     reason: str
     score: float
-    """Of `peer.protocol.standing`, after this; it halves every five minutes."""
+    """Of `peer.protocol.policy.reputation`, after this; it halves every five minutes."""
     out_s: float
     """Seconds for which it is no partner and nothing is served to it; 0: none."""
     times: int

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peer.errors import HomeUnusable
+from peer.observe.event_codec import encode
 from peer.observe.events import Carried, Event
-from peer.observe.lines import encode
 from peer.observe.totals import Totals, fold, former, replay
 
 LIMIT_BYTES = 8 * 2**20

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from peer.protocol.budget import PERIODS
-from peer.protocol.findings import WHATS
+from peer.protocol.diagnosis.outliers import WHATS
+from peer.protocol.policy.upload_quota import PERIODS
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from peer.observe.patient import PatientStream
-from peer.observe.picture import History, picture
-from peer.observe.text import harmless
+from peer.observe.formatting import harmless
+from peer.observe.nonblocking_writer import PatientStream
+from peer.observe.terminal_frame import History, picture
 
 REFRESH_S = 0.5
 MAX_UNSAID = 200

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from peer.observe.event_codec import MAX_INT, DamagedLine, read_lines
 from peer.observe.events import (
     Carried,
     Dropped,
@@ -27,7 +28,6 @@ from peer.observe.events import (
     TrainerDied,
     TrainingBegan,
 )
-from peer.observe.lines import MAX_INT, DamagedLine, read_lines
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from peer.outer.rules import (
     scale_work_,
     sgd_,
 )
-from peer.protocol.layout import Layout
+from peer.protocol.model.layout import Layout
 
 
 @dataclass(slots=True)

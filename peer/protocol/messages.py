@@ -1,11 +1,14 @@
-"""What peers say to each other, as frozen values. No bytes and no I/O here: `peer.net` puts them on a wire,
-`peer.testing` hands them over in memory, `peer.protocol` decides on them."""
+"""What peers say to each other, as frozen values. No bytes and no I/O here: `peer.transport` puts them on a wire,
+`peer.lab.sim` hands them over in memory, `peer.protocol` decides on them."""
 
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from operator import attrgetter
+from typing import NewType
 
 PeerId = NewType("PeerId", str)
 """libp2p peer id of an Ed25519 key: `12D3Koo…`."""
@@ -173,7 +176,8 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a side of a swap tells the other of itself (`peer.protocol.diagnosis`). Never trusted beyond its range."""
+    """What a side of a swap tells the other of itself (`peer.protocol.diagnosis.analysis`). Never trusted beyond its
+    range."""
 
     ready: float
     """When its work was done, run time."""
@@ -222,27 +226,9 @@ class SwapReport:
     pace: Pace = Pace()
 
 
-class Source(Protocol):
-    """A payload to send, read once from front to back."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def grain(self) -> int:
-        """Bytes: chunks of whole grains are the cheapest to read."""
-
-    @property
-    def most(self) -> int:
-        """Bytes: a larger chunk would hold up the event loop while it is made."""
-
-    def read(self, offset: int, size: int) -> bytes: ...
+_EXPIRES_AT = attrgetter("expires_at")
 
 
-class Sink(Protocol):
-    """Takes a payload of exactly `nbytes`, chunk by chunk, in order, each chunk's checksum already verified."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def write(self, offset: int, data: bytes) -> None: ...
+def first_expiry(records: Mapping[PeerId, PeerRecord]) -> float:
+    """Until when all of them are live."""
+    return min(map(_EXPIRES_AT, records.values()), default=math.inf)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import PeerId, RunId
-from peer.protocol.ruling import Amendment, Change
+from peer.protocol.policy.amendments import Amendment, Change
 from peer.run.home import write_whole
 
 DOMAIN = b"peer amendment v1"

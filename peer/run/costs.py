@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import pairing_window
-from peer.run.layouts import layout_for
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import pairing_window
+from peer.run.codec_specs import FORMS
 from peer.run.method import Method
-from peer.run.payloads import FORMS
+from peer.run.model_layout import layout_for
 from peer.run.sections import ModelSection
 
 FP32 = 4

@@ -25,7 +25,7 @@ class Method:
     """`full`: the whole model at once, the trainer waits. `streaming`: a fragment at a time, beside the training."""
     fragments: int = 1
     fragment_layout: str = "whole"
-    """The pattern of the cut: see `peer.protocol.fragments.cut`."""
+    """The pattern of the cut: see `peer.protocol.model.fragments.cut`."""
     fragments_apart: bool = False
     """Embedding, last norm and head are a fragment of their own, the last one."""
     clock: str = "seconds"
@@ -47,7 +47,7 @@ class Method:
 
     @property
     def payload(self) -> str:
-        """The kind of payload a peer sends (`peer.run.payloads.KINDS`)."""
+        """The kind of payload a peer sends (`peer.run.codec_specs.KINDS`)."""
         return "pseudo_gradient" if self.topology == "group" else "params"
 
     @property

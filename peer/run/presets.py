@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from peer.errors import ManifestError
-from peer.run.findings import Finding, listed
+from peer.run.codec_specs import result_codec_for
+from peer.run.manifest_errors import Finding, listed
 from peer.run.method import Method
-from peer.run.payloads import result_codec_for
-from peer.run.refusals import control_refusals, refusals, spread_growth
+from peer.run.method_checks import control_refusals, refusals, spread_growth
 from peer.run.sections import SyncSection
 
 __all__ = [

@@ -12,8 +12,8 @@ from peer.errors import ManifestError
 from peer.identity import public_key_of
 from peer.protocol.messages import WIRE_VERSION
 from peer.run.costs import largest_payload
-from peer.run.findings import Finding, listed
-from peer.run.layouts import layout_for, why_no_layout
+from peer.run.manifest_errors import Finding, listed
+from peer.run.model_layout import layout_for, why_no_layout
 from peer.run.overrides import SECTIONS
 from peer.run.presets import method_findings, method_of
 from peer.run.sections import (

@@ -19,8 +19,8 @@ from blake3 import blake3
 
 from peer.errors import BadPayload
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout
 from peer.protocol.messages import PeerRecord, Piece, StateIndex
+from peer.protocol.model.layout import Layout
 
 HOLD_S = 900.0
 """A snapshot that joiners go on fetching is held this long at most; then it makes room for a fresh one."""

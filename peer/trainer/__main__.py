@@ -1,5 +1,5 @@
 """The trainer process: `python -m peer.trainer FD`, where FD is an inherited socket to the daemon. Started by
-`peer.trainer.process` only."""
+`peer.trainer.client` only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 
-from peer.laps import Laps
-from peer.trainer.link import Link
+from peer.clock.phases import Laps
+from peer.trainer.ipc import Link
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     link = Link(socket.socket(fileno=int(sys.argv[1])))
     laps = Laps()
     gc.disable()  # what an import makes stays: looking through it again and again is a fifth of the time
-    from peer.trainer.session import serve  # torch: only now that the daemon's end would be noticed
+    from peer.trainer.worker import serve  # torch: only now that the daemon's end would be noticed
 
     gc.freeze()
     gc.enable()

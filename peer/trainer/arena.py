@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import HomeUnusable, file_advice
-from peer.protocol.layout import Layout
+from peer.ports.trainer import Counters
+from peer.protocol.model.layout import Layout
 from peer.run.home import write_whole
-from peer.trainer.seam import Counters
 
 ARENA = "arena.bin"
 COUNTERS = "counters.bin"

@@ -40,7 +40,7 @@ class TrainerConfig(BaseModel):
     activation_bytes: Annotated[int, Field(ge=0)] | None = None
     """Main memory that is free for what a step holds beside the model; None: not known."""
     trail: bool = False
-    """Log which batches are trained on: see `peer.trainer.trail`."""
+    """Log which batches are trained on: see `peer.trainer.batch_log`."""
 
     @classmethod
     def of(cls, manifest: Manifest, peer_id: str, **choices: Any) -> TrainerConfig:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
-from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import ModelSection
 
 LAST_NORM = 0.35

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from peer.codec.blocks import BLOCK
-from peer.codec.every import CODECS, EVERY, REFERENCE
-from peer.codec.modulo import Modulo, ask, asked
+from peer.codec.lattice.codec import Modulo, ask, asked
 from peer.codec.plain import Codec, InTorch, Payload
+from peer.codec.registry import CODECS, EVERY, REFERENCE
 from peer.codec.topk import CHUNK, KEPT
 from peer.errors import BadPayload
 

@@ -19,16 +19,16 @@ from typing import Any, Protocol
 import pytest
 import uvloop
 
+from peer.discovery.dht_node.node import DictionaryDHTValue, Node, NodeOptions
+from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.directory import DhtDirectory
+from peer.discovery.keys import bucket_key, slot
+from peer.discovery.multiaddr import claimed
+from peer.discovery.validator import dht_expiry
 from peer.identity import Identity
-from peer.net.directory.address import claimed
-from peer.net.directory.dht import DhtDirectory
-from peer.net.directory.helper import Pace
-from peer.net.directory.keys import bucket_key, slot
-from peer.net.directory.p2pd import DictionaryDHTValue, Node, NodeOptions
-from peer.net.directory.record import BadRecord, seal, unseal
-from peer.net.directory.validator import dht_expiry
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
-from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.signed_record import BadRecord, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"r" * 32)

@@ -15,13 +15,13 @@ from typing import Protocol
 
 import pytest
 
+from peer.discovery.dht_node.node import NodeOptions
+from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.directory import DhtDirectory
 from peer.identity import Identity
-from peer.net.directory.dht import DhtDirectory
-from peer.net.directory.helper import Pace
-from peer.net.directory.p2pd import NodeOptions
-from peer.protocol.buckets import SPLIT, Buckets, across
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
-from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.protocol.swarm.buckets import SPLIT, Buckets, across
 
 RUN = RunId(b"r" * 32)
 TTL_S = 45.0

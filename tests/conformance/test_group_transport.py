@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon.clock import WallClock
-from peer.daemon.conduct import Conduct
-from peer.daemon.group import Group
-from peer.daemon.grouping import GroupAround
-from peer.daemon.watch import Watch
+from peer.clock.run_clock import WallClock
+from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.member import Group
 from peer.identity import Identity
-from peer.net import groups
-from peer.net.seal import KeySeal
-from peer.net.transport import GrpcTransport
+from peer.lab.sim.links import Link
+from peer.lab.sim.network import MemoryTransport, Network
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Join, JoinReply, SignedRoster, Told
+from peer.protocol.group.shards import Opening, Seat, ShardResult
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.protocol.quorum import Base
-from peer.protocol.roster import Join, JoinReply, SignedRoster, Told
-from peer.protocol.shards import Opening, Seat, ShardResult
-from peer.testing.links import Link
-from peer.testing.network import MemoryTransport, Network
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server import group_service as groups
+from peer.transport.signing import KeySeal
 
 RUN = RunId(b"R" * 32)
 KEY = RoundKey(7, 1)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from peer.codec import kernels
-from peer.codec.every import REFERENCE
 from peer.codec.kernels import KINDS, Native
 from peer.codec.plain import TILE, Codec
+from peer.codec.registry import REFERENCE
 from peer.errors import BadPayload
 
 NATIVE = kernels.kernels()

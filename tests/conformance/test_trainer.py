@@ -16,23 +16,24 @@ from typing import Any, Protocol
 import pytest
 import torch
 
-from peer.daemon.clock import WallClock
-from peer.daemon.interfaces import Clock, Trainer, Work, WorkRequest
+from peer.clock.run_clock import WallClock
 from peer.errors import TrainerDied
-from peer.protocol.fragments import cut
-from peer.protocol.layout import Layout, TensorSpec
+from peer.lab.sim import learning_trainer as tiny
+from peer.lab.sim import tiny_model as tinymodel
+from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.ports.clock import Clock
+from peer.ports.trainer import AT_ONCE, Merge, Trainer, Work, WorkRequest
 from peer.protocol.messages import RoundKey
+from peer.protocol.model.fragments import cut
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.testing import tiny, tinymodel
-from peer.testing.clock import VirtualClock, run_virtual
-from peer.testing.trainer import FakeTrainer, VirtualTrainer
+from peer.trainer.client import TrainerProcess
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import BLOCK_BYTES, load_corpus
+from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params, layout_of
-from peer.trainer.process import TrainerProcess
-from peer.trainer.seam import AT_ONCE, Merge
 
 MODEL = ModelSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1

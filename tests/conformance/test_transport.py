@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
+from peer.lab.sim.links import Link
+from peer.lab.sim.network import MemoryTransport, Network
 from peer.protocol.messages import (
     Answer,
     Offer,
@@ -29,10 +30,9 @@ from peer.protocol.messages import (
     Told,
     Verdict,
 )
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.testing.cutting import Wire, before
-from peer.testing.links import Link
-from peer.testing.network import MemoryTransport, Network
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.grpc_transport import GrpcTransport
+from tests.support.cutting_relay import Wire, before
 
 RUN = RunId(b"R" * 32)
 KEY = RoundKey(7, 0)

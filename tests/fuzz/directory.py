@@ -9,13 +9,13 @@ from random import Random
 
 from google.protobuf.message import DecodeError
 
+from peer.discovery import multiaddr as addresses
+from peer.discovery.address_cache import MAX_CACHED, parse
+from peer.discovery.keys import bucket_key, slot
+from peer.discovery.validator import RecordGate, dht_expiry
 from peer.errors import AddressError
 from peer.identity import peer_id_of, public_key_of
-from peer.net.directory import address as addresses
-from peer.net.directory.cache import MAX_CACHED, parse
-from peer.net.directory.keys import bucket_key, slot
-from peer.net.directory.record import DOMAIN, BadRecord, is_endpoint, open_record, seal, unseal
-from peer.net.directory.validator import RecordGate, dht_expiry
+from peer.signed_record import DOMAIN, BadRecord, is_endpoint, open_record, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS

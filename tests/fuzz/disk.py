@@ -20,7 +20,7 @@ from safetensors.torch import save
 
 from peer.identity import Identity
 from peer.observe import events
-from peer.observe.lines import DamagedLine, decode, encode, parse_lines
+from peer.observe.event_codec import DamagedLine, decode, encode, parse_lines
 from peer.observe.totals import Totals, fold
 from peer.state.checkpoint import (
     OUTER,

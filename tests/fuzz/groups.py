@@ -5,7 +5,13 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
-from peer.net.groupwire import (
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import MAX_MEMBERS, Join, JoinReply, Roster, SignedRoster, Told, parse_roster
+from peer.protocol.group.shards import MAX_TOKENS, Opening, ShardResult, check_named
+from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
+from peer.protocol.wire.frames import USUAL_CHUNK
+from peer.transport.signing import KeySeal
+from peer.transport.wire.group_messages import (
     MAX_WAIT_S,
     base_of,
     contribute_open,
@@ -17,13 +23,7 @@ from peer.net.groupwire import (
     join_request,
     opening_of,
 )
-from peer.net.ratelimit import SMALLEST_CHUNK, chunk_size
-from peer.net.seal import KeySeal
-from peer.protocol.frames import USUAL_CHUNK
-from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
-from peer.protocol.quorum import Base
-from peer.protocol.roster import MAX_MEMBERS, Join, JoinReply, Roster, SignedRoster, Told, parse_roster
-from peer.protocol.shards import MAX_TOKENS, Opening, ShardResult, check_named
+from peer.transport.wire.pacing import SMALLEST_CHUNK, chunk_size
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS

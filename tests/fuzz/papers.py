@@ -6,9 +6,9 @@ import base64
 import json
 from typing import Any
 
-from peer.daemon.control import COMMANDS, _parse, _parse_reply, _Refused
 from peer.errors import BadPayload, ManifestError, PeerError, TicketError, UsageError
-from peer.protocol.ruling import Change, Ruling, describe, ruling
+from peer.node.control import COMMANDS, _parse, _parse_reply, _Refused
+from peer.protocol.policy.amendments import Change, Ruling, describe, ruling
 from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
 from peer.run.amendments import Chain, SignedAmendment
 from peer.run.manifest import default_text

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from peer.net.directory.record import seal
+from peer.signed_record import seal
 from tests.fuzz import engine
 from tests.fuzz.engine import Hang, Outcome, Target, fuzz, input_at, verdict_of
 from tests.fuzz.mutate import mutate

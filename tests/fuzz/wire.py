@@ -13,23 +13,23 @@ import torch
 from blake3 import blake3
 from google.protobuf.message import DecodeError
 
-from peer.codec.every import CODECS
+from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
-from peer.net.checks import index_of, offset_of, open_of, piece_request_of
-from peer.net.directory.record import BadRecord, open_record, seal
-from peer.net.probing import host_of_caller
-from peer.net.ratelimit import SMALLEST_CHUNK, Pacer, chunk_size
-from peer.net.refusal import _refusal
-from peer.net.resuming import Progress
-from peer.net.service import ExchangeService, Facts
-from peer.net.stream import Caps, Meter, Terms, read_open
 from peer.outer.rules import all_finite
-from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
-from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import PeerId, PeerRecord, Piece, RoundKey, RunId, Status
-from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.signed_record import BadRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
+from peer.transport.server.service import ExchangeService, Facts
+from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
+from peer.transport.wire.payload_stream import Caps, Meter, Terms, read_open
+from peer.transport.wire.refusals import _refusal
+from peer.transport.wire.resumption import Progress
+from peer.transport.wire.validation import index_of, offset_of, open_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.parts import drive, join, split

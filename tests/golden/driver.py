@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peer.outer import rules, state
-from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.model.layout import Layout, TensorSpec
 from tests.golden.reference import Game, Span
 
 Step = Callable[[], None]

@@ -17,8 +17,8 @@ from typing import Any
 
 from peer.observe.totals import replay
 from peer.run.amendments import Chain, load
-from peer.run.layouts import layout_for
 from peer.run.manifest import load_signed
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.arena import read_counters

@@ -18,21 +18,20 @@ from click.testing import CliRunner
 from safetensors import safe_open
 
 from peer.cli.main import peer as command_line
-from peer.daemon.conduct import Conduct
-from peer.daemon.control import MAX_CONNECTIONS, MAX_REQUEST, ControlServer
-from peer.daemon.diagnosis import Diagnosing
-from peer.daemon.rest import Rest
-from peer.daemon.watch import Watch
-from peer.daemon.wishes import pause_or_resume
 from peer.errors import PartnerSilent
-from peer.observe.waits import Waits
+from peer.lab.localswarm.processes import ANYWHERE, Daemon, start_bootstrap, start_peer
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
+from peer.membership.slow_peers import Diagnosing
+from peer.node.control import MAX_CONNECTIONS, MAX_REQUEST, ControlServer, pause_or_resume
+from peer.observe.progress import Waits
 from peer.protocol.messages import Pace, PeerId, SwapReport, Told
-from peer.protocol.ruling import Change, Ruling
+from peer.protocol.policy.amendments import Change, Ruling
+from peer.rounds.pause import Rest
 from peer.run.amendments import Chain, beside, keep
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, load_signed, sign_text, signature_path
 from peer.run.overrides import apply_overrides
-from peer.swarm.processes import ANYWHERE, Daemon, start_bootstrap, start_peer
 from tests.golden.names import identity
 from tests.golden.shapes import Shape, both, differences, shape
 

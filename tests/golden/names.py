@@ -23,35 +23,28 @@ from torch import Tensor
 import peer
 from peer.cli.main import COMMANDS
 from peer.cli.main import peer as command_line
-from peer.codec.every import EVERY
-from peer.codec.modulo import Modulo
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
+from peer.codec.lattice.codec import Modulo
+from peer.codec.registry import EVERY
+from peer.discovery.keys import bucket_key, slot
 from peer.errors import PeerError
 from peer.identity import Identity
-from peer.net.directory.keys import bucket_key, slot
-from peer.net.directory.record import DOMAIN as RECORD_DOMAIN
-from peer.net.directory.record import seal, unseal
-from peer.net.groupwire import base_message, contribute_open, contribute_reply
-from peer.net.refusal import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
-from peer.net.seal import KeySeal
-from peer.net.service import CATCHING_UP, HELLO_DOMAIN
-from peer.net.transport import GrpcTransport
+from peer.observe.event_codec import encode
 from peer.observe.events import KINDS, OUTCOMES, Event
 from peer.observe.exposition import exposition
-from peer.observe.lines import encode
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, Metric
 from peer.observe.totals import Totals, fold
 from peer.outer.state import OuterState
-from peer.protocol.findings import WHATS
-from peer.protocol.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
-from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.diagnosis.outliers import WHATS
+from peer.protocol.group.quorum import Base, Quorum
+from peer.protocol.group.quorum_codec import pack as pack_rosters
+from peer.protocol.group.receipts import digest_of, statement
+from peer.protocol.group.roster import ROSTER_DOMAIN, Roster, Told
+from peer.protocol.group.shards import Opening
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.protocol.quorum import Base, Quorum
-from peer.protocol.remembered import pack as pack_rosters
-from peer.protocol.roster import ROSTER_DOMAIN, Roster, Told
-from peer.protocol.ruling import Change
-from peer.protocol.shards import Opening
-from peer.protocol.vouchers import digest_of, statement
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.policy.amendments import Change
+from peer.protocol.wire.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
 from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
 from peer.run.amendments import Chain, lines_of
 from peer.run.manifest import DOMAIN as MANIFEST_DOMAIN
@@ -59,12 +52,19 @@ from peer.run.manifest import Manifest
 from peer.run.method import Method
 from peer.run.presets import PRESETS
 from peer.run.ticket import Ticket
-from peer.state.fragments import name_of
+from peer.signed_record import DOMAIN as RECORD_DOMAIN
+from peer.signed_record import seal, unseal
 from peer.state.snapshot import StateSnapshot
-from peer.state.transfer_shelf import Pieces
+from peer.state.transfer.fragment import name_of
+from peer.state.transfer.pieces import Pieces
 from peer.trainer.arena import CounterFile
-from peer.trainer.child import REFUSALS
 from peer.trainer.config import TrainerConfig
+from peer.trainer.subprocess import REFUSALS
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import CATCHING_UP, HELLO_DOMAIN
+from peer.transport.signing import KeySeal
+from peer.transport.wire.group_messages import base_message, contribute_open, contribute_reply
+from peer.transport.wire.refusals import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests import prometheus_text
 from tests.golden.shapes import described_fields, described_model

@@ -13,14 +13,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.trainer import FakeTrainer
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import Method, resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import VirtualClock, run_virtual
-from peer.testing.swarm import SimulatedSwarm
-from peer.testing.trainer import FakeTrainer
 from tests.golden.driver import layout_of
 from tests.golden.reference import Game, Span, check, play
 

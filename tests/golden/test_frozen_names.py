@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from peer.identity import Identity
-from peer.net.directory.record import unseal
+from peer.observe.event_codec import decode, encode
 from peer.observe.events import KINDS
-from peer.observe.lines import decode, encode
-from peer.protocol.frames import PayloadReader, PayloadWriter
-from peer.run.layouts import layout_for
+from peer.protocol.wire.frames import PayloadReader, PayloadWriter
 from peer.run.manifest import load_signed
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.ticket import Ticket
+from peer.signed_record import unseal
 from peer.state.checkpoint import CheckpointStore
-from peer.trainer import saved
+from peer.trainer import checkpoint as saved
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import load_corpus
+from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params
 from tests.golden import freeze, live, names
 from tests.golden.shapes import differences, plain

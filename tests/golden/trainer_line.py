@@ -12,16 +12,16 @@ from unittest import mock
 
 import pytest
 
+from peer.clock.monotonic import steady
 from peer.errors import DataError, TrainerDied
-from peer.protocol.fragments import cut
+from peer.ports.trainer import Merge, WorkRequest
 from peer.protocol.messages import RoundKey
+from peer.protocol.model.fragments import cut
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.steady import steady
+from peer.trainer.client import TrainerProcess
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import BLOCK_BYTES
+from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
-from peer.trainer.process import TrainerProcess
-from peer.trainer.seam import Merge, WorkRequest
 from tests.golden.shapes import Shape, both, shape
 
 MODEL = ModelSection(

@@ -12,14 +12,14 @@ from safetensors.torch import save_file
 
 from peer import identity as identities
 from peer.cli.main import peer
-from peer.daemon.refound import digest_of
+from peer.join.reset import digest_of
+from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
+from peer.observe.event_codec import read_lines
 from peer.observe.events import Amended, Refounded
-from peer.observe.lines import read_lines
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
 from peer.state.checkpoint import OUTER, Checkpoint
-from peer.swarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from tests.integration.test_daemons import SETTINGS, eventually, imbalance, trains_on
 
 ELEMENTS = 217_664

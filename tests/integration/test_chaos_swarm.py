@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from peer.lab.localswarm.plan import SwarmPlan, derive_manifest
+from peer.lab.localswarm.run import Swarm, check
+from peer.lab.sim.faults import Fault
+from peer.observe.event_codec import read_lines
 from peer.observe.events import CheckpointFailed, Dropped, HelperBack, RoundEnded, RoundMissed, Started, TrainerDied
-from peer.observe.lines import read_lines
 from peer.run.manifest import default_text
-from peer.swarm.plan import SwarmPlan, derive_manifest
-from peer.swarm.run import Swarm, check
-from peer.testing.faults import Fault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="chaos needs /proc and prlimit")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from peer import identity as identities
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.observe.totals import ledger, read_totals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 from peer.trainer.arena import read_counters
 
 SETTINGS = ["sync.clock=seconds", "sync_every=3", "total_rounds=100000", "eval_every=5", "eval_windows=16", "batch=2"]

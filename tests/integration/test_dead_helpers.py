@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from peer import identity as identities
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.observe import events
-from peer.observe.lines import read_lines
+from peer.observe.event_codec import read_lines
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 
 SETTINGS = ["sync.clock=seconds", "sync_every=2", "total_rounds=100000", "eval_every=1000", "batch=2"]
 

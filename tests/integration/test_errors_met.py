@@ -15,22 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from peer.daemon.clock import WallClock
-from peer.daemon.donor import Donor
-from peer.daemon.joining import obtain_manifest
+from peer.clock.run_clock import WallClock
+from peer.discovery.dht_node import process
+from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.directory import DhtDirectory
 from peer.errors import AddressError, DirectoryFailed, IdentityError, ManifestError, PeerError, SwarmUnreachable
 from peer.identity import Identity, load_or_create
-from peer.net.directory import process
-from peer.net.directory.dht import DhtDirectory
-from peer.net.directory.helper import Pace
-from peer.net.transport import GrpcTransport
-from peer.protocol.layout import Layout, TensorSpec
+from peer.join.manifest import obtain_manifest
+from peer.node.handler import Donor
 from peer.protocol.messages import RunId
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, default_text, keep, sign_text, signature_path, write_new
 from peer.run.overrides import apply_overrides
 from peer.run.ticket import Ticket
 from peer.trainer.arena import Arena, CounterFile
+from peer.transport.grpc_transport import GrpcTransport
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 CLOCK = "import os, time\noff, real = float(os.environ['CLOCK_OFF']), time.time\ntime.time = lambda: real() + off\n"

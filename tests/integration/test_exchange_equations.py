@@ -11,24 +11,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer.daemon.clock import BulkThread, WallClock
-from peer.daemon.coordinator import Coordinator
-from peer.daemon.donor import Donor
-from peer.daemon.interfaces import Work, WorkRequest
-from peer.daemon.plan import Plan
-from peer.daemon.view import RECORD_TTL_S, View
+from peer.aio.threads import BulkThread
+from peer.clock.run_clock import WallClock
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.lab.sim.trainer import FakeTrainer
+from peer.membership.peer_table import RECORD_TTL_S, View
+from peer.node.handler import Donor
 from peer.observe.events import Event, RoundEnded
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import AT_ONCE, Merge, Work, WorkRequest
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.schedule import RoundClock
+from peer.rounds.loop import Coordinator
+from peer.run.plan import Plan
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
-from peer.testing.trainer import FakeTrainer
-from peer.trainer.seam import AT_ONCE, Merge
+from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"E" * 32)
 LAYOUT = Layout.whole([TensorSpec("a", (300, 100)), TensorSpec("b", (17,))])

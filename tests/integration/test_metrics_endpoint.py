@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from peer import identity as identities
+from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from peer.observe.metrics import METRICS
 from peer.run.home import Home
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.swarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from tests.integration.test_daemons import SETTINGS, eventually, exchanged
 from tests.prometheus_text import Family, parse
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from peer import identity as identities
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.observe import events
-from peer.observe.lines import read_lines
+from peer.observe.event_codec import read_lines
 from peer.run.home import Home
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 from tests.integration.test_daemons import SETTINGS, eventually, exchanged, imbalance
 
 STOPPED_S = 20.0

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 from peer import identity as identities
 from peer.cli.main import peer
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
+from peer.observe.event_codec import read_lines
 from peer.observe.events import Dropped, Paused, RoundEnded, WentOn
-from peer.observe.lines import read_lines
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.swarm.processes import Daemon, start_bootstrap, start_peer
 from peer.trainer.arena import read_counters
 from tests.integration.test_daemons import eventually, imbalance
 

@@ -10,17 +10,17 @@ from typing import Any
 import grpc
 import pytest
 
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
-from peer.net.channels import AHEAD
-from peer.net.refusal import REFUSAL_KEY, TOKEN_KEY
-from peer.net.service import HELLO_DOMAIN
-from peer.net.tls import channel_credentials
-from peer.net.transport import GrpcTransport
-from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, pack
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.client.connections import AHEAD
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import HELLO_DOMAIN
+from peer.transport.tls import channel_credentials
+from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"R" * 32)

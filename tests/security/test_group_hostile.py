@@ -12,22 +12,22 @@ import grpc
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon.clock import WallClock
-from peer.daemon.conduct import Conduct
-from peer.daemon.desk import Desk
-from peer.daemon.grouping import GroupAround
+from peer.clock.run_clock import WallClock
+from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.reducer import Desk
 from peer.identity import Identity
-from peer.net.groupwire import contribute_open
-from peer.net.refusal import TOKEN_KEY
-from peer.net.seal import KeySeal
-from peer.protocol.frames import HEADER, Kind, PayloadWriter, pack
+from peer.membership.reputation import Conduct
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Join, JoinReply, Roster, Told
+from peer.protocol.group.shards import Opening, Seat, Shard, ShardResult
 from peer.protocol.messages import PeerId, RoundKey, RunId
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.protocol.quorum import Base
-from peer.protocol.roster import Join, JoinReply, Roster, Told
-from peer.protocol.shards import Opening, Seat, Shard, ShardResult
+from peer.protocol.wire.frames import HEADER, Kind, PayloadWriter, pack
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.signing import KeySeal
+from peer.transport.wire.group_messages import contribute_open
+from peer.transport.wire.refusals import TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests.security.test_exchange_hostile import Victim, code_of, drained
 

@@ -13,47 +13,36 @@ import numpy as np
 import pytest
 import torch
 
-from peer.codec.every import CODECS
-from peer.daemon.clock import WallClock
-from peer.daemon.conduct import SHOWN, Conduct
-from peer.daemon.exchange import Exchange
-from peer.daemon.interfaces import Transport
+from peer.clock.run_clock import WallClock
+from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
+from peer.exchange.pair.swap import Exchange
 from peer.identity import Identity
-from peer.net import gate, stream
-from peer.net.directory.record import seal
-from peer.net.limits import HELLOS_AT_ONCE
-from peer.net.refusal import eta_of
-from peer.net.swaps import MAX_PARKED_OF_PEER
-from peer.net.tokens import LIFETIME_S
-from peer.net.transport import GrpcTransport
+from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, inline, run_virtual
+from peer.membership.reputation import SHOWN, Conduct
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
-from peer.protocol.fitness import GRACE
-from peer.protocol.frames import HEADER, Kind, pack
-from peer.protocol.messages import (
-    Answer,
-    Offer,
-    PeerId,
-    PeerRecord,
-    RoundKey,
-    RunId,
-    Sink,
-    Source,
-    Status,
-    SwapReport,
-    Verdict,
-)
-from peer.protocol.patience import MOST_S, RESERVE_S, SHARE
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.protocol.roundclock import RoundClock
-from peer.protocol.standing import OUT_OF_FAVOUR
+from peer.ports.transport import Transport
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport, Verdict
+from peer.protocol.pair.stranger_budget import MOST_S, RESERVE_S, SHARE
+from peer.protocol.policy.fitness import GRACE
+from peer.protocol.policy.reputation import OUT_OF_FAVOUR
+from peer.protocol.schedule import RoundClock
+from peer.protocol.wire.frames import HEADER, Kind, pack
+from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, VirtualClock, inline, run_virtual
-from peer.testing.hostile import HostileCaller, Refused, ended
-from peer.testing.network import MemoryTransport
-from peer.testing.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
+from peer.signed_record import seal
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server import admission as gate
+from peer.transport.server.rate_limits import HELLOS_AT_ONCE
+from peer.transport.server.swap_rendezvous import MAX_PARKED_OF_PEER
+from peer.transport.server.tokens import LIFETIME_S
+from peer.transport.wire import payload_stream as stream
+from peer.transport.wire.refusals import eta_of
 from peer.v1 import exchange_pb2 as pb
+from tests.support.hostile_client import HostileCaller, Refused, ended
 
 RUN, OTHER_RUN = RunId(b"R" * 32), RunId(b"S" * 32)
 KEY = RoundKey(1, 0)

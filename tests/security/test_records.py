@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from peer.discovery import validator
+from peer.discovery.keys import bucket_key, slot
+from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
-from peer.net.directory import validator
-from peer.net.directory.keys import bucket_key, slot
-from peer.net.directory.record import DOMAIN, BadRecord, open_record, seal, unseal
-from peer.net.directory.validator import RecordGate, dht_expiry
-from peer.protocol.buckets import MAX_DEPTH, places_of
 from peer.protocol.messages import MAX_RECORD_BYTES, PeerId, PeerRecord, RunId, Status
+from peer.protocol.swarm.buckets import MAX_DEPTH, places_of
+from peer.signed_record import DOMAIN, BadRecord, open_record, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"r" * 32)
@@ -108,7 +108,7 @@ def test_size_is_checked_before_anything_is_parsed(monkeypatch: pytest.MonkeyPat
             raise AssertionError("parsed")
 
     raw = signed_body(endpoints=["a" * 100 + ":80"] * 8) + b"\0" * MAX_RECORD_BYTES
-    monkeypatch.setattr("peer.net.directory.record.pb.SignedRecord", Untouchable)
+    monkeypatch.setattr("peer.signed_record.pb.SignedRecord", Untouchable)
     assert refusal(raw) == "too_large"
 
 

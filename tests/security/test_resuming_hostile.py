@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from peer.daemon.clock import WallClock
+from peer.clock.run_clock import WallClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
-from peer.net.channels import CHANNEL_OPTIONS
-from peer.net.refusal import bad_payload_code
-from peer.net.resuming import MOST_STREAMS
-from peer.net.transport import GrpcTransport
-from peer.protocol.frames import REWIND, Kind, PayloadWriter, pack, unpack
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport, Verdict
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.testing.hostile import HostileCaller, ended
+from peer.protocol.wire.frames import REWIND, Kind, PayloadWriter, pack, unpack
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.client.connections import CHANNEL_OPTIONS
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.wire.refusals import bad_payload_code
+from peer.transport.wire.resumption import MOST_STREAMS
 from peer.v1 import exchange_pb2 as pb
+from tests.support.hostile_client import HostileCaller, ended
 
 RUN, KEY, NUMBER = RunId(b"R" * 32), RoundKey(1, 0), 77
 OURS = bytes(range(256)) * 60_000

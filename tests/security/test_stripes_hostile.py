@@ -11,12 +11,12 @@ import grpc
 import pytest
 
 from peer.errors import BadPayload, PartnerLost
-from peer.net import stream as streams
-from peer.net.stripes import MOST_STRIPES
-from peer.protocol.frames import Kind, PayloadWriter, pack, unpack
-from peer.testing.hostile import HostileCaller, ended
+from peer.protocol.wire.frames import Kind, PayloadWriter, pack, unpack
+from peer.transport.wire import payload_stream as streams
+from peer.transport.wire.striping import MOST_STRIPES
 from peer.v1 import exchange_pb2 as pb
 from tests.security.test_resuming_hostile import NUMBER, THEIRS, Victim, attack
+from tests.support.hostile_client import HostileCaller, ended
 
 
 def stripe(number: int, swap: int = NUMBER, round_: int = 1) -> bytes:

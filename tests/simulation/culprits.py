@@ -17,18 +17,18 @@ from typing import Any
 
 import torch
 
+from peer.lab.sim.bandwidth import STALL_S
+from peer.lab.sim.links import Link
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import DiagnosisChanged
-from peer.protocol.findings import WINDOW, YOU, Finding
-from peer.protocol.layout import Layout
+from peer.protocol.diagnosis.outliers import WINDOW, YOU, Finding
 from peer.protocol.messages import PeerId
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import VirtualClock, run_virtual
-from peer.testing.flows import STALL_S
-from peer.testing.links import Link
-from peer.testing.swarm import SimulatedSwarm, layout_of
-from peer.testing.trainer import FakeTrainer, VirtualTrainer
 
 FAULTS = ("none", "slow_uplink", "slow_downlink", "slow_link", "late_trainer", "never_ready", "stalled")
 NAMES = {"late_trainer": ("late_trainer", "never_ready")}

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
+from peer.lab.sim.report import Report
+from peer.lab.sim.run import Wish, simulate
 from peer.run.manifest import default_text, derive
-from peer.testing.promises import Witness
-from peer.testing.report import Report
-from peer.testing.simulate import Wish, simulate
+from tests.support.invariants import Witness
 
 PEERS, HOURS, CHURN = 256, 24.0, 1.5
 SIDE_BY_SIDE = 2

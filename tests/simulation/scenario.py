@@ -6,14 +6,14 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from peer.protocol.roundclock import RoundClock
+from peer.lab.sim.faults import Fault, random_plan
+from peer.lab.sim.links import PROFILES
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.faults import Fault, random_plan
-from peer.testing.links import PROFILES
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm, layout_of
+from tests.support.invariants import Witness
 
 PRESETS = ("noloco", "streaming-noloco", "diloco", "streaming-diloco", "none")
 ELEMENTS = {"pair": 16, "solo": 16, "group": 5 * 128}

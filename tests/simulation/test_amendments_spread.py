@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from peer.daemon.amendments import MAX_HANDED_ON
-from peer.daemon.refound import digest_of
+from peer.join.reset import digest_of
+from peer.lab.sim.swarm import LAYOUT, OPERATOR, RUN, SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.membership.amendment_sync import MAX_HANDED_ON
 from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, Skipped, WentOn
 from peer.protocol.messages import PeerRecord, Status
-from peer.protocol.roundclock import RoundClock
-from peer.protocol.ruling import Amendment, Change
+from peer.protocol.policy.amendments import Amendment, Change
+from peer.protocol.schedule import RoundClock
 from peer.run.amendments import Chain, SignedAmendment
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.swarm import LAYOUT, OPERATOR, RUN, SimulatedPeer, SimulatedSwarm
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)

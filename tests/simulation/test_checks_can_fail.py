@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 import torch
 
-from peer.daemon import combining, topology
-from peer.daemon.buffers import Buffers
-from peer.daemon.flights import Flights
-from peer.daemon.group import Averaged, Group
-from peer.daemon.groups import GroupRound, Groups
+from peer.exchange.buffers import Buffers
+from peer.exchange.group import reduce as combining
+from peer.exchange.group.member import Averaged, Group
+from peer.exchange.group.strategy import GroupRound, Groups
+from peer.exchange.pair import strategy as topology
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
-from peer.protocol.messages import PeerId, Source
-from peer.protocol.payload import BytesSource
-from peer.protocol.roster import Roster
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.group.roster import Roster
+from peer.protocol.messages import PeerId
+from peer.protocol.schedule import RoundClock
+from peer.protocol.wire.payload import BytesSource, Source
+from peer.rounds.inflight import Flights
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm, layout_of
+from tests.support.invariants import Witness
 
 PEERS, ROUNDS, ROUND_S = 4, 3, 20.0
 ELEMENTS = {"pair": 16, "group": 4 * 128}

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from peer.protocol.roundclock import RoundClock
+from peer.lab.sim.links import PROFILES, Link
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.links import PROFILES, Link
-from peer.testing.swarm import SimulatedSwarm, layout_of
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from peer.codec.modulo import HEAD_BYTES
+from peer.codec.lattice.codec import HEAD_BYTES
 from peer.errors import PartnerLost
+from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.trainer import FakeTrainer
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.network import MemoryTransport
-from peer.testing.swarm import SimulatedSwarm
-from peer.testing.trainer import FakeTrainer
 
 ELEMENTS, ROUNDS = 700, 6
 BLOCKS = -(-ELEMENTS // 128)

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
+from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe.events import Dropped, RoundEnded, TrainerDied
 from peer.protocol.messages import PeerId
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.swarm import SimulatedPeer, SimulatedSwarm
 
 ROUND_S = 20.0
 

@@ -7,16 +7,16 @@ import random
 
 import pytest
 
-from peer.protocol.roundclock import RoundClock
+from peer.lab.localswarm.attendance import Attendance, attendance
+from peer.lab.localswarm.chaos import Happened
+from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
+from peer.lab.sim.links import PROFILES
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.swarm.chaos import Happened
-from peer.swarm.presence import Attendance, attendance
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.links import PROFILES
-from peer.testing.profiles import chaos_plan, parse_profile
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm, layout_of
+from tests.support.invariants import Witness
 
 PEERS, SYNC_S, SECONDS, EVERY_S = 8, 10.0, 300.0, 14.0
 LEAST = 0.95

@@ -14,24 +14,24 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from peer.codec.every import EVERY
-from peer.daemon.conduct import Conduct
-from peer.daemon.group import Averaged, Group
-from peer.daemon.grouping import GroupAround
-from peer.daemon.watch import Watch
+from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, NoRoster, Stale
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.member import Averaged, Group
 from peer.identity import Identity
-from peer.net.seal import KeySeal
+from peer.lab.sim.links import Link
+from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, inline, run_virtual
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Source, Status
-from peer.protocol.payload import BytesSource
-from peer.protocol.roster import Join, JoinReply, SignedRoster, Told, leaders, parse_roster
-from peer.protocol.shards import cut
-from peer.state.fragments import FRAGMENT, FragmentShelf
-from peer.testing.clock import EPOCH, VirtualClock, inline, run_virtual
-from peer.testing.links import Link
-from peer.testing.network import MemoryTransport, Network
+from peer.protocol.group.roster import Join, JoinReply, SignedRoster, Told, leaders, parse_roster
+from peer.protocol.group.shards import cut
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.wire.payload import BytesSource, Source
+from peer.state.transfer.fragment import FRAGMENT, FragmentShelf
+from peer.transport.signing import KeySeal
 
 RUN = RunId(b"G" * 32)
 ELEMENTS = 3000
@@ -182,7 +182,7 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def tokens_of(number: int) -> int:
-    """Near enough to each other that none is too much to count (`peer.outer.groupmean`)."""
+    """Near enough to each other that none is too much to count (`peer.outer.robust_mean`)."""
     return 100 + 20 * number
 
 

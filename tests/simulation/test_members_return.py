@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from peer.daemon.group import Averaged
 from peer.errors import PartnerSilent, Stale
+from peer.exchange.group.member import Averaged
+from peer.lab.sim.links import Link
+from peer.lab.sim.virtual_clock import EPOCH
 from peer.protocol.messages import RoundKey
-from peer.testing.clock import EPOCH
-from peer.testing.links import Link
 from tests.simulation.test_groups import ELEMENTS, ROUND_S, Member, Party, virtual
 
 SOON_S = 2.0

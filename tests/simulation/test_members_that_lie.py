@@ -7,25 +7,25 @@ import statistics
 
 import pytest
 
-import peer.daemon.combining
-from peer.protocol.fragments import cut
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import RoundClock
+import peer.exchange.group.reduce
+from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.tiny_model import loss_of
+from peer.lab.sim.trainer import VirtualTrainer
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.protocol.model.fragments import cut
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.lying import Lying
-from peer.testing.swarm import SimulatedSwarm
-from peer.testing.tiny import TENSORS, TinyTrainer, first_params
-from peer.testing.tinymodel import loss_of
-from peer.testing.trainer import VirtualTrainer
+from tests.support.lying_trainer import Lying
 
 REPLICAS, LIAR, SEED = 8, 3, 5
 STEPS, ROUNDS = 15, 16
 
 
 class TinyLiar(Lying, TinyTrainer):
-    """See `peer.testing.lying`."""
+    """See `tests.support.lying_trainer`."""
 
 
 def loss(attack: float | None) -> float:
@@ -66,5 +66,5 @@ def test_what_it_sends_spoils_little(attack: float | None) -> None:
 
 
 def test_without_a_bound_it_spoils_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer.daemon.combining, "factors", lambda norms, tokens: [1.0] * len(norms))
+    monkeypatch.setattr(peer.exchange.group.reduce, "factors", lambda norms, tokens: [1.0] * len(norms))
     assert loss(-10.0) > 1.5 * loss(1.0)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from peer.errors import Stale
+from peer.lab.sim.virtual_clock import run_virtual
 from peer.observe.events import StandingLowered
+from peer.protocol.group.shards import ShardResult
 from peer.protocol.messages import PeerId
-from peer.protocol.shards import ShardResult
-from peer.testing.clock import run_virtual
 from tests.simulation.test_groups import Member, Party
 
 

@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.daemon.donor import Donor
-from peer.daemon.run_round import RunRound
+from peer.lab.sim.directory import MemoryDirectory
+from peer.lab.sim.links import PROFILES, Link
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.swarm import RUN, SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.node.handler import Donor
+from peer.node.run_progress import RunRound
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Source, Status
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
+from peer.protocol.schedule import RoundClock
+from peer.protocol.wire.payload import Source
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.directory import MemoryDirectory
-from peer.testing.links import PROFILES, Link
-from peer.testing.member import SimulatedPeer
-from peer.testing.network import MemoryTransport
-from peer.testing.promises import Witness
-from peer.testing.swarm import RUN, SimulatedSwarm, layout_of
+from tests.support.invariants import Witness
 
 ROUND_S = 30.0
 ROUNDS = 12

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from peer.protocol.roundclock import RoundClock
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import Method, resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.swarm import SimulatedSwarm
 
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
 STEPS = RoundClock("steps", 20, 1)

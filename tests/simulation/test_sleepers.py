@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from peer.lab.sim.faults import Fault
+from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.faults import Fault
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm, layout_of
+from tests.support.invariants import Witness
 
 ROUND_S = 20.0
 ROUNDS = 12

@@ -8,16 +8,16 @@ from collections import Counter
 
 import pytest
 
+from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.trainer import VirtualTrainer
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import PartnerFailed, RoundEnded, SatOut, StandingLowered
-from peer.protocol.fragments import cut
-from peer.protocol.layout import Layout
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.model.fragments import cut
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
-from peer.testing.swarm import SimulatedSwarm
-from peer.testing.tiny import TENSORS, TinyTrainer, first_params
-from peer.testing.trainer import VirtualTrainer
 
 ROUNDS = RoundClock("seconds", 20.0, 1, EPOCH)
 TOTAL = 24

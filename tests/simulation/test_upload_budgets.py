@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
 from peer.observe.events import PartnerFailed, RoundEnded, RoundMissed
 from peer.protocol.messages import Status
-from peer.testing.swarm import SimulatedPeer, SimulatedSwarm
 from tests.simulation.test_volunteers_pause import balanced, between, simulate
 
 USED = "today's upload of 5 GB is used; next exchange after 00:00"

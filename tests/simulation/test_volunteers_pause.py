@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import pytest
 
+from peer.lab.sim.links import Link
+from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe.events import Dropped, Event, Paused, RoundDue, RoundEnded, RoundMissed, WentOn
 from peer.protocol.messages import Status
-from peer.protocol.roundclock import RoundClock
-from peer.protocol.ruling import Change
+from peer.protocol.policy.amendments import Change
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.links import Link
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedPeer, SimulatedSwarm
 from tests.simulation.test_amendments_spread import Operator
+from tests.support.invariants import Witness
 
 ROUND_S = 20.0
 TOTAL = 16

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from peer.bell import Bell
-from peer.testing.clock import run_virtual
+from peer.aio.events import Signal
+from peer.lab.sim.virtual_clock import run_virtual
 
 
 def test_it_is_heard_when_it_rings_and_not_later() -> None:
     async def main() -> None:
-        bell, loop = Bell(), asyncio.get_running_loop()
+        bell, loop = Signal(), asyncio.get_running_loop()
         loop.call_later(3.0, bell.ring)
         assert await bell.within(10.0)
         assert loop.time() == 3.0
@@ -22,7 +22,7 @@ def test_it_is_heard_when_it_rings_and_not_later() -> None:
 
 def test_it_is_waited_for_so_long_and_no_longer() -> None:
     async def main() -> None:
-        bell, loop = Bell(), asyncio.get_running_loop()
+        bell, loop = Signal(), asyncio.get_running_loop()
         assert not await bell.within(2.0)
         assert loop.time() == 2.0
         loop.call_later(1.0, bell.ring)
@@ -34,7 +34,7 @@ def test_it_is_waited_for_so_long_and_no_longer() -> None:
 
 def test_one_that_was_rung_before_is_heard_at_once_until_it_is_hushed() -> None:
     async def main() -> None:
-        bell, loop = Bell(), asyncio.get_running_loop()
+        bell, loop = Signal(), asyncio.get_running_loop()
         bell.ring()
         assert await bell.within(5.0)
         assert await bell.within(5.0)
@@ -49,7 +49,7 @@ def test_one_that_was_rung_before_is_heard_at_once_until_it_is_hushed() -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_without_any_time_others_run_all_the_same(seconds: float) -> None:
     async def main() -> None:
-        bell, turns = Bell(), list[int]()
+        bell, turns = Signal(), list[int]()
         asyncio.get_running_loop().call_soon(turns.append, 1)
         assert not await bell.within(seconds)
         assert turns == [1]
@@ -59,7 +59,7 @@ def test_without_any_time_others_run_all_the_same(seconds: float) -> None:
 
 def test_one_whose_wait_is_cancelled_can_be_waited_for_again() -> None:
     async def main() -> None:
-        bell = Bell()
+        bell = Signal()
         task = asyncio.create_task(bell.within(100.0))
         await asyncio.sleep(1.0)
         task.cancel()

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from peer.bench import trainer as bench
 from peer.cli.bench import command
 from peer.errors import UsageError
+from peer.lab.bench import trainer as bench
+from peer.ports.trainer import Counters, WorkRequest
 from peer.run.manifest import default_text
 from peer.run.schema import parse_manifest
-from peer.trainer.process import TrainerProcess
-from peer.trainer.seam import Counters, WorkRequest
+from peer.trainer.client import TrainerProcess
 
 
 class Warming:

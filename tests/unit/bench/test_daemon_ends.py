@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.group_end import GroupEnd
 from benchmarks.round_end import RoundEnd
-from peer.bench.daemonend import DaemonEnd, Setting, Ticker
+from peer.lab.bench.daemon_process import DaemonEnd, Setting, Ticker
 
 ELEMENTS = 20_000
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from peer.bench import machine
+from peer.lab.bench import machine
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 

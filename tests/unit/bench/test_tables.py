@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.bench.tables import options, percentile, slope, table, write
+from peer.lab.bench.tables import options, percentile, slope, table, write
 
 
 def test_columns_line_up_and_what_is_not_known_is_empty() -> None:

@@ -10,7 +10,7 @@ from peer.cli.main import peer
 from peer.errors import ManifestError, UsageError
 from peer.identity import load_or_create
 from peer.protocol.messages import RunId
-from peer.protocol.ruling import Change
+from peer.protocol.policy.amendments import Change
 from peer.run.amendments import Chain, load
 from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new

@@ -35,8 +35,8 @@ def options_of(monkeypatch: pytest.MonkeyPatch, *arguments: str, env: dict[str, 
     def run_daemon(main: Coroutine[Any, Any, int]) -> None:
         assert asyncio.run(main) == 0
 
-    monkeypatch.setattr("peer.daemon.peer.run_peer", run_peer)
-    monkeypatch.setattr("peer.trainer.early.early_trainer", early_trainer)
+    monkeypatch.setattr("peer.node.peer.run_peer", run_peer)
+    monkeypatch.setattr("peer.trainer.prestart.early_trainer", early_trainer)
     monkeypatch.setattr("peer.cli.run.run_daemon", run_daemon)
     result = CliRunner(env=env).invoke(peer, ["join", TICKET, *arguments])
     assert result.exit_code == 0, result.output

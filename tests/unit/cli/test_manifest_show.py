@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.main import peer
+from peer.lab.localswarm.plan import derive_manifest
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.presets import PRESETS
-from peer.swarm.plan import derive_manifest
 
 
 def shown(tmp_path: Path, *options: str, as_json: bool = True) -> str:

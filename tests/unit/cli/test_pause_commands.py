@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from peer.cli.durations import Duration
 from peer.cli.main import peer
-from peer.daemon.control import ControlServer
-from peer.daemon.rest import Rest
+from peer.node.control import ControlServer
+from peer.rounds.pause import Rest
 from peer.run.home import Home
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from peer.codec.every import EVERY
 from peer.codec.plain import TILE, Codec
+from peer.codec.registry import EVERY
 from peer.codec.stream import Adding, Decoding, Encoding
 from peer.errors import BadPayload, PartnerLost
 

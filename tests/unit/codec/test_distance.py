@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from peer.codec.distance import FACTOR, GROWTH, KEPT, Distance, rms_apart
-from peer.codec.modulo import Modulo
+from peer.codec.lattice.codec import Modulo
+from peer.codec.lattice.spread import FACTOR, GROWTH, KEPT, Distance, rms_apart
 
 HUGE = torch.finfo(torch.float32).max
 

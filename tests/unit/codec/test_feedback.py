@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peer.codec.blocks import E3M0, INT4
-from peer.codec.feedback import Feedback, encode_with_feedback
+from peer.codec.error_feedback import Feedback, encode_with_feedback
 from peer.codec.plain import Codec
 from peer.codec.topk import TOPK
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.codec.blocks import BLOCK
-from peer.codec.modulo import MULTIPLIERS, Modulo, ask, asked, count_blocks
+from peer.codec.lattice.codec import MULTIPLIERS, Modulo, ask, asked, count_blocks
 from peer.codec.plain import BF16, TILE
 from peer.errors import BadPayload
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from peer.codec.blocks import BLOCK
-from peer.codec.modulo import HEAD_BYTES, Modulo, count_blocks
-from peer.codec.modulo_stream import ModuloDecoding, ModuloEncoding
+from peer.codec.lattice.codec import HEAD_BYTES, Modulo, count_blocks
+from peer.codec.lattice.stream import ModuloDecoding, ModuloEncoding
 from peer.codec.plain import TILE
 from peer.errors import BadPayload, PartnerLost
 

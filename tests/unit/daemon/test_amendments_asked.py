@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from peer.daemon.amendments import Amendments
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.membership.amendment_sync import Amendments
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.amendments import Chain
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
 
 RUN, CALL_S, SILENT_S = RunId(b"r" * 32), 0.25, 5.0
 OTHER = PeerRecord(PeerId("o"), RUN, ("o:1",), True, 1, 1, 0, 1.0, Status.TRAINING, EPOCH, EPOCH + 900)

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.daemon.arrival import MEASURED_STEPS, PHASES, Arrival, load_of, need_of
-from peer.daemon.options import JoinOptions
-from peer.daemon.resuming import FirstState
+from peer.clock.phases import Laps
 from peer.errors import MachineTooSlow
-from peer.laps import Laps
+from peer.join.report import MEASURED_STEPS, PHASES, Arrival
+from peer.join.resume import FirstState
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.protocol.budget import Limits
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import Progress, TrainerInfo
 from peer.protocol.messages import RunId
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.policy.upload_quota import Limits
 from peer.run.costs import cost_of
+from peer.run.load import load_of, need_of
 from peer.run.manifest import Manifest, default_text, parse_manifest
+from peer.run.options import JoinOptions
 from peer.run.overrides import apply_overrides
 from peer.run.presets import resolve
-from peer.trainer.process import Progress
-from peer.trainer.seam import TrainerInfo
 
 
 def manifest(*changes: str) -> Manifest:

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from peer.daemon import starting
-from peer.daemon.clock import WallClock
-from peer.daemon.joining import obtain_manifest
-from peer.daemon.node import Node
-from peer.daemon.starting import round_clock
+from peer.clock.run_clock import WallClock
 from peer.errors import ExchangeError, JoinRefused, PartnerLost, PartnerRefused
 from peer.identity import Identity
+from peer.join import clock as starting
+from peer.join.clock import round_clock
+from peer.join.manifest import obtain_manifest
+from peer.node.open import Node
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, parse_manifest, sign_text

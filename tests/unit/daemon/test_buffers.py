@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.daemon.buffers import Buffers
+from peer.exchange.buffers import Buffers
 
 
 def test_there_is_one_that_is_used_again_and_again() -> None:

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from peer.codec.every import EVERY
 from peer.codec.plain import TILE
+from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
-from peer.daemon.combining import Combined, Part, combine
-from peer.outer.groupmean import norm, weighted_mean
+from peer.exchange.group.reduce import Combined, Part, combine
+from peer.outer.robust_mean import norm, weighted_mean
 from peer.protocol.messages import PeerId
-from peer.protocol.payload import BytesSource
+from peer.protocol.wire.payload import BytesSource
 
 ELEMENTS = 2 * TILE + 4096 + 77
 TOKENS = {"a": 100, "b": 250, "c": 30, "d": 4000}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from peer.daemon.control import MAX_CONNECTIONS, MAX_REPLY, MAX_REQUEST, ControlServer, ask
 from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError
+from peer.node.control import MAX_CONNECTIONS, MAX_REPLY, MAX_REQUEST, ControlServer, ask
 
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.daemon.control import COMMANDS, _line, _parse, _parse_reply, _Refused
 from peer.errors import PeerError
+from peer.node.control import COMMANDS, _line, _parse, _parse_reply, _Refused
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
 bodies = st.dictionaries(st.text(max_size=9), values | st.lists(values, max_size=3), max_size=5)

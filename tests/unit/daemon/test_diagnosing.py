@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from peer.daemon.diagnosis import Diagnosing
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.membership.slow_peers import Diagnosing
 from peer.observe import events
-from peer.observe.lines import decode, encode
+from peer.observe.event_codec import decode, encode
 from peer.protocol.messages import Pace, PeerId, RoundKey, SwapReport, Told
 
 PARTNERS = [PeerId(f"peer-{number:06d}") for number in range(4)]

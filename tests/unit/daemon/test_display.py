@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peer.daemon.display import PlainLines, showing
+from peer.node.display import PlainLines, showing
 
 WAIT = {"name": "fetching the state", "done": 10e6, "total": 40e6, "unit": "bytes", "seconds": 5.0}
 JOINING: dict[str, Any] = {"status": "joining", "phase": "getting the state", "wait": WAIT}

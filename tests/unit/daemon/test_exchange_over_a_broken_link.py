@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon.clock import WallClock
-from peer.daemon.exchange import Exchange
+from peer.clock.run_clock import WallClock
+from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
+from peer.exchange.pair.swap import Exchange
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
-from peer.testing.cutting import Wire, before
+from peer.transport.grpc_transport import GrpcTransport
+from tests.support.cutting_relay import Wire, before
 
 T = TypeVar("T")
 RUN, KEY, ELEMENTS, AWAY_S = RunId(b"R" * 32), RoundKey(1, 0), 2_000_000, 2.5

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.daemon.first_state import first_state, load_params
-from peer.daemon.refound import digest_of
 from peer.errors import StateError
+from peer.join.reset import digest_of
+from peer.node.initial_state import first_state, load_params
 from peer.protocol.messages import RunId
-from peer.run.layouts import layout_for
 from peer.run.manifest import Manifest
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.model import first_params, layout_of, views_of

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from peer.daemon.flag import Flag
-from peer.daemon.owned import unless
-from peer.testing.clock import run_virtual
+from peer.aio.events import Flag
+from peer.aio.tasks import unless
+from peer.lab.sim.virtual_clock import run_virtual
 
 
 def test_its_future_is_done_as_soon_as_it_is_set_and_new_when_it_is_cleared() -> None:

@@ -11,19 +11,19 @@ from typing import Any, cast
 import pytest
 import torch
 
-from peer.daemon.flights import Flights, Landing, Ready
-from peer.daemon.interfaces import Work
-from peer.daemon.topology import Ahead, Exchanged, Session, Topology
 from peer.errors import PartnerLost, TrainerDied
+from peer.exchange.strategy import Ahead, Exchanged, Session, Topology
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
+from peer.lab.sim.virtual_clock import inline
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import Merge, Work
 from peer.protocol.ledger import Cut
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
-from peer.testing.clock import inline
-from peer.trainer.seam import Merge
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.rounds.commit import Landing, Ready
+from peer.rounds.inflight import Flights
+from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"r" * 32)
 NOBODY = PeerRecord(PeerId("nobody"), RUN, (), False, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from peer.daemon.donor import Donor
-from peer.daemon.refound import FoundedStates, digest_of, founded_on
+from peer.join.reset import FoundedStates, digest_of, founded_on
+from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
+from peer.node.handler import Donor
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
-from peer.protocol.ruling import Ruling
-from peer.testing.clock import VirtualClock, inline, run_virtual
-from peer.testing.network import MemoryTransport, Network
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.policy.amendments import Ruling
 
 LAYOUT = Layout.whole([TensorSpec("w", (1000,))])
 WANTED, ANOTHER = torch.arange(1000.0), torch.zeros(1000)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from peer.daemon.garbage import settle
+from peer.node.process import settle
 
 LOADED = 300_000
 

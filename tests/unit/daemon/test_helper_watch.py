@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from peer.daemon.helper_watch import HelperWatch
-from peer.net.directory.health import Health, ordinal
+from peer.discovery.dht_node.health import Health, ordinal
+from peer.node.dht_events import HelperWatch
 from peer.observe import events
 
 

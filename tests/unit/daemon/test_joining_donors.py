@@ -14,22 +14,22 @@ from typing import Any, cast
 import pytest
 import torch
 
-from peer.daemon.donor import Donor
-from peer.daemon.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
-from peer.daemon.joining import RECRUIT_FIRST_S, obtain_state
-from peer.daemon.resuming import RESUME_WITHIN, FirstState, Staleness
-from peer.daemon.run_round import RunRound
 from peer.errors import PartnerRefused, StateError
-from peer.net.directory.contact import Contact
+from peer.join.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
+from peer.join.resume import RESUME_WITHIN, FirstState, Staleness
+from peer.join.state import RECRUIT_FIRST_S, obtain_state
+from peer.lab.sim.machine import KeptStates
+from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.node.handler import Donor
+from peer.node.run_progress import RunRound
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.directory import Contact
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.checkpoint import CheckpointStore
 from peer.state.snapshot import StateSnapshot, copy_of
-from peer.testing.clock import VirtualClock, run_virtual
-from peer.testing.member import KeptStates
-from peer.testing.network import MemoryTransport, Network
 
 RUN = RunId(b"r" * 32)
 LAYOUT = Layout.whole([TensorSpec(f"t{n}", (2**16,)) for n in range(12)])

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.daemon.memory import MIB, check_memory, free_bytes, need_of
 from peer.errors import MachineTooSmall
 from peer.run.manifest import default_text, parse_manifest
+from peer.run.memory import MIB, check_memory, free_bytes, need_of
 from peer.run.overrides import apply_overrides
 
 MODEL = [

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from peer.daemon.http import MAX_CONNECTIONS, MAX_HEAD, HttpServer, Page
-from peer.daemon.metrics import LoopLag, MetricsEndpoint, serving
-from peer.daemon.node import NodeOptions
 from peer.errors import AddressError
+from peer.node.http_server import MAX_CONNECTIONS, MAX_HEAD, HttpServer, Page
+from peer.node.metrics import LoopLag, MetricsEndpoint, serving
+from peer.run.options import NodeOptions
 from tests.prometheus_text import parse
 
 BOOTSTRAP: dict[str, Any] = {"role": "bootstrap", "run_id": "ab", "status": "serving"}

@@ -6,11 +6,11 @@ import asyncio
 
 from torch import Tensor
 
-from peer.daemon.leaving import Leaving
-from peer.daemon.orders import Orders
+from peer.aio.events import Leaving
 from peer.observe.events import Event
 from peer.protocol.messages import Status
-from peer.protocol.ruling import Ruling
+from peer.protocol.policy.amendments import Ruling
+from peer.rounds.directives import Orders
 
 
 def test_a_pause_that_ends_before_it_began_is_no_order_to_fetch_a_state() -> None:

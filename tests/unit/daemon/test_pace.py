@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.daemon.pace import MeasuredSource, Passing
-from peer.protocol.payload import BytesSource
+from peer.exchange.throughput import MeasuredSource, Passing
+from peer.protocol.wire.payload import BytesSource
 
 
 def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from peer.daemon.exchange import AWAY_S, _Watched
 from peer.errors import PartnerSilent
-from peer.protocol.payload import BufferSink
-from peer.testing.clock import EPOCH, VirtualClock, nap, run_virtual
+from peer.exchange.deadlines import AWAY_S
+from peer.exchange.pair.swap import _Watched
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, nap, run_virtual
+from peer.protocol.wire.payload import BufferSink
 
 
 def test_it_says_how_long_the_partner_cannot_be_behind() -> None:

@@ -11,22 +11,24 @@ from typing import Any, cast
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon.buffers import Buffers
-from peer.daemon.conduct import Conduct
-from peer.daemon.diagnosis import Diagnosing
-from peer.daemon.exchange import Exchange
-from peer.daemon.interfaces import Work
-from peer.daemon.match import Match
-from peer.daemon.topology import Exchanged, PairRound, Pairs
+from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, PartnerLost
+from peer.exchange.buffers import Buffers
+from peer.exchange.pair.search import Match
+from peer.exchange.pair.strategy import PairRound, Pairs
+from peer.exchange.pair.swap import Exchange
+from peer.exchange.strategy import Exchanged
+from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
+from peer.membership.reputation import Conduct
+from peer.membership.slow_peers import Diagnosing
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import Work
 from peer.protocol.ledger import Cut
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Sink, Source, SwapReport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, SwapReport
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.wire.payload import Sink, Source
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import VirtualClock, inline, run_virtual
 
 ELEMENTS, CHUNK = 300_000, 70_000
 KEY = RoundKey(3, 0)

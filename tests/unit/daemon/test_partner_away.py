@@ -10,13 +10,15 @@ from typing import TypeVar, cast
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon.exchange import AWAY_S, Exchange
-from peer.daemon.interfaces import Transport
+from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
-from peer.net.resuming import LINGER_S
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Sink, Source, Status, SwapReport
-from peer.testing.clock import VirtualClock, run_virtual
+from peer.exchange.deadlines import AWAY_S
+from peer.exchange.pair.swap import Exchange
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.protocol.wire.payload import Sink, Source
+from peer.transport.wire.resumption import LINGER_S
 
 T = TypeVar("T")
 ELEMENTS, RATE = 1_000_000, 100_000.0

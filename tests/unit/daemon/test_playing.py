@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from peer.daemon.coordinator import Coordinator
-from peer.daemon.playing import DRAIN_S, play
-from peer.testing.clock import run_virtual
+from peer.lab.sim.virtual_clock import run_virtual
+from peer.node.supervise import DRAIN_S, play
+from peer.rounds.loop import Coordinator
 
 
 class Rounds:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.daemon.quiet import QuietHours
+from peer.clock.quiet_hours import QuietHours
 from peer.errors import UsageError
 
 

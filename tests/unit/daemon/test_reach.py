@@ -7,11 +7,11 @@ import itertools
 import random
 from typing import Any, cast
 
-from peer.daemon.reach import TICK_S, Reach
 from peer.errors import PartnerLost
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.membership.reachability import TICK_S, Reach
 from peer.protocol.messages import PeerId, PeerRecord, Probed, RunId, Status
-from peer.protocol.reachability import MAX_VOICES, UNSETTLED_EVERY_S
-from peer.testing.clock import EPOCH, VirtualClock, run_virtual
+from peer.protocol.swarm.reachability import MAX_VOICES, UNSETTLED_EVERY_S
 
 HERE = ("192.0.2.7:4810",)
 DIALS_S = 4.0

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.daemon.quiet import DAY, QuietHours
-from peer.daemon.rest import LONGEST_S, Rest
+from peer.clock.quiet_hours import DAY, QuietHours
 from peer.errors import HomeUnusable, UsageError
+from peer.rounds.pause import LONGEST_S, Rest
 
 NIGHT = QuietHours.parse("22:00-07:00")
 

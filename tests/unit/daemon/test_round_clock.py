@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from peer.daemon.clock import WallClock
-from peer.daemon.node import Node
-from peer.daemon.starting import round_clock
+from peer.clock.run_clock import WallClock
 from peer.identity import Identity
-from peer.net.handler import Handler
-from peer.net.transport import GrpcTransport
+from peer.join.clock import round_clock
+from peer.node.open import Node
+from peer.ports.handler import Handler
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import default_text, parse_manifest
+from peer.transport.grpc_transport import GrpcTransport
 
 RUN, AHEAD_S = RunId(b"R" * 32), 20.0
 

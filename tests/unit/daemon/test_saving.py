@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 import torch
 
-from peer.daemon import saving as module
-from peer.daemon.interfaces import Trainer
-from peer.daemon.saving import Saving, room_for
 from peer.errors import HomeUnusable, TrainerDied
 from peer.observe.events import Checkpointed, CheckpointFailed, Event
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import Trainer
 from peer.protocol.messages import RunId
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.state import checkpointer as module
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
+from peer.state.checkpointer import Saving, room_for
 
 RUN = RunId(b"r" * 32)
 LAYOUT = Layout((TensorSpec("a", (8,)),), ((0, 1),))

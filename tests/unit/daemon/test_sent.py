@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peer.codec.every import EVERY
 from peer.codec.plain import TILE
+from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding, Flat
-from peer.daemon.sent import Gradient, Joined, Scaled, Section, finite, work_of
+from peer.exchange.payloads import Gradient, Joined, Scaled, Section, work_of
+from peer.exchange.validation import finite
 from peer.outer.rules import pseudo_gradient_, scale_work_
 
 ELEMENTS = TILE + 333

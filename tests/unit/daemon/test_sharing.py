@@ -11,21 +11,22 @@ from typing import Any, cast
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon.conduct import Conduct
-from peer.daemon.given import Given
-from peer.daemon.grouping import GroupAround
-from peer.daemon.sharing import LOST_TRIES, Sharing, Taking
-from peer.daemon.watch import Watch
+from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.outcome import Given
+from peer.exchange.group.shard_exchange import LOST_TRIES, Sharing, Taking
 from peer.identity import Identity
-from peer.net.seal import KeySeal
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Source, Status
-from peer.protocol.quorum import Base
-from peer.protocol.roster import Roster
-from peer.protocol.shards import Opening, Receipt, ResultSink, Shard
-from peer.protocol.vouchers import digest_of, statement
-from peer.testing.clock import VirtualClock, inline, run_virtual
+from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.receipts import digest_of, statement
+from peer.protocol.group.roster import Roster
+from peer.protocol.group.shards import Opening, Receipt, ResultSink, Shard
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.wire.payload import Source
+from peer.transport.signing import KeySeal
 
 RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 1000
 OWNER, ME = Identity.generate(), PeerId("me")

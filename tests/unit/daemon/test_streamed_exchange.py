@@ -9,16 +9,17 @@ from typing import Any, TypeVar, cast
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.codec.modulo import Modulo, asked
+from peer.codec.lattice.codec import Modulo, asked
 from peer.codec.plain import TILE
+from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
-from peer.daemon.differences import Differences
-from peer.daemon.exchange import Exchange
-from peer.daemon.interfaces import Transport
 from peer.errors import BadPayload, PartnerLost
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Sink, Source, Status, SwapReport
-from peer.testing.clock import VirtualClock, run_virtual
+from peer.exchange.pair.lattice_swap import Differences
+from peer.exchange.pair.swap import Exchange
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.protocol.wire.payload import Sink, Source
 
 T = TypeVar("T")
 KEY = RoundKey(4, 0)

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from peer.daemon.bootstrap import _print_ticket
-from peer.daemon.node import NodeOptions
 from peer.identity import Identity
+from peer.node.bootstrap import _print_ticket
+from peer.run.options import NodeOptions
 from peer.run.ticket import Ticket
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from peer.daemon.budget import SAVE_EVERY_S, UploadBudget, moment_of
 from peer.errors import PartnerRefused
-from peer.net.giving import Giving
-from peer.net.ratelimit import Pacer
-from peer.net.stream import Caps, Meter, send_payload
+from peer.node.upload_quota import SAVE_EVERY_S, UploadBudget, moment_of
 from peer.observe import events
-from peer.protocol.budget import CONTROL_RATE, Limits, Moment, on_the_line
 from peer.protocol.messages import PeerId
-from peer.protocol.payload import BytesSource
+from peer.protocol.policy.upload_quota import CONTROL_RATE, Limits, Moment, on_the_line
+from peer.protocol.wire.payload import BytesSource
+from peer.transport.server.state_uploads import Giving
+from peer.transport.wire.pacing import Pacer
+from peer.transport.wire.payload_stream import Caps, Meter, send_payload
 
 GB, MB = 10**9, 10**6
 AFTER_A_START = round(CONTROL_RATE * SAVE_EVERY_S)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer.daemon.waiting import check_clock, unreachable, waiting_for
 from peer.errors import ClockWrong
-from peer.net.directory.contact import Contact
+from peer.join.messages import check_clock, unreachable, waiting_for
+from peer.ports.directory import Contact
 from peer.protocol.messages import RunId
 
 RUN = RunId(b"\xab" * 32)

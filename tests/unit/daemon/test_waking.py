@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from peer.daemon import clock as clocks
-from peer.daemon.clock import WallClock
-from peer.daemon.interfaces import Transport
-from peer.daemon.view import View
-from peer.daemon.waking import BEAT_S, REFRESH_S, SETTLE_S, Waking, refresh
+from peer.clock import run_clock as clocks
+from peer.clock.run_clock import WallClock
 from peer.errors import PartnerLost
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.membership.peer_table import View
+from peer.membership.suspend import BEAT_S, REFRESH_S, SETTLE_S, Waking, refresh
 from peer.observe import events
+from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Welcome
-from peer.protocol.pulse import Reading, Slept
-from peer.testing.clock import VirtualClock, run_virtual
-from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.protocol.swarm.suspend_detection import Reading, Slept
 
 RUN, ME, OTHER = RunId(b"w" * 32), PeerId("me"), PeerId("other")
 

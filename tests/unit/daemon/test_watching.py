@@ -6,10 +6,10 @@ import asyncio
 import random
 from typing import cast
 
-from peer.daemon.interfaces import Transport
-from peer.daemon.watch import Watch
+from peer.lab.sim.virtual_clock import nap, run_virtual
+from peer.membership.failure_detector import Watch
+from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Vouched
-from peer.testing.clock import nap, run_virtual
 
 ABOUT, BY = PeerId("about"), PeerId("by")
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from peer.daemon.conduct import Conduct
-from peer.daemon.match import Match, Surroundings
+from peer.exchange.pair.search import Match, Surroundings
+from peer.membership.reputation import Conduct
 from peer.protocol.messages import PeerId, RoundKey, RunId
-from peer.protocol.patience import MOST_S, Patience
+from peer.protocol.pair.stranger_budget import MOST_S, Patience
 
 A, B, C = (PeerId(name) for name in "abc")
 

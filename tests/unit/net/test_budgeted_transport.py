@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from blake3 import blake3
 
-from peer.daemon.clock import WallClock
-from peer.daemon.donor import Donor
+from peer.clock.run_clock import WallClock
 from peer.errors import PartnerLost, PartnerRefused
 from peer.identity import Identity
-from peer.net.stream import Budget
-from peer.net.transport import GrpcTransport
+from peer.node.handler import Donor
 from peer.protocol.messages import (
     Answer,
     PeerId,
@@ -27,7 +25,9 @@ from peer.protocol.messages import (
     SwapReport,
     Verdict,
 )
-from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.wire.payload_stream import Budget
 
 RUN = RunId(b"B" * 32)
 TIMEOUT = 10.0

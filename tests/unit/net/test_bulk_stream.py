@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from peer.net.ratelimit import FIRST_CHUNK, Pacer, whole_grains
-from peer.net.stream import Caps, Meter, Terms, read_open, send_payload, swap_payloads
-from peer.protocol.frames import HEADER, LEAST_TOLD, MAX_CHUNK, USUAL_CHUNK, Kind, largest_for, pack, unpack
 from peer.protocol.messages import RoundKey
-from peer.protocol.payload import BufferSink, BytesSource
+from peer.protocol.wire.frames import HEADER, LEAST_TOLD, MAX_CHUNK, USUAL_CHUNK, Kind, largest_for, pack, unpack
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.wire.pacing import FIRST_CHUNK, Pacer, whole_grains
+from peer.transport.wire.payload_stream import Caps, Meter, Terms, read_open, send_payload, swap_payloads
 from peer.v1 import exchange_pb2 as pb
 
 KEY = RoundKey(3, 1)

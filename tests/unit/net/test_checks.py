@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from peer.errors import BadPayload
 from peer.identity import Identity
-from peer.net.checks import MAX_REQUEST, index_of, offset_of, piece_request_of
-from peer.net.ratelimit import Pacer, chunk_size
-from peer.net.refusal import TOKEN_KEY
-from peer.net.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService, Facts
-from peer.net.stream import Caps, Meter
 from peer.protocol.messages import PeerId, Piece, RunId, StateIndex
+from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService, Facts
+from peer.transport.wire.pacing import Pacer, chunk_size
+from peer.transport.wire.payload_stream import Caps, Meter
+from peer.transport.wire.refusals import TOKEN_KEY
+from peer.transport.wire.validation import MAX_REQUEST, index_of, offset_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
 NOW = 1_750_000_000.0

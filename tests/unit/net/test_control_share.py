@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from peer.identity import Identity
-from peer.net.ratelimit import BULK_SHARE, Pacer, chunk_size, for_bulk
-from peer.net.transport import GrpcTransport
+from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import RunId
-from peer.testing.clock import run_virtual
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.wire.pacing import BULK_SHARE, Pacer, chunk_size, for_bulk
 
 LINE = 125_000.0
 """Bytes per second: 1 Mbit/s."""

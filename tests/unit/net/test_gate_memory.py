@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
-from peer.net.gate import MAX_REQUEST, Gate
-from peer.net.refusal import Context, refuse, served
 from peer.protocol.messages import PeerId
+from peer.transport.server.admission import MAX_REQUEST, Gate
+from peer.transport.wire.refusals import Context, refuse, served
 
 
 class Noted(bytes):

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from peer.net.giving import ACTIVE_S, MAX_JOINERS, SHARE, YIELD_S, Giving
-from peer.net.ratelimit import Pacer
-from peer.net.stream import Caps, Meter, send_payload
+from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import PeerId
-from peer.protocol.payload import BytesSource
-from peer.testing.clock import run_virtual
+from peer.protocol.wire.payload import BytesSource
+from peer.transport.server.state_uploads import ACTIVE_S, MAX_JOINERS, SHARE, YIELD_S, Giving
+from peer.transport.wire.pacing import Pacer
+from peer.transport.wire.payload_stream import Caps, Meter, send_payload
 
 
 def giving(cap: float | None) -> tuple[Giving, Caps]:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from peer.net.limits import (
+from peer.protocol.messages import PeerId
+from peer.protocol.token_bucket import Buckets, Rate
+from peer.transport.grpc_transport import MAX_CALLS
+from peer.transport.server.rate_limits import (
     CALLS_AT_ONCE,
     CALLS_AT_ONCE_OF_ADDRESS,
     HELLOS,
@@ -12,15 +15,11 @@ from peer.net.limits import (
     PIECES_AT_ONCE_OF_ADDRESS,
     STATES,
     STATES_S,
-    Buckets,
     Caller,
     Limits,
-    Rate,
     network_of,
 )
-from peer.net.service import MAX_PIECES
-from peer.net.transport import MAX_CALLS
-from peer.protocol.messages import PeerId
+from peer.transport.server.service import MAX_PIECES
 
 HERE, THERE = "192.0.2.7", "192.0.2.8"
 

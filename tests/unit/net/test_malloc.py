@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from peer.net.malloc import ARENAS, tune
+from peer.node.process import ARENAS, tune
 
 PROGRAM = """
 import ctypes, sys, threading

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from peer.daemon.clock import WallClock
-from peer.daemon.donor import Donor
+from peer.clock.run_clock import WallClock
 from peer.errors import PartnerRefused
 from peer.identity import Identity
-from peer.net.transport import GrpcTransport
+from peer.node.handler import Donor
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"W" * 32)
 TIMEOUT = 10.0

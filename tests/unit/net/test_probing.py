@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from peer.net.probing import EVERY_S, MAX_REMEMBERED, Prober, host_of_caller
+from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import PeerId, Probed
+from peer.transport.server.dial_back import EVERY_S, MAX_REMEMBERED, Prober
 
 CALLER = PeerId("caller")
 SEEN = "ipv4:10.0.0.5:55312"

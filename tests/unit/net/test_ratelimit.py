@@ -5,7 +5,9 @@ import random
 
 import pytest
 
-from peer.net.ratelimit import (
+from peer.lab.sim.virtual_clock import run_virtual
+from peer.protocol.wire.frames import MAX_CHUNK, USUAL_CHUNK
+from peer.transport.wire.pacing import (
     CREDIT_S,
     FIRST_CHUNK,
     LEAST_CHUNK,
@@ -16,8 +18,6 @@ from peer.net.ratelimit import (
     chunk_size,
     for_bulk,
 )
-from peer.protocol.frames import MAX_CHUNK, USUAL_CHUNK
-from peer.testing.clock import run_virtual
 
 WINDOW_S = 2.0
 

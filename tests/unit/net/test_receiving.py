@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from peer.errors import PartnerRefused
-from peer.net.receiving import Places
-from peer.testing.clock import run_virtual
+from peer.lab.sim.virtual_clock import run_virtual
+from peer.transport.server.read_slots import Places
 
 
 def says(after_s: float, what: str = "hi") -> Callable[[], Awaitable[str]]:

@@ -11,15 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from blake3 import blake3
 
-from peer.daemon.clock import WallClock
-from peer.daemon.donor import Donor
+from peer.clock.run_clock import WallClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
-from peer.net import resuming, service, stream, stripes, transport
-from peer.net.resuming import Progress
-from peer.net.stream import Budget, Caps, Terms
-from peer.net.transport import GrpcTransport
-from peer.protocol.frames import HEADER, MAX_CHUNK
+from peer.node.handler import Donor
 from peer.protocol.messages import (
     Answer,
     PeerId,
@@ -32,8 +27,17 @@ from peer.protocol.messages import (
     SwapReport,
     Verdict,
 )
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.testing.cutting import Wire, before
+from peer.protocol.wire.frames import HEADER, MAX_CHUNK
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport import grpc_transport as transport
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server import service
+from peer.transport.wire import payload_stream as stream
+from peer.transport.wire import resumption as resuming
+from peer.transport.wire import striping as stripes
+from peer.transport.wire.payload_stream import Budget, Caps, Terms
+from peer.transport.wire.resumption import Progress
+from tests.support.cutting_relay import Wire, before
 
 RUN, KEY = RunId(b"B" * 32), RoundKey(1, 0)
 ONE, OTHER = bytes(range(251)) * 32_000, bytes(range(239)) * 33_000

@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from peer.codec.every import EVERY
-from peer.daemon import desk, sharing
-from peer.daemon.clock import WallClock
-from peer.daemon.conduct import Conduct
-from peer.daemon.group import Averaged, Group
-from peer.daemon.grouping import GroupAround
-from peer.daemon.watch import Watch
+from peer.clock.run_clock import WallClock
+from peer.codec.registry import EVERY
+from peer.exchange.group import reducer as desk
+from peer.exchange.group import shard_exchange as sharing
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.member import Averaged, Group
 from peer.identity import Identity
-from peer.net import resuming
-from peer.net.seal import KeySeal
-from peer.net.transport import GrpcTransport
-from peer.protocol.frames import HEADER, USUAL_CHUNK
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
+from peer.protocol.group.shards import ALIGN
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
-from peer.protocol.shards import ALIGN
-from peer.testing.cutting import Wire, before
+from peer.protocol.wire.frames import HEADER, USUAL_CHUNK
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.signing import KeySeal
+from peer.transport.wire import resumption as resuming
+from tests.support.cutting_relay import Wire, before
 
 RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 2_000_000
 PART = 2 * ELEMENTS

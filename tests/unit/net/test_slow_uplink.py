@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from peer.net.ratelimit import Pacer
-from peer.net.stream import Caps, Meter, Terms, swap_payloads
-from peer.protocol.frames import Kind, PayloadWriter, pack
+from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import RoundKey, SwapReport
-from peer.protocol.payload import BufferSink, BytesSource
-from peer.testing.clock import run_virtual
+from peer.protocol.wire.frames import Kind, PayloadWriter, pack
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.wire.pacing import Pacer
+from peer.transport.wire.payload_stream import Caps, Meter, Terms, swap_payloads
 from peer.v1 import exchange_pb2 as pb
 
 KEY, NBYTES = RoundKey(3, 0), 3 * 2**20

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from peer.errors import BadPayload, PartnerLost
-from peer.net import stripes
-from peer.net.stripes import MOST_STRIPES, WATCH_S, Stripe, Stripes
-from peer.protocol.frames import USUAL_CHUNK, Kind, PayloadReader, PayloadWriter, kind_of, pack
-from peer.testing.clock import run_virtual
+from peer.lab.sim.virtual_clock import run_virtual
+from peer.protocol.wire.frames import USUAL_CHUNK, Kind, PayloadReader, PayloadWriter, kind_of, pack
+from peer.transport.wire import striping as stripes
+from peer.transport.wire.striping import MOST_STRIPES, WATCH_S, Stripe, Stripes
 
 SIZE = USUAL_CHUNK
 LONG_S = 0.1

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from peer.net import stripes
-from peer.net.gate import Context
-from peer.net.refusal import refuse
-from peer.net.resuming import Progress
-from peer.net.stripes import MOST_STRIPES, Stripes
-from peer.net.swaps import Swaps
-from peer.protocol.frames import MAX_CHUNK
 from peer.protocol.messages import RoundKey, SwapReport
-from peer.protocol.payload import BytesSource
+from peer.protocol.wire.frames import MAX_CHUNK
+from peer.protocol.wire.payload import BytesSource
+from peer.transport.server.admission import Context
+from peer.transport.server.swap_rendezvous import Swaps
+from peer.transport.wire import striping as stripes
+from peer.transport.wire.refusals import refuse
+from peer.transport.wire.resumption import Progress
+from peer.transport.wire.striping import MOST_STRIPES, Stripes
 from tests.unit.net.test_resuming import ONE, OTHER, End, Marked, check, cut_for, resent, scenario, swap
 
 ON_ONE = 2

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from peer.net.tokens import LIFETIME_S, TokenTable
 from peer.protocol.messages import PeerId
+from peer.transport.server.tokens import LIFETIME_S, TokenTable
 
 ONE, OTHER = PeerId("one"), PeerId("other")
 

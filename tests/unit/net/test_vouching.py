@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from peer.net.vouching import CALLER_EVERY_S, EVERY_S, MAX_AT_ONCE, MAX_ENDPOINTS_DIALLED, Voucher
-from peer.protocol.membership import HEARD_S
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.swarm.failure_detection import HEARD_S
+from peer.transport.server.indirect_probe import CALLER_EVERY_S, EVERY_S, MAX_AT_ONCE, MAX_ENDPOINTS_DIALLED, Voucher
 
 ASKER, ABOUT = PeerId("asker"), PeerId("about")
 

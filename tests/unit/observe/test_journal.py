@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from peer.errors import HomeUnusable
 from peer.observe import events
+from peer.observe.event_codec import encode, read_lines
 from peer.observe.journal import Journal
-from peer.observe.lines import encode, read_lines
 from peer.observe.totals import Totals, fold, former, read_totals, replay
 
 

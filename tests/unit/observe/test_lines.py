@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.observe import events
-from peer.observe.lines import MAX_LINE, MAX_TEXT, DamagedLine, decode, encode, read_lines
+from peer.observe.event_codec import MAX_LINE, MAX_TEXT, DamagedLine, decode, encode, read_lines
 from peer.observe.totals import Totals, fold
 
 KINDS = [kind for kind in events.KINDS.values() if kind is not events.Carried]

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from peer.observe import events
+from peer.observe.counters import Tally, known_code
 from peer.observe.exposition import exposition, lookup, seen, sums
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
-from peer.observe.tally import Tally, known_code
 from peer.observe.totals import Totals
 from tests import metrics_page
 from tests.prometheus_text import Family, parse

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from peer.observe.picture import MAX_LOSSES, History, picture, sparkline
+from peer.observe.terminal_frame import MAX_LOSSES, History, picture, sparkline
 
 ME, PARTNER = f"12D3KooW{'x' * 38}ABCDEF", f"12D3KooW{'x' * 38}UVWXYZ"
 

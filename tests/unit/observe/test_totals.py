@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.observe import events
-from peer.observe.lines import DamagedLine, encode
+from peer.observe.event_codec import DamagedLine, encode
 from peer.observe.totals import KEEP, KEEP_LIVE, Ledger, Totals, fold, former, ledger, read_totals, replay
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.observe import events
+from peer.observe.event_codec import MAX_INT, DamagedLine, decode, encode
 from peer.observe.journal import Journal
-from peer.observe.lines import MAX_INT, DamagedLine, decode, encode
 from peer.observe.totals import Totals, fold, read_totals
 
 counts, times = st.integers(0, 10**20), st.floats(0, 1e12)

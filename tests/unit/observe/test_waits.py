@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peer.observe.text import amount, duration, harmless
-from peer.observe.waits import Waits, wait_line, words, worth_showing
+from peer.observe.formatting import amount, duration, harmless
+from peer.observe.progress import Waits, wait_line, words, worth_showing
 
 
 class Clock:

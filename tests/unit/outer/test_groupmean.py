@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.outer.groupmean import FEW, LONG, PIECE, WIDE, factors, lower_median, norm, weighted_mean
+from peer.outer.robust_mean import FEW, LONG, PIECE, WIDE, factors, lower_median, norm, weighted_mean
 
 
 def test_the_mean_is_weighted_by_tokens() -> None:

@@ -14,7 +14,7 @@ from blake3 import blake3
 from peer.outer import rules
 from peer.outer import state as state_module
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.model.layout import Layout, TensorSpec
 
 LAYOUT = Layout(tuple(TensorSpec(name, (size,)) for name, size in (("a", 3), ("b", 5), ("c", 2))), ((0, 1), (1, 3)))
 RULE = {"rule": "nesterov", "outer_lr": 0.5, "outer_momentum": 0.5}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from peer.errors import UsageError
-from peer.planning.latency import pair_time, ratio, tree_time
+from peer.lab.planning.latency import pair_time, ratio, tree_time
 
 
 @pytest.mark.parametrize("peers", [2, 4, 64, 1024, 1 << 19])

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from peer.errors import UsageError
-from peer.planning.utilization import TARGETS, bandwidths, utilization
-from peer.planning.workload import Workload
+from peer.lab.planning.utilization import TARGETS, bandwidths, utilization
+from peer.lab.planning.workload import Workload
 
 MODELS = {"1B": (1e9, 24, 0.1), "10B": (1e10, 48, 0.8), "100B": (1e11, 108, 4.9)}
 METHODS: dict[str, tuple[str, int, float]] = {

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from peer.protocol.buckets import MAX_DEPTH, SPLIT, Buckets, across, address, places_of, turn
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId
+from peer.protocol.swarm.buckets import MAX_DEPTH, SPLIT, Buckets, across, address, places_of, turn
 
 LIFETIME_S = 40.0
 ROUND_S = 10.0

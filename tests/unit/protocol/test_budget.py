@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.budget import (
+from peer.protocol.policy.upload_quota import (
     CONTROL_RATE,
     DAY_S,
     PER_CHUNK,

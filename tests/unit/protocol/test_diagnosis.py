@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from peer.protocol.diagnosis import MOST_LAG_S, Diagnosis, believed, lag_by_own_doing
-from peer.protocol.findings import LEAST, WINDOW, YOU, Finding, Sample, spread
+from peer.protocol.diagnosis.analysis import MOST_LAG_S, Diagnosis, believed, lag_by_own_doing
+from peer.protocol.diagnosis.outliers import LEAST, WINDOW, YOU, Finding, Sample, spread
 from peer.protocol.messages import PeerId, Told
 
 RATE = 600_000.0

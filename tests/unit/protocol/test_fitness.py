@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.protocol.fitness import GRACE, Load, late_by, margin, of_link, of_steps, rounds_a_step
+from peer.protocol.policy.fitness import GRACE, Load, of_link, of_steps, rounds_a_step
+from peer.protocol.schedule import late_by, margin
 
 PAIRS = Load(nbytes=24_000_000, round_s=60.0, again_s=60.0, waits=True, alone="solo")
 STREAMED = Load(nbytes=24_000_000, round_s=60.0, again_s=240.0, waits=False, alone="solo")

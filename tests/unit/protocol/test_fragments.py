@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.fragments import PATTERNS, block_of, cut, why_not
-from peer.protocol.layout import Layout, TensorSpec
+from peer.protocol.model.fragments import PATTERNS, block_of, cut, why_not
+from peer.protocol.model.layout import Layout, TensorSpec
 
 
 def model(blocks: int, *, widths: tuple[int, ...] = (4, 2)) -> list[TensorSpec]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.errors import BadPayload
-from peer.protocol.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, pack, unpack
+from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, pack, unpack
 
 
 def frames_of(payload: bytes, size: int) -> list[bytes]:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.errors import BadPayload
-from peer.protocol.frames import Frame, Kind, PayloadReader, PayloadWriter, pack, unpack
-from peer.protocol.payload import BufferSink
+from peer.protocol.wire.frames import Frame, Kind, PayloadReader, PayloadWriter, pack, unpack
+from peer.protocol.wire.payload import BufferSink
 
 DATA = bytes(range(200))
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.errors import BadPayload
-from peer.protocol.frames import MARK, MAX_CHUNK, REWIND, Kind, PayloadReader, PayloadWriter, kind_of, unpack
+from peer.protocol.wire.frames import MARK, MAX_CHUNK, REWIND, Kind, PayloadReader, PayloadWriter, kind_of, unpack
 
 DATA = bytes(range(251)) * 8000
 """2 MB"""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from peer.protocol.membership import (
+from peer.protocol.messages import PeerId
+from peer.protocol.swarm.failure_detection import (
     CHECK_EVERY_S,
     FRESH_S,
     HEARD_S,
@@ -20,7 +21,6 @@ from peer.protocol.membership import (
     Membership,
     confirm_after,
 )
-from peer.protocol.messages import PeerId
 
 X, A, B, C, D = (PeerId(name) for name in ("x", "a", "b", "c", "d"))
 OTHERS = [A, B, C, D]

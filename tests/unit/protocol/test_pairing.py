@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
-from peer.protocol.pairing import AWAIT_S, MAX_MET, POLL_S, Acquaintance, Pairing, initiates, score
+from peer.protocol.pair.matching import AWAIT_S, MAX_MET, POLL_S, Acquaintance, Pairing, initiates, score
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(3, 0)

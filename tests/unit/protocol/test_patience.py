@@ -7,7 +7,7 @@ import random
 import pytest
 
 from peer.protocol.messages import PeerId
-from peer.protocol.patience import LEAST_CALLS, LEAST_S, MOST_CALLS, MOST_S, RESERVE_S, SHARE, Patience
+from peer.protocol.pair.stranger_budget import LEAST_CALLS, LEAST_S, MOST_CALLS, MOST_S, RESERVE_S, SHARE, Patience
 
 FRIEND, STRANGER = PeerId("friend"), PeerId("stranger")
 

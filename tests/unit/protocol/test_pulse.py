@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.protocol.pulse import ASLEEP_S, STEP_S, Pulse, Reading, Slept, Stepped
+from peer.protocol.swarm.suspend_detection import ASLEEP_S, STEP_S, Pulse, Reading, Slept, Stepped
 
 
 def after(*beats: tuple[float, float, float]) -> list[Slept | Stepped]:

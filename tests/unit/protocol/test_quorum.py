@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import itertools
 
+from peer.protocol.group.quorum import EXPIRE, Base, Quorum
 from peer.protocol.messages import PeerId
-from peer.protocol.quorum import EXPIRE, Base, Quorum
 
 
 def ids(text: str) -> tuple[PeerId, ...]:

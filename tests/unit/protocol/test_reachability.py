@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from peer.protocol.messages import PeerId, Probed
-from peer.protocol.reachability import (
+from peer.protocol.swarm.reachability import (
     MAX_VOICES,
     SETTLED_EVERY_S,
     UNHEARD_EVERY_S,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from peer.protocol.group.quorum import EXPIRE, KEPT, Base, Quorum, Rosters
+from peer.protocol.group.quorum_codec import MAX_BYTES, pack, unpack
 from peer.protocol.messages import PeerId
-from peer.protocol.quorum import EXPIRE, KEPT, Base, Quorum, Rosters
-from peer.protocol.remembered import MAX_BYTES, pack, unpack
 
 PEERS = tuple(PeerId(f"p{number:02d}") for number in range(16))
 HALF = PEERS[:8]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from peer.errors import BadPayload
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import MAX_MEMBERS, Collecting, Grace, Join, Roster, leaders, parse_roster
 from peer.protocol.messages import PeerId, RoundKey, RunId
-from peer.protocol.quorum import Base
-from peer.protocol.roster import MAX_MEMBERS, Collecting, Grace, Join, Roster, leaders, parse_roster
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(5, 0)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from peer.protocol.ledger import cut_work
-from peer.protocol.roundclock import RoundClock, lower_median, pairing_window
+from peer.protocol.schedule import RoundClock, lower_median, pairing_window
 
 
 def test_rounds_in_seconds() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from peer.protocol.messages import PeerId
-from peer.protocol.roundtrips import FIRST_S, LEAST_S, MAX_PEERS, MOST_S, RoundTrip, RoundTrips
+from peer.protocol.swarm.rtt import FIRST_S, LEAST_S, MAX_PEERS, MOST_S, RoundTrip, RoundTrips
 
 A, B = PeerId("a"), PeerId("b")
 

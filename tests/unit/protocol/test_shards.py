@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from peer.protocol.group.shards import ALIGN, check_named, cut
 from peer.protocol.messages import PeerId
-from peer.protocol.shards import ALIGN, check_named, cut
 
 OWNERS = [PeerId(f"p{number}") for number in range(7)]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peer.protocol.messages import PeerId
-from peer.protocol.standing import CEILING, HALF_LIFE_S, OUT_OF_FAVOUR, WRONG_BYTES, Standing, weight
+from peer.protocol.policy.reputation import CEILING, HALF_LIFE_S, OUT_OF_FAVOUR, WRONG_BYTES, Standing, weight
 
 ONE, TWO = PeerId("one"), PeerId("two")
 

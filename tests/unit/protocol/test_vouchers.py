@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.identity import Identity
-from peer.net.seal import KeySeal
+from peer.protocol.group.receipts import NO_VOUCHERS, Voucher, Vouchers, contradictions, digest_of, statement
 from peer.protocol.messages import PeerId
-from peer.protocol.vouchers import NO_VOUCHERS, Voucher, Vouchers, contradictions, digest_of, statement
+from peer.transport.signing import KeySeal
 
 OWNERS = [Identity.generate() for _ in range(2)]
 IDS = [PeerId(owner.peer_id) for owner in OWNERS]

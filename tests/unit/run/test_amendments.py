@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
-from peer.protocol.ruling import Change, Ruling, describe, ruling
+from peer.protocol.policy.amendments import Change, Ruling, describe, ruling
 from peer.run.amendments import DOMAIN, MAX_BYTES, Chain, SignedAmendment, keep, load, parse
 
 RUN = RunId(b"r" * 32)

@@ -6,7 +6,7 @@ import pytest
 
 from peer.run.costs import cost_of, exchange_bytes, largest_payload
 from peer.run.description import cost_rows, method_rows
-from peer.run.layouts import layout_for
+from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.sections import ModelSection, SyncSection
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from peer.errors import ManifestError
-from peer.protocol.layout import Layout
-from peer.run.layouts import layout_for, tensors_of, why_no_layout
+from peer.protocol.model.layout import Layout
+from peer.run.model_layout import layout_for, tensors_of, why_no_layout
 from peer.run.presets import method_of, resolve
 from peer.run.schema import parse_manifest
 from peer.run.sections import ModelSection, SyncSection

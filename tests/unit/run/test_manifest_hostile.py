@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from peer.errors import ManifestError
 from peer.identity import Identity
-from peer.run.findings import LISTED
 from peer.run.manifest import SignedManifest, default_text, load_signed, parse_manifest, sign_file, signature_path
+from peer.run.manifest_errors import LISTED
 from peer.run.overrides import SECTIONS, apply_overrides, dump
 from peer.run.schema import LONGEST_LINE, MAX_BYTES, Manifest
 

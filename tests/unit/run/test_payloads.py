@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.codec.every import EVERY
-from peer.codec.modulo import Modulo
-from peer.run.payloads import FORMS, KINDS, WHY, result_codec_for
+from peer.codec.lattice.codec import Modulo
+from peer.codec.registry import EVERY
+from peer.run.codec_specs import FORMS, KINDS, WHY, result_codec_for
 from peer.run.sections import SyncSection
 
 OWN = {name: codec.nbytes for name, codec in EVERY.items()} | {f"modulo{bits}": Modulo(bits).nbytes for bits in (6, 7)}

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from peer.errors import ManifestError
-from peer.run.layouts import layout_for
+from peer.run.model_layout import layout_for
 from peer.run.presets import PRESETS, resolve, sources, spread_growth
 from peer.run.sections import ModelSection, SyncSection
 

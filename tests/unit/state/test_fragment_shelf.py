@@ -8,10 +8,10 @@ import torch
 
 from peer.errors import BadPayload, PartnerRefused
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
-from peer.state import fragments
-from peer.state.fragments import FragmentShelf, fetch_fragment, name_of, part_sizes
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.state.transfer import fragment as fragments
+from peer.state.transfer.fragment import FragmentShelf, fetch_fragment, name_of, part_sizes
 
 LAYOUT = Layout((TensorSpec("a", (30,)), TensorSpec("b", (50,))), ((0, 1), (1, 2)))
 DONOR = PeerRecord(PeerId("donor"), RunId(b"r" * 32), ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)

@@ -9,9 +9,9 @@ from blake3 import blake3
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.outer.state import OuterState
-from peer.protocol import layout as layouts
-from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
+from peer.protocol.model import layout as layouts
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.snapshot import (
     HOLD_S,
     SnapshotShelf,

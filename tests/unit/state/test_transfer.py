@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.lab.sim.virtual_clock import run_virtual
 from peer.outer.state import OuterState
-from peer.protocol.layout import Layout, TensorSpec
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.snapshot import StateSnapshot, copy_of
-from peer.state.transfer import Board, Rates
-from peer.state.transfer_run import Outcome, Transfer
-from peer.state.transfer_shelf import Pieces
-from peer.testing.clock import run_virtual
+from peer.state.transfer.download import Outcome, Transfer
+from peer.state.transfer.pieces import Pieces
+from peer.state.transfer.scheduler import Board, Rates
 
 
 def virtually(test):

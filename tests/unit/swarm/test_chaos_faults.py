@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from peer.errors import UsageError
-from peer.swarm.callers import PROC
-from peer.swarm.chaos import DISK_LEFT, Chaos, _stopped, _with_small_files, check
-from peer.swarm.processes import Daemon
-from peer.testing.faults import Fault
+from peer.lab.localswarm.chaos import DISK_LEFT, Chaos, _stopped, _with_small_files, check
+from peer.lab.localswarm.processes import Daemon
+from peer.lab.localswarm.socket_owners import PROC
+from peer.lab.sim.faults import Fault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and prlimit")
 

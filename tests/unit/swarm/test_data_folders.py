@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from peer.errors import DataError, UsageError
-from peer.swarm.plan import data_folders
+from peer.lab.localswarm.plan import data_folders
 
 
 def test_texts_of_one_peer_go_before_everybodys(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from peer.lab.localswarm.plan import founded_by
 from peer.run.manifest import default_text, derive, parse_manifest
-from peer.swarm.plan import founded_by
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from peer.lab.localswarm.attendance import attendance, recoveries
+from peer.lab.localswarm.chaos import Happened
+from peer.lab.sim.faults import Fault
 from peer.observe.events import Event, Leaving, RoundDue, RoundEnded, RoundMissed, TrainingBegan
-from peer.protocol.roundclock import RoundClock
-from peer.swarm.chaos import Happened
-from peer.swarm.presence import attendance, recoveries
-from peer.testing.faults import Fault
+from peer.protocol.schedule import RoundClock
 
 CLOCK = RoundClock("seconds", 10.0)
 START, WINDOW = 1000.0, 2.5

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from peer.swarm.callers import children, command_of, owner
-from peer.swarm.chaos import _effect
-from peer.swarm.relay import LINK_RATE, Effect, Links, Relay, free_port, inside, outside
-from peer.testing.faults import Fault
+from peer.lab.localswarm.chaos import _effect
+from peer.lab.localswarm.relay import LINK_RATE, Effect, Links, Relay, free_port, inside, outside
+from peer.lab.localswarm.socket_owners import children, command_of, owner
+from peer.lab.sim.faults import Fault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="loopback addresses beside 127.0.0.1 and /proc")
 SOON_S = 5.0

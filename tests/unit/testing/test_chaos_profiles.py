@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from peer.errors import UsageError
+from peer.lab.sim.fault_profiles import EVERYTHING, PROFILES, Profile, chaos_plan, parse_profile
+from peer.lab.sim.faults import Fault
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.faults import Fault
-from peer.testing.profiles import EVERYTHING, PROFILES, Profile, chaos_plan, parse_profile
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm
+from tests.support.invariants import Witness
 
 SIMULATED = Profile({kind: weight for kind, weight in EVERYTHING.items() if kind != "stall_trainer"}, 15.0)
 

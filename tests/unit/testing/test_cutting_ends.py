@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from peer.testing.cutting import Wire, before
+from tests.support.cutting_relay import Wire, before
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 
+from peer.lab.sim.faults import RATES, Fault, random_plan
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
-from peer.protocol.roundclock import RoundClock
+from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
-from peer.testing.clock import EPOCH, run_virtual
-from peer.testing.faults import RATES, Fault, random_plan
-from peer.testing.promises import Witness
-from peer.testing.swarm import SimulatedSwarm
+from tests.support.invariants import Witness
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 

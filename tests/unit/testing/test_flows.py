@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from peer.errors import PartnerLost, PartnerSilent, UsageError
+from peer.lab.sim.bandwidth import milestones
+from peer.lab.sim.links import MBIT, MSS, Link, message_s, profile, stream_cap, wire_bytes
+from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.virtual_clock import Gate, run_virtual
 from peer.protocol.messages import PeerId
-from peer.testing.clock import Gate, run_virtual
-from peer.testing.flows import milestones
-from peer.testing.links import MBIT, MSS, Link, message_s, profile, stream_cap, wire_bytes
-from peer.testing.network import MemoryTransport, Network
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 MEGA = 10**6

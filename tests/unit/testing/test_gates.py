@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 
-from peer.testing.clock import GATE, Gate, run_virtual
+from peer.lab.sim.virtual_clock import GATE, Gate, run_virtual
 
 
 def test_what_was_about_to_run_waits_until_the_gate_is_open_again() -> None:

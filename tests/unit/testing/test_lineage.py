@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from peer.testing.lineage import Life, Place, Resumed, line_of
-from peer.trainer.trail import Trained
+from peer.trainer.batch_log import Trained
+from tests.support.batch_lineage import Life, Place, Resumed, line_of
 
 STEPS = 4
 TOKENS = 128

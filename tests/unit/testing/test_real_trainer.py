@@ -5,19 +5,19 @@ import asyncio
 import pytest
 import torch
 
-from peer.net.ratelimit import BULK_SHARE
-from peer.protocol.layout import Layout
+from peer.lab.sim.links import Link, capped, wire_bytes
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
-from peer.run.layouts import tensors_of
+from peer.protocol.model.layout import Layout
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest
-from peer.testing.clock import VirtualClock, run_virtual
-from peer.testing.links import Link, capped, wire_bytes
-from peer.testing.real import ModelTrainer, config_of
-from peer.trainer.corpora import load_corpus
+from peer.run.model_layout import tensors_of
+from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params
-from peer.trainer.seam import WorkRequest
+from peer.transport.wire.pacing import BULK_SHARE
+from tests.support.real_trainer import ModelTrainer, config_of
 
 SMALL = ("model.num_hidden_layers=1", "train.batch=1", "train.context=16", "train.eval_windows=4", "sync.clock=steps")
 

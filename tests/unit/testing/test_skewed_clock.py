@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.daemon.clock import WallClock
-from peer.steady import steady
-from peer.testing.skewed import skewed
+from peer.clock.monotonic import steady
+from peer.clock.run_clock import WallClock
+from peer.lab.localswarm.skewed_clock import skewed
 
 
 def test_the_offset_is_read_anew_now_and_then(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_offset_is_read_anew_now_and_then(tmp_path: Path) -> None:
 
 def test_the_program_under_it_is_peer(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "peer.testing.skewed", str(tmp_path / "offset"), "join", "--help"],
+        [sys.executable, "-m", "peer.lab.localswarm.skewed_clock", str(tmp_path / "offset"), "join", "--help"],
         capture_output=True,
         text=True,
         timeout=60,

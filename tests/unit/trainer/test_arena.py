@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from peer.errors import HomeUnusable
-from peer.protocol.layout import Layout, TensorSpec
+from peer.ports.trainer import Counters
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.trainer.arena import ARENA, COUNTERS, Arena, CounterFile, read_counters
-from peer.trainer.seam import Counters
 
 LAYOUT = Layout((TensorSpec("a", (3,)), TensorSpec("b", (2, 2)), TensorSpec("c", (5000,))), ((0, 2), (2, 3)))
 

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from peer.errors import DataError
 from peer.run.sections import DataSection
-from peer.trainer.corpora import BLOCK_BYTES, load_corpus
+from peer.trainer.data import BLOCK_BYTES, load_corpus
 
 TEXT = DataSection(kind="text")
 

@@ -11,12 +11,12 @@ import pytest
 
 from peer.errors import DataError
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.trainer.child import LOG
+from peer.trainer.client import TrainerProcess
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import BLOCK_BYTES
-from peer.trainer.early import early_trainer
+from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
-from peer.trainer.process import TrainerProcess
+from peer.trainer.prestart import early_trainer
+from peer.trainer.subprocess import LOG
 
 MODEL = ModelSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from peer.errors import UsageError
-from peer.protocol.layout import Layout
+from peer.protocol.model.layout import Layout
 from peer.run.sections import ModelSection, OptimizerSection, TrainSection
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import Corpus
+from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import GROW_AFTER, InnerLoop, LossScale
+from peer.trainer.inner_loop import GROW_AFTER, InnerLoop, LossScale
 from peer.trainer.model import empty_model, first_params, layout_of, views_of
 
 MODEL = ModelSection(

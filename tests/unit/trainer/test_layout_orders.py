@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from peer.protocol.fragments import PATTERNS, cut
-from peer.protocol.layout import Layout
+from peer.ports.trainer import Evaluation
+from peer.protocol.model.fragments import PATTERNS, cut
+from peer.protocol.model.layout import Layout
 from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.trainer.client import TrainerProcess
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import BLOCK_BYTES, Corpus, load_corpus
+from peer.trainer.data import BLOCK_BYTES, Corpus, load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params, layout_of, views_of
-from peer.trainer.process import TrainerProcess
-from peer.trainer.seam import Evaluation
 
 MODEL = ModelSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1

@@ -14,11 +14,11 @@ def loads_none_of(code: str, modules: set[str]) -> None:
 
 def test_a_trainer_loads_no_compiler() -> None:
     code = (
-        "import peer.trainer.session\nfrom peer.trainer.model import ModelSection, layout_of\nlayout_of(ModelSection())"
+        "import peer.trainer.worker\nfrom peer.trainer.model import ModelSection, layout_of\nlayout_of(ModelSection())"
     )
     loads_none_of(code, {"torch._dynamo", "sympy", "grpc", "hivemind"})
 
 
 def test_a_daemon_loads_nothing_of_hivemind_but_its_directory() -> None:
-    code = "import peer.daemon.peer, hivemind.p2p, hivemind.dht\nassert hivemind.__path__"
+    code = "import peer.node.peer, hivemind.p2p, hivemind.dht\nassert hivemind.__path__"
     loads_none_of(code, {"scipy", "hivemind.averaging", "hivemind.moe", "hivemind.optim"})

@@ -10,13 +10,13 @@ import torch
 
 from peer.run.activations import largest_micro_batch, window_bytes
 from peer.run.sections import ModelSection, TrainSection
-from peer.trainer import fitting
+from peer.trainer import micro_batch as fitting
 from peer.trainer.batches import Windows
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import Corpus
+from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
-from peer.trainer.fitting import fit, peak_growth
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
+from peer.trainer.micro_batch import fit, peak_growth
 from peer.trainer.model import first_params, layout_of
 
 MODEL = ModelSection(

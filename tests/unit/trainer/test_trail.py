@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peer.trainer.trail import TRAIL, Trail, digest_of, read_trail
+from peer.trainer.batch_log import TRAIL, Trail, digest_of, read_trail
 
 WINDOWS = np.arange(12, dtype=np.uint8).reshape(2, 6)
 

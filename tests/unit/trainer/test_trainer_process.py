@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
+from peer.clock.monotonic import steady
 from peer.errors import DataError, TrainerDied
+from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.steady import steady
 from peer.trainer.arena import Arena, CounterFile
-from peer.trainer.corpora import BLOCK_BYTES
+from peer.trainer.client import TrainerConfig, TrainerProcess
+from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
-from peer.trainer.process import TrainerConfig, TrainerProcess
-from peer.trainer.seam import WorkRequest
 
 MODEL = ModelSection(hidden_size=32, intermediate_size=48, num_hidden_layers=2)
 LAYOUT = layout_of(MODEL)

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 import torch
 
+from peer.clock.monotonic import steady
 from peer.errors import StateError
-from peer.protocol.layout import Layout
+from peer.ports.trainer import AT_ONCE, Merge
+from peer.protocol.model.layout import Layout
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.steady import steady
-from peer.trainer import saved
+from peer.trainer import checkpoint as saved
 from peer.trainer.arena import Arena, read_counters
 from peer.trainer.config import TrainerConfig
-from peer.trainer.corpora import BLOCK_BYTES, load_corpus
+from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
-from peer.trainer.loop import InnerLoop
+from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params, layout_of
-from peer.trainer.seam import AT_ONCE, Merge
-from peer.trainer.session import Session
+from peer.trainer.worker import Session
 
 MODEL = ModelSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
@@ -206,7 +206,7 @@ class Watch:
             return real()
 
         monkeypatch.setattr(played.session._loop, "step", slow)
-        monkeypatch.setattr("peer.trainer.session.steady", lambda: self.now)
+        monkeypatch.setattr("peer.trainer.worker.steady", lambda: self.now)
         monkeypatch.setattr(time, "perf_counter_ns", lambda: int(self.now * 1e9))
 
 
@@ -401,7 +401,7 @@ class Lull:
         self.commands = deque(commands)
         played.line.get = self.get  # type: ignore[method-assign]
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr("peer.trainer.session.steady", lambda: 1000.0 + self.now)
+        monkeypatch.setattr("peer.trainer.worker.steady", lambda: 1000.0 + self.now)
 
     def get(self, timeout: float | None = None) -> dict[str, Any]:
         assert timeout is not None

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from peer.discovery.address_cache import MAX_AGE_S, MAX_CACHED, AddressCache
 from peer.identity import Identity
-from peer.net.directory.cache import MAX_AGE_S, MAX_CACHED, AddressCache
 
 NOW = 1_750_000_000.0
 PEER = Identity.generate().peer_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.net.directory.contact import why_not
+from peer.discovery.dial_report import why_not
 
 HERE = "/ip4/127.0.0.1/tcp/46312"
 HEAD = "failed to dial: failed to dial 12D3KooWFKrM: all dials failed"

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.net.directory.ending import (
-    LINES,
-    MAX_PENDING,
-    WIDTH,
-    Tail,
-    in_words,
-    oom_kills,
-    open_files,
-    resident_bytes,
-)
+from peer.discovery.dht_node.exit_report import LINES, MAX_PENDING, WIDTH, Tail, in_words, oom_kills
+from peer.observe.process_stats import open_files, resident_bytes
 
 
 def test_the_last_lines_are_kept_in_order_however_they_arrive() -> None:

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
+from peer.discovery import directory as dht
+from peer.discovery.dht_node import process
+from peer.discovery.dht_node.process import Limits
+from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.directory import DhtDirectory
+from peer.discovery.multiaddr import claimed
 from peer.identity import Identity
-from peer.net.directory import dht, process
-from peer.net.directory.address import claimed
-from peer.net.directory.dht import DhtDirectory
-from peer.net.directory.ending import resident_bytes
-from peer.net.directory.helper import Pace
-from peer.net.directory.process import Limits
+from peer.observe.process_stats import resident_bytes
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
 RUN = RunId(b"r" * 32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
-from peer.testing.directory import MemoryDirectory, MemoryDirectoryHub
 
 RUN = RunId(b"r" * 32)
 NAMES = [PeerId(name) for name in "abc"]

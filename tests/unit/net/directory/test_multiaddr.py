@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from peer.errors import AddressError
-from peer.net.directory.address import (
+from peer.discovery.multiaddr import (
     advertised,
     check_announced,
     check_listen,
@@ -16,6 +15,7 @@ from peer.net.directory.address import (
     is_listenable,
     split,
 )
+from peer.errors import AddressError
 
 PEER = "12D3KooWRvWgizyF4VPDNkpcjwBiCWfXMfZQzZWK5zSikVSJT3EW"
 

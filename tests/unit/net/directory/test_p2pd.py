@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
+from peer.discovery.dht_node import node as p2pd
+from peer.discovery.dht_node import process
+from peer.discovery.dht_node.node import DictionaryDHTValue, Node, NodeOptions
+from peer.discovery.directory import DhtDirectory
+from peer.discovery.keys import bucket_key, slot
+from peer.discovery.validator import RecordGate, dht_expiry
 from peer.errors import AddressError, DirectoryFailed
 from peer.identity import Identity
-from peer.net.directory import p2pd, process
-from peer.net.directory.dht import DhtDirectory
-from peer.net.directory.keys import bucket_key, slot
-from peer.net.directory.p2pd import DictionaryDHTValue, Node, NodeOptions
-from peer.net.directory.record import seal
-from peer.net.directory.validator import RecordGate, dht_expiry
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.signed_record import seal
 
 RUN = RunId(b"r" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)

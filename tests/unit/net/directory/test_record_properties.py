@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.discovery.address_cache import AddressCache, parse
+from peer.discovery.keys import bucket_key, slot
+from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity, peer_id_of, public_key_of
-from peer.net.directory.cache import AddressCache, parse
-from peer.net.directory.keys import bucket_key, slot
-from peer.net.directory.record import BadRecord, is_endpoint, open_record, seal
-from peer.net.directory.validator import RecordGate, dht_expiry
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord, RunId, Status
+from peer.signed_record import BadRecord, is_endpoint, open_record, seal
 
 OWNER = Identity.generate()
 NOW = 1_750_000_000.0

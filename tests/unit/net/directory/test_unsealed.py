@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
+from peer import signed_record as record
 from peer.identity import Identity
-from peer.net.directory import record
-from peer.net.directory.record import seal, unseal
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.signed_record import seal, unseal
 
 NOW = 1_750_000_000.0
 

@@ -1,0 +1,1 @@
+"""Asyncio helpers that know nothing of this project."""

@@ -1,0 +1,1 @@
+"""Clocks that nobody sets, and phases of a start."""

@@ -1,0 +1,1 @@
+"""Parameters at a few bits, read against the receiver's own."""

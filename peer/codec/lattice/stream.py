@@ -1,0 +1,131 @@
+"""A pair's params at a few bits (`peer.codec.lattice.codec`), made as they are sent and decoded as they come: in memory
+are the heads, 4 bytes for 128 values, and a tile."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.codec.lattice.codec import HEAD_BYTES, Modulo, count_blocks, rows_at
+from peer.codec.plain import TILE, Payload
+from peer.codec.stream import Flat, Making, Taking, over
+
+
+class ModuloEncoding:
+    """A `Source`: `heads`, as `Modulo.encode_heads` made them of `values`, and the low bits tile by tile."""
+
+    def __init__(self, codec: Modulo, values: Flat, heads: bytes) -> None:
+        self._heads = heads
+        self._lows = _LowsOut(codec, values, codec.steps_of(heads, values.numel()))
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._heads) + self._lows.nbytes
+
+    @property
+    def grain(self) -> int:
+        return self._lows.grain
+
+    @property
+    def most(self) -> int:
+        return self._lows.grain
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Raises PartnerLost when it is closed."""
+        head = self._heads[offset : offset + size]
+        return head + self._lows.read(max(0, offset - len(self._heads)), size - len(head))
+
+    def close(self) -> None:
+        """The values may change now."""
+        self._lows.close()
+
+
+class ModuloDecoding:
+    """A `Sink`: decodes into `into` (flat fp32) what `own` (as long, left as it is) tells. Complete when the last byte
+    was written; then `failed` has True for each block that is not told, where `into` holds the own values until
+    `mend`. After a BadPayload `into` is worth nothing."""
+
+    def __init__(self, codec: Modulo, own: Flat, into: Tensor) -> None:
+        assert into.shape == (own.numel(),), (into.shape, own.numel())
+        self._codec = codec
+        self._own = own
+        self._into = into
+        self._head = bytearray()
+        self._lows: _LowsIn | None = None
+        self._closed = False
+        self.nbytes = codec.nbytes(own.numel())
+        self._open()
+
+    @property
+    def failed(self) -> Tensor:
+        assert self._lows is not None, "it is complete"
+        return self._lows.failed
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Raises BadPayload (`scale`), PartnerLost when it is closed."""
+        if self._closed:
+            raise over()
+        view, missing = memoryview(data), HEAD_BYTES * count_blocks(self._own.numel()) - len(self._head)
+        if missing > 0:
+            assert offset == len(self._head), (offset, len(self._head))
+            self._head += view[:missing]
+            view, offset = view[missing:], offset + min(len(view), missing)
+            self._open()
+        if view:
+            assert self._lows is not None
+            self._lows.write(offset - len(self._head), view)
+
+    def mend(self, answer: Payload) -> None:
+        """Fill the failed blocks from what the sender answered. Raises BadPayload as `Modulo.decode_blocks_` does."""
+        assert self._lows is not None
+        lows = self._lows
+        self._codec.mend_(self._into, lows.heads, lows.failed, lambda rows, chosen: lows.kept[rows.start], answer)
+
+    def close(self) -> None:
+        """`into` is another's now."""
+        self._closed = True
+
+    def _open(self) -> None:
+        if len(self._head) == HEAD_BYTES * count_blocks(self._own.numel()):
+            self._lows = _LowsIn(self._codec, self._own, self._into, self._head)
+
+
+class _LowsOut(Making):
+    def __init__(self, codec: Modulo, values: Flat, steps: Tensor) -> None:
+        super().__init__(codec.low_bytes, values)
+        self._codec = codec
+        self._steps = steps
+
+    def tiles(self, first: int, end: int) -> bytes:
+        return b"".join(self._tile(number) for number in range(first, end))
+
+    def _tile(self, number: int) -> bytes:
+        return self._codec.encode_lows(self.part(number, number + 1), self._steps[rows_at(number * TILE)])
+
+
+class _LowsIn(Taking):
+    def __init__(self, codec: Modulo, own: Flat, into: Tensor, head: bytearray) -> None:
+        super().__init__(codec.low_bytes, own.numel())
+        self._codec = codec
+        self._own = own
+        self._into = into
+        self.heads = codec.heads(torch.from_numpy(np.frombuffer(head, np.uint8)), own.numel())
+        self.failed = torch.zeros(count_blocks(own.numel()), dtype=torch.bool)
+        self.kept: dict[int, Tensor] = {}
+        """Of the tiles with blocks that failed, by their first block: the low parts of those."""
+
+    def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
+        for number in range(first, end):
+            at = self._codec.low_bytes((number - first) * TILE)
+            self._take_tile(number, payload[at : at + self._codec.low_bytes(TILE)])
+
+    def _take_tile(self, number: int, packed: memoryview) -> None:
+        start, stop = number * TILE, min((number + 1) * TILE, self._own.numel())
+        rows, (steps, checks) = rows_at(start), self.heads
+        lows = self._codec.read_lows(np.frombuffer(packed, np.uint8), stop - start)
+        into = self._into[start:stop]
+        failed = self._codec.decode_tile(self._own[start:stop], lows, steps[rows], checks[rows], into)
+        if bool(failed.any()):
+            self.failed[rows] = failed
+            self.kept[rows.start] = lows[failed]

@@ -1,0 +1,98 @@
+"""DHT addresses seen lately, kept on disk: with them a peer finds the swarm again when every bootstrap node is dead.
+And where we listened, so that after a restart others find us under the port they know.
+A convenience, never trusted and never needed: a damaged file reads as empty, a failed write costs a line in the log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from peer.discovery.multiaddr import is_dialable, is_listenable
+
+MAX_CACHED = 64
+MAX_AGE_S = 30 * 86400.0
+MAX_LISTENED = 16
+_MAX_FILE_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class AddressCache:
+    """`address -> last seen`, the latest `MAX_CACHED`. Without a path it lives in memory only."""
+
+    def __init__(self, path: Path | None, now: float) -> None:
+        self._path = path
+        self._seen, self.listened = _read(path, now) if path is not None else ({}, {})
+        """`listened`: for each address we were told to listen at, the one it became: with a port."""
+        self._saved = self._content()
+
+    def addresses(self) -> list[str]:
+        """Latest seen first."""
+        return sorted(self._seen, key=lambda address: (-self._seen[address], address))
+
+    def saw(self, addresses: Iterable[str], now: float) -> None:
+        """Note that these are in use right now."""
+        self._seen.update((address, now) for address in addresses if is_dialable(address))
+        kept = [address for address in self.addresses() if self._seen[address] > now - MAX_AGE_S][:MAX_CACHED]
+        self._seen = {address: self._seen[address] for address in kept}
+
+    def save(self, force: bool = False) -> None:
+        """Write the file if an address has come or gone since the last time (`force`: in any case)."""
+        if self._path is None or (self._saved == self._content() and not force):
+            return
+        draft = self._path.with_name(f".{self._path.name}.new")
+        body = [{"address": address, "seen": self._seen[address]} for address in self.addresses()]
+        try:
+            whole = {"format": 1, "listened": self.listened, "peers": body}
+            draft.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+            os.replace(draft, self._path)  # noqa: PTH105  (the atomic call, by its name)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                draft.unlink()
+            log.warning("cannot keep the addresses of other peers in %s: %s", self._path, error.strerror)
+            return
+        self._saved = self._content()
+
+    def _content(self) -> frozenset[object]:
+        return frozenset([*self._seen, *self.listened.items()])
+
+
+def _read(path: Path, now: float) -> tuple[dict[str, float], dict[str, str]]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES)
+        return parse(raw, now), parse_listened(raw)
+    except FileNotFoundError:
+        return {}, {}
+    except (OSError, ValueError) as error:
+        log.warning("the cached addresses in %s cannot be read, starting without: %r", path, error)
+        return {}, {}
+
+
+def parse(raw: bytes, now: float) -> dict[str, float]:
+    """`address -> last seen` of a file's bytes: the dialable and not too old ones. Raises ValueError for anything that
+    `save` would not write. `now`: seconds since the epoch."""
+    try:
+        entries = json.loads(raw)["peers"][:MAX_CACHED]
+        seen = {str(entry["address"]): min(float(entry["seen"]), now) for entry in entries}
+    except (TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a list of addresses: {error!r}") from error
+    return {address: at for address, at in seen.items() if is_dialable(address) and at > now - MAX_AGE_S}
+
+
+def parse_listened(raw: bytes) -> dict[str, str]:
+    """`told to listen at -> listened at` of a file's bytes; only where a port had to be found. Raises ValueError for
+    anything that `save` would not write."""
+    try:
+        entries = list(json.loads(raw).get("listened", {}).items())[:MAX_LISTENED]
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a list of addresses: {error!r}") from error
+    return {
+        told: found
+        for told, found in entries
+        if told.endswith("/tcp/0") and isinstance(found, str) and is_listenable(found) and found.startswith(told[:-1])
+    }

@@ -1,0 +1,1 @@
+"""The DHT node (p2pd), kept alive."""

@@ -1,0 +1,94 @@
+"""Why a p2pd ended, in words: its signal or exit code, its last lines, and whether the system was out of
+memory when it was killed. And what a process holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections import deque
+from pathlib import Path
+
+LINES, WIDTH = 4, 200
+"""How many of the last lines are kept, and how many characters of each."""
+MAX_PENDING = 64 * 1024
+"""Bytes of a line that does not end; more of it are dropped."""
+
+_BANNER = ("Control socket:", "Peer ID:", "Peer Addrs:", "/")
+
+
+class Tail:
+    """Its output: hands out its lines, keeps the last few, and the first that tells of a Go panic (it is
+    followed by hundreds that tell nothing)."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+        self._last: deque[str] = deque(maxlen=LINES)
+        self._panic = ""
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """The lines that `chunk` completes."""
+        *whole, pending = (self._pending + chunk).split(b"\n")
+        self._pending = pending[:MAX_PENDING]
+        lines = [line.decode(errors="replace").rstrip() for line in whole]
+        for line in lines:
+            self._keep(line)
+        return lines
+
+    def _keep(self, line: str) -> None:
+        if not self._panic and line.startswith(("panic:", "fatal error:", "runtime: out of memory")):
+            self._panic = line[:WIDTH]
+        if told := _told(line):
+            self._last.append(told[:WIDTH])
+
+    def last(self) -> str | None:
+        """The last line, None if there was none."""
+        return self._last[-1] if self._last else None
+
+    def words(self) -> str:
+        """What is worth telling, in one line."""
+        if self._panic:
+            return self._panic
+        return " | ".join(self._last)
+
+
+def _told(line: str) -> str:
+    """What is worth keeping of a line: neither what it prints at its start, nor its log's warnings, of which a healthy
+    one has many."""
+    if not line.startswith("{"):
+        return "" if line.startswith(_BANNER) else line
+    try:
+        entry = json.loads(line)
+        grave = entry["level"] in ("error", "dpanic", "panic", "fatal")
+        return f"{entry['msg']} {entry.get('error', '')}".strip() if grave else ""
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return line
+
+
+def in_words(code: int, said: str, memory_short: bool) -> str:
+    """How a process with this exit code (-N: signal N) ended."""
+    if code >= 0:
+        found = f"ended with exit code {code}"
+    else:
+        found = f"was killed by signal {-code}{_name(-code)}"
+        if code == -signal.SIGKILL and memory_short:
+            found += " while the system was out of memory (its OOM killer struck)"
+    return f"{found}; its last words: {said}" if said else found
+
+
+def _name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return f" ({signal.Signals(number).name})"
+    return ""
+
+
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+    """How many processes the system has killed for want of memory since it started; 0 where that is not told."""
+    try:
+        with vmstat.open("rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        return 0
+    return 0

@@ -1,0 +1,273 @@
+"""One p2pd process and its DHT node, for as long as that process lives. Beside `process.py` the only module that knows
+hivemind, its private parts included; written against hivemind 1.1.12."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import warnings
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from peer.clock.monotonic import steady_time
+from peer.discovery.dht_node.process import LOST, Limits, NodeOptions, Process, failed, start_process, stop
+from peer.discovery.dial_report import knock, why_not
+from peer.discovery.multiaddr import split
+from peer.discovery.validator import RecordGate
+from peer.observe.process_stats import open_files, resident_bytes
+
+with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.script, which torch deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from hivemind.dht import DHTNode, node, protocol, routing
+    from hivemind.dht.routing import DHTID
+    from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+    from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+    from hivemind.p2p import P2PHandlerError, PeerID
+    from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
+    from hivemind.proto import dht_pb2, p2pd_pb2
+    from hivemind.utils import timed_storage
+    from hivemind.utils.multiaddr import Multiaddr
+
+for _module in (node, protocol, routing, timed_storage):
+    _module.get_dht_time = steady_time  # theirs is the wall clock: when it jumps, every record would expire at once
+
+__all__ = ["LOST", "DictionaryDHTValue", "Limits", "Node", "NodeOptions"]
+
+_EXCHANGE_S = 5.0
+"""A question to our own p2pd, over its control socket."""
+_CALL_S = 2.0
+"""A question to another node of the DHT."""
+_MAX_NOTED = 1024
+T = TypeVar("T")
+
+
+class _Validator(RecordValidatorBase):  # type: ignore[misc]
+    """Puts our gate where hivemind asks."""
+
+    def __init__(self, gate: RecordGate) -> None:
+        self._gate = gate
+
+    def validate(self, record: DHTRecord) -> bool:
+        return self._gate.admit(record.key, record.subkey, record.value, record.expiration_time)
+
+    def prune(self, key: bytes, entries: DictionaryDHTValue) -> bool:
+        """Replaces the protocol's check of a whole dictionary. hivemind refuses all of it for one bad entry: anybody
+        could hide everybody by storing a record that some clocks still take and others do not."""
+        with entries.freeze():
+            packed = [(subkey, *entry) for subkey, entry in entries.items()]
+            for subkey, value, expiry in packed:
+                packed_subkey = b"\xc4" + bytes([len(subkey)]) + subkey if _is_short(subkey) else b""
+                if not self.validate(DHTRecord(key, packed_subkey, value, expiry)):
+                    del entries[subkey]
+        return True
+
+
+def _note(table: dict[str, T], of: str, word: T) -> None:
+    """The latest word; the oldest goes first, for newcomers never end."""
+    table.pop(of, None)
+    table[of] = word
+    if len(table) > _MAX_NOTED:
+        del table[next(iter(table))]
+
+
+def _is_short(subkey: Any) -> bool:
+    return isinstance(subkey, bytes) and len(subkey) < 256
+
+
+class _NoCache(DHTLocalStorage):  # type: ignore[misc]
+    """hivemind lets others write into a node's cache and answers from there first: one record in it would hide all."""
+
+    def store(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def store_subkey(self, *_: Any, **__: Any) -> bool:
+        return False
+
+
+class Node:
+    """A running p2pd and the DHT node on top. Belongs to the loop it was started in."""
+
+    def __init__(self, process: Process, dht: DHTNode) -> None:
+        self._process = process
+        self._dht = dht
+        self._searches: set[asyncio.Task[Any]] = set()
+        self.pid: int = process._child.pid
+        self.tried: dict[str, str] = {}
+        """Address dialled: why it did not answer the last time, empty when it did."""
+        self.clock_offsets: dict[str, float] = {}
+        """Peer id: its clock minus ours when it was last dialled, seconds."""
+
+    @classmethod
+    async def start(cls, options: NodeOptions, listen: Sequence[str], gate: RecordGate | None) -> Node:
+        """Start p2pd and join nobody yet. `gate` None: store whatever comes (tests of hostile nodes).
+
+        Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started, both within
+        `startup_s` and a few seconds."""
+        process = await start_process(options, listen)
+        try:
+            async with asyncio.timeout(options.startup_s):
+                dht = await _start_dht(process, options, gate)
+        except LOST as error:
+            await stop(process)
+            raise failed(f"died right after its start ({error!r})") from error
+        except BaseException:
+            await stop(process)
+            raise
+        return cls(process, dht)
+
+    async def ended(self) -> str:
+        """Wait for the process to end, by whatever cause; how it ended, in words."""
+        return await self._process.ended()
+
+    async def answers(self, timeout_s: float) -> None:
+        """Ask the process something small. Raises one of LOST when it does not answer in time."""
+        await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), timeout_s)
+
+    def resident_bytes(self) -> int:
+        """Main memory that the process holds."""
+        return resident_bytes(self.pid)
+
+    def neighbours(self) -> set[str]:
+        """Peer ids in the routing table."""
+        return {str(peer.to_base58()) for peer in self._dht.protocol.routing_table.peer_id_to_uid}
+
+    async def link(self, address: str, timeout_s: float) -> bool:
+        """Dial `address` and ping the node there: puts each into the other's routing table. Whether it answered."""
+        plain, peer_id = split(address)
+        peer = PeerID.from_base58(peer_id)
+        # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
+        dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(plain).to_bytes()])
+        # We try first, for p2pd dials what did not answer ever more seldom, in the end once in five minutes.
+        if deaf := await knock(plain, timeout_s):
+            _note(self.tried, address, deaf)
+            return False
+        try:
+            await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
+            answered = await self._dht.protocol.call_ping(peer) is not None
+        except TimeoutError:
+            _note(self.tried, address, f"no answer within {timeout_s:.0f} s")
+            return False
+        except LOST as error:
+            _note(self.tried, address, why_not(str(error), plain) or self.tried.get(address, "no answer yet"))
+            return False
+        _note(self.tried, address, "" if answered else "connected, but it does not answer as a node of the directory")
+        if answered:
+            await self._compare_clocks(peer_id, peer)
+        return answered
+
+    async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
+        """Best effort. hivemind's own ping compares too, but keeps the numbers to itself."""
+        before = steady_time()
+        with contextlib.suppress(P2PHandlerError, *LOST):
+            answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
+            _note(self.clock_offsets, peer_id, answer.dht_time - (before + steady_time()) / 2)
+
+    def open_files(self) -> int:
+        """Files and sockets that the process holds open."""
+        return open_files(self.pid)
+
+    async def refresh(self) -> None:
+        """Look for the nodes nearest to us: finds new ones, drops dead ones from the routing table."""
+        async with asyncio.timeout(4 * _EXCHANGE_S):
+            await self._search(self._dht.find_nearest_nodes([self._dht.node_id]))
+
+    async def addresses(self) -> list[str]:
+        """Where we can be seen, our peer id at the end. Raises OSError or EOFError when p2pd does not answer."""
+        answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), _EXCHANGE_S)
+        return _full_addresses(answer.identify.id, answer.identify.addrs)
+
+    async def seen_addresses(self) -> list[str]:
+        """The remote ends of our connections to nodes in the routing table. Raises as `addresses` does."""
+        answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), _EXCHANGE_S)
+        nodes = {peer.to_bytes() for peer in self._dht.protocol.routing_table.peer_id_to_uid}
+        return [text for peer in answer.peers if peer.id in nodes for text in _full_addresses(peer.id, peer.addrs)]
+
+    async def store(self, key: bytes, subkey: bytes, value: bytes, expiry: float, others_only: bool = False) -> bool:
+        """Put an entry into the DHT. True means little: stored somewhere, maybe here only, unless `others_only`."""
+        ok: bool = await self._search(self._dht.store(key, value, expiry, subkey=subkey, exclude_self=others_only))
+        return ok
+
+    async def store_in(self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
+        """`store` under each of some keys."""
+        count = len(keys)
+        await self._search(self._dht.store_many(list(keys), [value] * count, expiry, subkeys=[subkey] * count))
+
+    async def find(self, key: bytes) -> list[bytes]:
+        """The values of all entries under `key` that can be found, this node's own included."""
+        return (await self.find_in([key]))[0]
+
+    async def find_in(self, keys: Sequence[bytes]) -> list[list[bytes]]:
+        """`find` under each of some keys, in their order."""
+        # NaN: nothing is recent enough to end the search early. hivemind's `latest` asks for an expiry of infinity, and
+        # a hostile node that claims to have just that would be the only one asked.
+        found = await self._search(self._dht.get_many(list(keys), sufficient_expiration_time=math.nan))
+        return [_values(found[key]) for key in keys]
+
+    async def close(self, at_once: bool = False) -> None:
+        """End process and node and wait for all they left behind; within a few seconds. Never raises. `at_once`: do not
+        wait for a process that hangs."""
+        if self._process._child.returncode is None and not at_once:
+            with contextlib.suppress(*LOST):
+                async with asyncio.timeout(1.0):
+                    await self._dht.shutdown()
+        self._process.fail_calls()
+        if self._searches:
+            await asyncio.wait(self._searches, timeout=2.0)
+        await stop(self._process, at_once)
+
+    async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:
+        """Await a search without handing our cancellation on: a cancelled search of hivemind leaves tasks behind that
+        nobody owns. It ends by itself, for each of its calls has a deadline; `close` waits for it."""
+        task = asyncio.create_task(search)
+        self._searches.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._searches.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller has it, or has stopped waiting
+
+    async def _ask(self, request: Any, timeout_s: float) -> Any:
+        """One question over p2pd's control socket. hivemind's own version has no deadline and leaks the socket."""
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await self._process._client.control.daemon_connector.open_connection()
+            try:
+                await write_pbmsg(writer, request)
+                answer = p2pd_pb2.Response()
+                await read_pbmsg_safe(reader, answer)
+            finally:
+                writer.close()
+        if answer.type == p2pd_pb2.Response.ERROR:
+            raise ConnectionError(answer.error.msg)
+        return answer
+
+
+def _values(found: Any) -> list[bytes]:
+    if found is None or not isinstance(found.value, dict):
+        return []
+    return [entry.value for entry in found.value.values() if isinstance(entry.value, bytes)]
+
+
+def _full_addresses(peer_id: bytes, maddrs: Sequence[bytes]) -> list[str]:
+    tail = f"/p2p/{PeerID(peer_id).to_base58()}"
+    return [f"{Multiaddr(raw)}{tail}" for raw in maddrs]
+
+
+async def _start_dht(process: Process, options: NodeOptions, gate: RecordGate | None) -> DHTNode:
+    validator = _Validator(gate) if gate is not None else None
+    dht = await DHTNode.create(
+        p2p=process,
+        node_id=DHTID.generate(options.public_key),
+        wait_timeout=_CALL_S,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+        reuse_get_requests=False,  # it never forgets a key it was asked for
+        record_validator=validator,
+    )
+    if validator is not None:
+        dht.protocol._validate_dictionary = validator.prune
+        dht.protocol.cache = _NoCache()
+    return dht

@@ -1,0 +1,244 @@
+"""The p2pd process itself: started within bounds, its output read, ended without a trace. Beside `p2pd.py` the only
+module that knows hivemind and its private parts; written against hivemind 1.1.12.
+
+hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, at its import: without the "0" it meddles with every
+process we start. We set it here, which is too late if grpc was imported before; so the command line sets it first too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.resources
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from peer.discovery.dht_node.exit_report import Tail, in_words, oom_kills
+from peer.discovery.dht_node.hivemind_imports import without_the_rest
+from peer.discovery.multiaddr import address_taken
+from peer.errors import DirectoryFailed
+from peer.identity import peer_id_of
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
+without_the_rest()
+with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.script, which torch deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from hivemind.p2p import P2P, p2p_daemon
+    from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+    from hivemind.utils.logging import use_hivemind_log_handler
+
+logging.addLevelName(logging.WARNING, "WARNING")  # hivemind renames the level for everybody
+use_hivemind_log_handler("nowhere")  # it prints to our terminal otherwise; now it propagates to our handlers
+logging.getLogger("hivemind").setLevel(logging.WARNING)
+
+BINARY: Path | None = None
+"""Another p2pd than the one hivemind ships; for tests."""
+
+_LAUNCH = """
+import os, resource, sys
+files, heap, *command = sys.argv[1:]
+os.setsid()
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+files = int(files) if hard == resource.RLIM_INFINITY else min(int(files), hard)
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+os.environ["GOMEMLIMIT"] = heap
+os.execv(command[0], command)
+"""
+"""Runs in a Python of its own, which becomes p2pd. (A preexec_fn would fork this process, with its threads.)"""
+LOST = (OSError, TimeoutError, EOFError, P2PDaemonError)
+"""What talking to a p2pd ends in when it, or the peer behind it, does not answer."""
+
+
+@contextlib.contextmanager
+def _binary_path(package: Any, name: str) -> Iterator[Path]:
+    with importlib.resources.as_file(importlib.resources.files(package) / name) as found:
+        yield BINARY or found
+
+
+# hivemind finds its binary by importlib.resources.path, which warns of its deprecation at every start.
+p2p_daemon.path = _binary_path
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """What a p2pd may take. (It takes 40 to 90 MB and some tens of connections in a swarm of 32.)"""
+
+    memory: int = 384 * 2**20
+    """Bytes of main memory; above it is replaced."""
+    heap: int = 192 * 2**20
+    """Bytes of its heap that its garbage collector tries to stay below, whatever that costs."""
+    connections: int = 256
+    """Above, those used least are closed until half of them are left."""
+    files: int = 1024
+    """Open files, sockets included: the system opens no more."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What a node is started with; the same again after a crash."""
+
+    identity_path: Path
+    public_key: bytes
+    """Its hash is our place in the DHT, so that a restart leaves no ghost of the former node."""
+    announce_maddrs: tuple[str, ...] = ()
+    """What to tell others instead of the addresses p2pd sees itself under. Empty: those."""
+    startup_s: float = 30.0
+    limits: Limits = Limits()
+
+
+class Process(P2P):  # type: ignore[misc]  # hivemind has no types
+    """hivemind's handle on the process, with changes: Ctrl+C in our terminal does not reach p2pd (it would die of it
+    while we still take our leave); it is bounded; what it says is kept; and once it is dead its calls fail at once
+    instead of by timeout."""
+
+    limits = Limits()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = False
+        self.said = Tail()
+        self._oom_kills = oom_kills()
+
+    def _make_process_args(self, *args: Any, **options: Any) -> list[str]:
+        high = self.limits.connections
+        bounds = {"connLo": high // 2, "connHi": high, "connGrace": "30s"}
+        command: list[str] = P2P._make_process_args(*args, **options, **bounds)
+        given = (str(self.limits.files), str(self.limits.heap))
+        return [sys.executable, "-E", "-S", "-c", _LAUNCH, *given, *command]
+
+    async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
+        """hivemind's own gives up at a line of 64 KiB, and a p2pd whose output nobody reads stands still. It also logs
+        every line of any weight: one without free files writes 100,000 a second."""
+        while chunk := await self._child.stdout.read(16384):
+            for line in self.said.feed(chunk):
+                if line.startswith("Peer ID:") and not ready.done():
+                    ready.set_result(None)
+        if not ready.done():
+            ready.set_exception(P2PDaemonError(f"Daemon failed to start: {self.said.last()}"))
+
+    async def _call_unary_protobuf_handler(self, *args: Any) -> Any:
+        if self.gone:
+            raise ConnectionResetError("p2pd is gone")
+        return await super()._call_unary_protobuf_handler(*args)
+
+    def fail_calls(self) -> None:
+        self.gone = True
+        if self._client is None:
+            return
+        for call in self._client.control._pending_calls.values():
+            if not call.done():
+                call.set_exception(ConnectionResetError("p2pd is gone"))
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Everything that runs on behalf of this process, for hivemind cancels it but never waits for it."""
+        own = [self._listen_task, self._reader_task]
+        if self._client is not None:
+            control = self._client.control
+            own += [control._read_task, control._write_task, *control._handler_tasks.values()]
+        return [task for task in own if task is not None]
+
+    async def ended(self) -> str:
+        """Wait for its end, by whatever cause; how it ended, in words. (P2P.is_alive stays True.)"""
+        code: int = await self._child.wait()
+        await asyncio.wait({self._reader_task}, timeout=0.5)  # its last words are still in the pipe
+        return in_words(code, self.said.words(), oom_kills() > self._oom_kills)
+
+
+async def start_process(options: NodeOptions, listen: Sequence[str]) -> Process:
+    """Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started."""
+    made: list[Process] = []
+    try:
+        process = await _create(options, listen, made)
+    except P2PDaemonError as error:
+        said = str(error)
+        if "address already in use" in said:
+            raise address_taken(", ".join(listen)) from error
+        raise failed(said) from error
+    except (OSError, EOFError) as error:
+        raise failed(f"died right after its start ({error!r})") from error
+    finally:
+        if made and made[0].peer_id is None:  # the last thing that `create` sets
+            await stop(made[0])
+    assert process.peer_id.to_base58() == peer_id_of(options.public_key), "the key file holds another identity"
+    return process
+
+
+async def _create(options: NodeOptions, listen: Sequence[str], made: list[Process]) -> Process:
+    class Bounded(Process):
+        """`create` hands out its object only when all went well; this way we can clean up when it did not."""
+
+        limits = options.limits
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    process: Process = await Bounded.create(
+        host_maddrs=list(listen),
+        announce_maddrs=list(options.announce_maddrs) or None,
+        identity_path=str(options.identity_path),
+        check_if_identity_free=False,  # it reads RSA keys only
+        nat_port_map=False,
+        use_relay=False,
+        startup_timeout=options.startup_s,
+    )
+    return process
+
+
+def failed(said: str) -> DirectoryFailed:
+    """The error for what p2pd, or hivemind of it, said."""
+    if "failed to start in" in said:
+        found = "the DHT helper (p2pd) did not get ready in time"
+        return DirectoryFailed(f"{found}: {said}", "The machine may be overloaded. Try again.")
+    binary = BINARY or importlib.resources.files("hivemind.hivemind_cli") / "p2pd"
+    if "FileNotFoundError" in said or "not found" in said:
+        found = f"the DHT helper (p2pd) is missing from the installation of hivemind: there is no {binary}"
+        fix = f"Run: {sys.executable} -m pip install --force-reinstall --no-deps hivemind"
+        return DirectoryFailed(found, f"{fix}   (some virus scanners remove its p2pd)")
+    if "PermissionError" in said:
+        return DirectoryFailed(f"the DHT helper {binary} may not be run: permission denied", f"Run: chmod +x {binary}")
+    if said.endswith("Daemon failed to start: None"):
+        found = "the DHT helper (p2pd) ended without a word; it was killed, or may not run here"
+        return DirectoryFailed(
+            found, "Look for it in the log of your virus scanner, or free some memory, then try again."
+        )
+    return DirectoryFailed(
+        f"the DHT helper (p2pd) cannot be started: {said}", "Try again; if it stays, reinstall hivemind."
+    )
+
+
+async def stop(process: Process, at_once: bool = False) -> None:
+    """End it and everything that runs on its behalf, within a few seconds; `at_once`: by SIGKILL, for one that
+    hangs."""
+    process.fail_calls()
+    tasks = process.tasks()
+    if at_once and process._child is not None and process._child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process._child.kill()
+        await process._child.wait()
+    if process._child is not None and process._child.stdout.at_eof():  # it is ending by itself: a signal would only
+        with contextlib.suppress(TimeoutError):  # make Popen take the exit code that asyncio waits for
+            async with asyncio.timeout(1.0):
+                await process._child.wait()
+    process._terminate()
+    if process._child is not None:
+        try:
+            async with asyncio.timeout(2.0):
+                await process._child.wait()
+        except TimeoutError:
+            process._child.kill()
+            await process._child.wait()
+    for task in tasks:
+        task.cancel()
+    # Also takes their exceptions: writing to a dead p2pd ends in ConnectionResetError, which is what we are here for.
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for maddr in (process._daemon_listen_maddr, process._client_listen_maddr):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(maddr["unix"])  # noqa: PTH108  (a socket in /tmp: no disk is waited for)

@@ -1,0 +1,276 @@
+"""Keeps a DHT node running and joined, whatever dies: p2pd itself, the bootstrap nodes, or everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import math
+import random
+import statistics
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from peer.discovery.address_cache import AddressCache
+from peer.discovery.dht_node.health import Health, Unwatched, Watcher
+from peer.discovery.dht_node.node import LOST, Node, NodeOptions
+from peer.discovery.multiaddr import advertised, claimed
+from peer.discovery.validator import RecordGate
+from peer.errors import AddressError, DirectoryFailed
+from peer.ports.directory import Contact
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pace:
+    """How often and how long, all in seconds."""
+
+    heal: float = 4.0
+    """Between two rounds of healing, give or take a third. With `dial` it bounds how long a bootstrap node that is back
+    stays alone: 10 s."""
+    alone: float = 1.0
+    """The same while nobody is in the routing table."""
+    dial: float = 5.0
+    """A dial of one address, at most."""
+    first_join: float = 5.0
+    """How long `start` waits for the first round of dialling."""
+    rebuild: float = 0.25
+    """Before a dead p2pd is started again; doubles with each death in a row up to `rebuild_max`."""
+    rebuild_max: float = 30.0
+    peace: float = 60.0
+    """A p2pd that lived so long begins a new row."""
+    pulse: float = 2.0
+    """Between two questions to p2pd whether it is there."""
+    answer: float = 3.0
+    """How long it may take for an answer; the second one in a row that it owes is the last."""
+
+
+class Helper:
+    """One p2pd at a time, watched and rebuilt, with a loop that joins and heals.
+
+    hivemind never contacts a bootstrap node again once it has lost it, and p2pd refuses to start when none answers. So
+    neither is told about bootstraps: this loop dials every known address that is not in the routing table, forever."""
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        gate: RecordGate,
+        bootstraps: Sequence[str],
+        cache: AddressCache,
+        now: Callable[[], float],
+        on_joined: Callable[[Node], Awaitable[None]],
+        pace: Pace,
+    ) -> None:
+        self._options, self._gate, self._bootstraps, self._cache = options, gate, tuple(bootstraps), cache
+        self._now, self._on_joined, self._pace = now, on_joined, pace
+        self._asked: tuple[str, ...] = ()
+        self._listen: list[str] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._first_round = asyncio.Event()
+        self._joined = False
+        self.node: Node | None = None
+        """None while p2pd is dead."""
+        self.addresses: list[str] = []
+        self.health = Health()
+        self.watcher: Watcher = Unwatched()
+        self.lost_at: float | None = None
+        """Since when (`now`) we cannot look: p2pd died and has not met anybody since."""
+
+    async def start(self, listen: Sequence[str]) -> None:
+        """Start p2pd, and give the first round of dialling `first_join` seconds. Raises AddressError, DirectoryFailed;
+        that nobody answers is no error."""
+        self._asked = tuple(listen)
+        self._listen = [self._cache.listened.get(address, address) for address in listen]
+        self.node = await self._launch()
+        try:
+            await self._learn_addresses(self.node)
+        except LOST as error:
+            await self.node.close()
+            raise DirectoryFailed(f"the DHT helper (p2pd) does not answer ({error!r})", "Try again.") from error
+        except asyncio.CancelledError:
+            await self.node.close()
+            raise
+        self._keeper = asyncio.create_task(self._keep(self.node), name="directory keeper")
+        if self._bootstraps or self._cache.addresses():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.first_join):
+                    await self._first_round.wait()
+
+    def contact(self) -> Contact:
+        """How the addresses we were given are answered, and what the clocks of those who answer say."""
+        tried = self.node.tried if self.node is not None else {}
+        offsets = [o for o in self.node.clock_offsets.values() if math.isfinite(o)] if self.node is not None else []
+        own = {_peer(address): "this is our own key: every peer needs one of its own" for address in self.addresses}
+        reasons = {a: tried.get(a, own.get(_peer(a), "not dialled yet")) for a in self._bootstraps}
+        return Contact(reasons, statistics.median(offsets) if offsets else None)
+
+    async def close(self) -> None:
+        """End everything; within a few seconds. Never raises."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+        if self.node is not None:
+            node, self.node = self.node, None
+            await node.close()
+        self._cache.save(force=True)
+
+    async def _keep(self, node: Node) -> None:
+        """Heal until p2pd is gone, rebuild it, and again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            born = loop.time()
+            cause = await self._until_lost(node)
+            died = loop.time()
+            if died - born > self._pace.peace:
+                self.health.times = 0
+            self.lost_at = self.lost_at or self._now()
+            self.node, self._joined = None, False
+            self._lost(cause)
+            await _to_the_end(node.close(at_once=True))
+            node = self.node = await self._rebuild()
+            self.health.state = "alone"
+            log.info("the DHT helper (p2pd) is back after %.1f s", loop.time() - died)
+            self.watcher.helper_back(loop.time() - died, self.health.times)
+
+    def _lost(self, cause: str) -> None:
+        health = self.health
+        health.state, health.cause = "rebuilding", cause
+        health.times, health.losses = health.times + 1, health.losses + 1
+        log.info("%s; starting it again", cause)
+        self.watcher.helper_ended(cause, health.times)
+
+    async def _until_lost(self, node: Node) -> str:
+        """Returns why this p2pd is to be replaced: how it ended, or what it has become."""
+        death = asyncio.create_task(node.ended())
+        watching = asyncio.create_task(self._watch(node))
+        healing = asyncio.create_task(self._heal(node))
+        tasks = (death, watching, healing)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The end of the process, if there is one, explains why it does not answer.
+            await asyncio.wait({death}, timeout=0.5)
+            if death.done():
+                return f"the DHT helper (p2pd) {death.result()}"
+            if watching.done():
+                return watching.result()
+            error = healing.exception()
+            if not isinstance(error, LOST):
+                log.error("the directory's healing loop failed", exc_info=error)
+            return f"the DHT helper (p2pd) does not answer ({error!r})"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, node: Node) -> str:
+        """Returns when p2pd hangs or is at one of its bounds: what is wrong with it."""
+        owed, limits, name = 0, self._options.limits, "the DHT helper (p2pd)"
+        while True:
+            await asyncio.sleep(self._pace.pulse if not owed else 0)
+            if (held := node.resident_bytes()) > limits.memory:
+                return f"{name} held {held >> 20} MiB of memory, above its bound of {limits.memory >> 20} MiB"
+            if node.open_files() >= limits.files:  # it can no longer accept our questions, and spins
+                return f"{name} had all its {limits.files} files open: too many connections"
+            try:
+                await node.answers(self._pace.answer)
+                owed = 0
+            except LOST:
+                owed += 1
+            if owed == 2:
+                return f"{name} hung: twice no answer within {self._pace.answer:g} s"
+
+    async def _rebuild(self) -> Node:
+        """Same identity, same port if it can be had: to the others it is the node they knew. Tries until it works."""
+        while True:
+            await asyncio.sleep(min(self._pace.rebuild * 2 ** (self.health.times - 1), self._pace.rebuild_max))
+            try:
+                return await self._launch()
+            except (AddressError, DirectoryFailed) as error:
+                self._lost(error.found)
+
+    async def _launch(self) -> Node:
+        """Start p2pd where it listened before; where that is taken and we were not told to listen there, on a free
+        port. Raises AddressError, DirectoryFailed."""
+        former = self._listen != list(self._asked)
+        try:
+            with claimed(self._listen) as ready:
+                node = await Node.start(self._options, ready, self._gate)
+        except AddressError:
+            if not former:
+                raise
+            with claimed(self._asked) as ready:
+                node = await Node.start(self._options, ready, self._gate)
+        self._listen = ready
+        self._cache.listened = dict(zip(self._asked, ready, strict=True))
+        return node
+
+    async def _heal(self, node: Node) -> None:
+        """Rounds of dialling, forever. Raises one of LOST when p2pd no longer answers."""
+        while True:
+            await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node)))
+            with contextlib.suppress(*LOST):
+                await node.refresh()
+            await self._learn_addresses(node)
+            if node.neighbours():
+                await self._meet(node)
+            else:
+                self._joined, self.health.state = False, "alone"
+            self._first_round.set()
+            await asyncio.sleep(self._pace.heal * _jitter() if self._joined else self._pace.alone)
+
+    async def _dial(self, node: Node, address: str) -> None:
+        if await node.link(address, self._pace.dial):
+            self._cache.saw([address], self._now())
+            self._cache.save()
+            await self._meet(node)
+
+    async def _meet(self, node: Node) -> None:
+        """Somebody answers. The first one is told our record at once: others may take their time not to answer."""
+        if self._joined:
+            return
+        self._joined, self.health.state = True, "joined"
+        await self._on_joined(node)
+        self.lost_at = None
+        self._first_round.set()
+
+    async def _to_dial(self, node: Node) -> list[str]:
+        """All bootstraps we miss. Of the cached addresses: all while we are alone, else one, for two parts of a swarm
+        that lost each other join again when any two of their members meet. (The routing table alone would not tell: it
+        lists the dead until somebody asks them, and then one that came back is not dialled for long.)"""
+        known = {_peer(address) for address in [*await node.seen_addresses(), *self.addresses]}
+        bootstraps = [address for address in self._bootstraps if _peer(address) not in known]
+        cached = [address for address in self._cache.addresses() if _peer(address) not in known]
+        if node.neighbours() and cached:
+            cached = random.sample(cached, 1)
+        return list(dict.fromkeys(bootstraps + cached))
+
+    async def _learn_addresses(self, node: Node) -> None:
+        """Ours may change with the network; those of the others go to the cache."""
+        visible = await node.addresses()
+        self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
+        self._cache.saw(await node.seen_addresses(), self._now())
+        self._cache.save()
+
+
+async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
+    """Await it even when we are cancelled meanwhile: nobody else would."""
+    task = asyncio.create_task(closing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
+def _peer(address: str) -> str:
+    return address.rpartition("/p2p/")[2]
+
+
+def _jitter() -> float:
+    return random.uniform(2 / 3, 4 / 3)
+
+
+def _code_in_words(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

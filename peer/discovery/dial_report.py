@@ -1,0 +1,67 @@
+"""How the addresses we were given are answered, in words: for a person who waits for a swarm that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+
+_LINE = re.compile(r"^ *\* \[([^\]]+)\] (.*)$", re.MULTILINE)
+_OTHER_KEY = re.compile(r"peer id mismatch: expected \w+, but remote key matches (\w+)")
+_TOO_EARLY = "dial backoff"
+_LONGEST = 160
+
+
+def why_not(said: str, address: str) -> str:
+    """Why a dial of `address` (without its peer id) failed, from the words of p2pd, which speak of every address it
+    knows of that peer. Empty when they only say that it was too early to dial again."""
+    if "dial to self" in said:
+        return "this is our own address"
+    lines = _LINE.findall(said)
+    own = [reason for where, reason in lines if where == address]
+    if not own and address.startswith("/dns"):  # p2pd speaks of what the name stands for: the port is the same
+        port = address[address.index("/tcp/") :]
+        own = [reason for where, reason in lines if where.endswith(port)] or ["no such host"]
+    if own == [_TOO_EARLY] or (lines and not own):
+        return ""
+    return _in_words(own[-1] if own else said)
+
+
+def _in_words(reason: str) -> str:
+    if other := _OTHER_KEY.search(reason):
+        return f"answers with another key: it is {other[1]}"
+    for sign, words in (
+        ("connection refused", "connection refused: nothing listens there"),
+        ("no route to host", "no route to this host"),
+        ("network is unreachable", "no route to this network"),
+        ("no such host", "the name is not known"),
+        ("no addresses", "the name is not known"),
+        ("timeout", "no answer"),
+        ("deadline exceeded", "no answer"),
+        ("failed to negotiate", "something answers that is no peer"),
+        ("EOF", "something answers that is no peer"),
+    ):
+        if sign in reason:
+            return words
+    return reason.removeprefix("failed to dial: ").replace("\n", " ")[:_LONGEST]
+
+
+_FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
+
+
+async def knock(address: str, timeout_s: float) -> str:
+    """Whether anything takes a TCP connection at a multiaddr without a peer id: empty if so, else why not."""
+    _, kind, host, _, port = address.split("/")
+    try:
+        async with asyncio.timeout(timeout_s):
+            family = _FAMILIES.get(kind, socket.AF_UNSPEC)
+            _, writer = await asyncio.open_connection(host, int(port), family=family)
+            writer.close()
+    except TimeoutError:
+        return f"no answer within {timeout_s:.0f} s"
+    except socket.gaierror:
+        return _in_words("no such host")
+    except OSError as error:  # several addresses of one name that all failed have no errno in common
+        return _in_words(os.strerror(error.errno).lower() if error.errno else str(error).lower())
+    return ""

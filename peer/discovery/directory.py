@@ -1,0 +1,222 @@
+"""The real directory: signed records in a hivemind DHT. See `keys.py` and `peer.protocol.swarm.buckets` for where they
+lie, `validator.py` for what a node admits, `helper.py` for how it stays joined."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from peer.discovery.address_cache import AddressCache
+from peer.discovery.dht_node.health import Watcher
+from peer.discovery.dht_node.node import LOST, Limits, Node, NodeOptions
+from peer.discovery.dht_node.supervisor import Helper, Pace
+from peer.discovery.keys import bucket_key
+from peer.discovery.multiaddr import check_announced, check_peers
+from peer.discovery.record_store import View, live_record
+from peer.discovery.validator import RecordGate, dht_expiry
+from peer.identity import Identity
+from peer.ports.directory import Contact
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, first_expiry
+from peer.protocol.swarm.buckets import Buckets
+from peer.signed_record import BadRecord, seal
+
+LOOK_S = 5.0
+STORE_S = 5.0
+WITHDRAW_S = 1.0
+HOLD_S = 600.0
+"""While p2pd is being rebuilt, who was alive when it died is taken to be so, for this long."""
+HELD_LIFE_S = 40.0
+"""Longer than it takes until the next look, which is half a minute later in long rounds."""
+
+log = logging.getLogger(__name__)
+
+
+class DhtDirectory:
+    """Implements `Directory`. Belongs to the loop it was started in."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        run_id: RunId,
+        options: NodeOptions,
+        initial_peers: Sequence[str],
+        cache_path: Path | None,
+        now: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        self._identity, self._run_id, self._now = identity, run_id, now
+        self._buckets = Buckets(PeerId(identity.peer_id))
+        self._looking = asyncio.Lock()
+        self._own: PeerRecord | None = None
+        self._view = View(run_id, PeerId(identity.peer_id))
+        self._good_until = math.inf
+        self._gate = RecordGate(now)
+        cache = AddressCache(cache_path, now())
+        self._helper = Helper(options, self._gate, initial_peers, cache, now, self._publish, pace)
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        identity: Identity,
+        identity_path: Path,
+        run_id: RunId,
+        initial_peers: Sequence[str] = (),
+        host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce_maddrs: Sequence[str] = (),
+        cache_path: Path | None = None,
+        now: Callable[[], float] = time.time,
+        pace: Pace | None = None,
+        limits: Limits | None = None,
+    ) -> DhtDirectory:
+        """Start p2pd with the key at `identity_path` (which is `identity`), and join whoever answers; nobody is no
+        error. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`: a file to keep seen addresses in.
+
+        Raises AddressError (an address cannot be parsed, or is taken) or DirectoryFailed (p2pd cannot start)."""
+        check_peers(initial_peers)
+        check_announced(announce_maddrs)
+        options = NodeOptions(identity_path, identity.public_key, tuple(announce_maddrs), limits=limits or Limits())
+        self = cls(identity, run_id, options, initial_peers, cache_path, now, pace or Pace())
+        await self._helper.start(host_maddrs)
+        return self
+
+    async def announce(self, record: PeerRecord) -> None:
+        """Sign and publish; replaces the former record. Published again by itself whenever we join or rejoin the
+        swarm. Returns within `STORE_S`. Raises BadRecord when nobody would believe the record."""
+        seal(record, self._identity)
+        self._own = record
+        if self._helper.node is not None:
+            await self._publish(self._helper.node)
+
+    async def withdraw(self) -> None:
+        """Replace our record by one that says LEAVING and has expired. Best effort, within `WITHDRAW_S`."""
+        if self._own is None:
+            return
+        at = max(self._now(), self._own.issued_at + 1e-3)
+        farewell = replace(self._own, status=Status.LEAVING, issued_at=at, expires_at=at)
+        self._own = None
+        if self._helper.node is not None:
+            await self._store(self._helper.node, farewell, WITHDRAW_S)
+
+    def read_everybody(self) -> None:
+        """From here on see all peers of the run, as groups need it: their records are never spread over buckets."""
+        self._buckets.everybody = True
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        """The live records of this run but our own, ordered by peer id; in a large run of those whose buckets we looked
+        into lately. Within `LOOK_S`; when the look fails, what is known from earlier ones and has not expired; while we
+        cannot look at all, what had not when that began."""
+        node = self._helper.node
+        if node is not None:
+            moved = False
+            try:
+                async with asyncio.timeout(LOOK_S), self._looking:
+                    moved = await self._look(node)
+            except LOST as error:
+                log.info("a look into the directory failed: %r", error)
+            if moved:
+                await self._publish(node)
+        known = self._known(self._now())
+        self._good_until = first_expiry(known)
+        return known
+
+    @property
+    def good_until(self) -> float:
+        return self._good_until
+
+    async def _look(self, node: Node) -> bool:
+        """Read the buckets of this round; whether our own is another one now."""
+        buckets, round_ = self._buckets, self._own.round if self._own is not None else 0
+        found = await self._read(node, buckets.reads(round_))
+        if more := buckets.more(round_, found):
+            found |= await self._read(node, more)
+        return buckets.saw(found, self._now())
+
+    async def _read(self, node: Node, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
+        """Who is live in each of these buckets; the view takes what it finds."""
+        there: dict[str, set[PeerId]] = {}
+        keys = [bucket_key(self._run_id, bits) for bits in wanted]
+        for bits, found in zip(wanted, await node.find_in(keys), strict=True):
+            now = self._now()
+            for raw in found:
+                self._view.take(raw, now)
+            live = (live_record(raw, self._run_id, now) for raw in found)
+            there[bits] = {record.peer_id for record in live if record is not None}
+        return there
+
+    def _known(self, now: float) -> dict[PeerId, PeerRecord]:
+        lost_at = self._helper.lost_at
+        if lost_at is None or now - lost_at > HOLD_S:
+            return self._view.live(now)
+        held = now + HELD_LIFE_S
+        known = self._view.live(lost_at)
+        return {peer: replace(record, expires_at=max(record.expires_at, held)) for peer, record in known.items()}
+
+    def addresses(self) -> list[str]:
+        """Multiaddrs with /p2p/ under which others can join the DHT through us, best first."""
+        return list(self._helper.addresses)
+
+    def neighbours(self) -> int:
+        """Size of the routing table. 0: alone."""
+        return len(self._helper.node.neighbours()) if self._helper.node is not None else 0
+
+    def contact(self) -> Contact:
+        return self._helper.contact()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the directory, for a person; empty when nothing is."""
+        return self._helper.health.trouble()
+
+    def report(self) -> dict[str, Any]:
+        """How the directory does, JSON-able: `state` (joined, alone, rebuilding), `why`, `losses` of p2pd so far and
+        the cause of the `last_loss`, its `pid`, the `memory` it holds (bytes), and its `neighbours` in the DHT."""
+        node = self._helper.node
+        memory = node.resident_bytes() if node is not None else 0
+        return self._helper.health.report() | {
+            "pid": self.helper_pid,
+            "memory": memory,
+            "neighbours": self.neighbours(),
+        }
+
+    def watch(self, watcher: Watcher) -> None:
+        """Who is told when p2pd is lost and when it is back."""
+        self._helper.watcher = watcher
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Bad records met in answers or refused at our node's gate, by the code of BadRecord."""
+        return self._view.dropped + self._gate.refused
+
+    def on_bad_record(self, tell: Callable[[BadRecord], None]) -> None:
+        """Who is told of bad records in answers. Whoever stored them is not known."""
+        self._view.tell = tell
+
+    @property
+    def helper_pid(self) -> int | None:
+        """Process id of p2pd; None while it is dead."""
+        return self._helper.node.pid if self._helper.node is not None else None
+
+    async def close(self) -> None:
+        """End p2pd and every task; within a few seconds. Withdraw before. Never raises."""
+        await self._helper.close()
+
+    async def _publish(self, node: Node) -> None:
+        if self._own is not None:
+            await self._store(node, self._own, STORE_S)
+
+    async def _store(self, node: Node, record: PeerRecord, timeout_s: float) -> None:
+        raw = seal(record, self._identity)
+        try:
+            async with asyncio.timeout(timeout_s):
+                keys = [bucket_key(self._run_id, bits) for bits in self._buckets.places(self._now())]
+                await node.store_in(keys, self._identity.public_key, raw, dht_expiry(record))
+        except LOST as error:
+            log.info("could not publish our record: %r", error)

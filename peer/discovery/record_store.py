@@ -1,0 +1,70 @@
+"""What one peer knows of the others, from answers that may be partial, stale or forged. Used by the DHT directory and
+by its in-memory twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
+from peer.signed_record import BadRecord, check_current, unseal
+
+
+class View:
+    """The latest record of every other peer of the run. A record that is missing from an answer is kept until it
+    expires: a partial or failed look costs nothing, and only a later record or time takes a peer away."""
+
+    def __init__(self, run_id: RunId, own: PeerId) -> None:
+        self._run_id = run_id
+        self._own = own
+        self._latest: dict[PeerId, PeerRecord] = {}
+        self._order: list[PeerId] | None = None
+        """Of `_latest`, sorted; None: to be sorted again."""
+        self._forget_at = 0.0
+        self.tell: Callable[[BadRecord], None] = lambda bad: None
+        """Called with every bad record met."""
+        self.dropped: Counter[str] = Counter()
+        """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
+        them."""
+
+    def take(self, found: bytes | PeerRecord, now: float) -> None:
+        """Keep a record if it is the latest of its peer, count it if it is bad. Bytes are verified; a record without a
+        signature is taken at its word (tests)."""
+        try:
+            record = unseal(found) if isinstance(found, bytes) else found
+            check_current(record, self._run_id, now)
+        except BadRecord as bad:
+            self.dropped[bad.code] += 1
+            self.tell(bad)
+            return
+        known = self._latest.get(record.peer_id)
+        if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):
+            self._latest[record.peer_id] = record
+            if known is None:
+                self._order = None
+            self._forget_at = min(self._forget_at, record.issued_at + MAX_RECORD_TTL_S)
+
+    def live(self, now: float) -> dict[PeerId, PeerRecord]:
+        """Unexpired records of peers that are not leaving, ordered by peer id."""
+        if now >= self._forget_at:
+            self._forget(now)
+        if self._order is None:
+            self._order = sorted(self._latest)
+        records = ((peer, self._latest[peer]) for peer in self._order)
+        return {peer: r for peer, r in records if r.expires_at > now and r.status is not Status.LEAVING}
+
+    def _forget(self, now: float) -> None:
+        """Records are kept past their expiry: an expired word of farewell must go on outdating the one before it."""
+        self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
+        self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
+        self._order = None
+
+
+def live_record(found: bytes | PeerRecord, run_id: RunId, now: float) -> PeerRecord | None:
+    """A record that counts right now: good, of this run, not expired, not leaving. None: it does not."""
+    try:
+        record = unseal(found) if isinstance(found, bytes) else found
+        check_current(record, run_id, now)
+    except BadRecord:
+        return None
+    return record if record.expires_at > now and record.status is not Status.LEAVING else None

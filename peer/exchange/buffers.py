@@ -1,0 +1,44 @@
+"""Where partners' values are decoded: memory that belongs to the daemon's state, and is not the cost of a swap. And
+memory that is needed for a while."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class Buffers:
+    """Flat fp32 tensors, used again and again. There is one from the beginning, with all its pages; exchanges that
+    overlap get one more each, `most` of them in all, and what was made stays.
+
+    Who lends one has it alone until the block ends: nothing may write to it after that, in whatever thread."""
+
+    def __init__(self, elements: int, most: int) -> None:
+        """elements: of the largest payload."""
+        self._elements = elements
+        self._most = most
+        self._free = [torch.zeros(elements).fill_(0)]  # zeros alone would leave the pages to the first swap
+        self.made = 1
+
+    @contextmanager
+    def lent(self) -> Iterator[Tensor]:
+        buffer = self._free.pop() if self._free else self._another()
+        try:
+            yield buffer
+        finally:
+            self._free.append(buffer)
+
+    def _another(self) -> Tensor:
+        assert self.made < self._most, "a fragment has one exchange at a time"
+        self.made += 1
+        return torch.empty(self._elements)
+
+
+def pages(nbytes: int) -> memoryview:
+    """Zeros, in pages that the system gets back when the last view is let go. What a daemon frees otherwise stays with
+    it (`peer.node.process`) and is not used for anything longer."""
+    return memoryview(mmap.mmap(-1, nbytes))

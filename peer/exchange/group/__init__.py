@@ -1,0 +1,1 @@
+"""Exchange with everybody of a round."""

@@ -1,0 +1,143 @@
+"""A member that is not where its group is: asks the others which state of the fragment they have, and fetches what most
+of them have.
+
+By the time a stale member hears of a roster, its members are about to step on. So what is fetched is not the state that
+the roster builds on but the one after it: the members are asked until most of them have come to it, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
+from peer.exchange.deadlines import ASSUMED_RATE, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.exchange.group.context import GroupAround
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Roster, leaders
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+from peer.state.transfer.fragment import fetch_fragment
+
+ASK_S = 3.0
+BRIEF_S = 1.0
+"""Where there is no time to lose, and the question can be asked again."""
+AGAIN_S = 1.0
+MAX_ASKED = 16
+
+
+class Catching:
+    """Looks up and fetches a fragment's state."""
+
+    def __init__(self, around: GroupAround) -> None:
+        self._around = around
+        self.donor: PeerId | None = None
+        """Who gave what was fetched last."""
+
+    async def fetch(
+        self,
+        key: RoundKey,
+        roster: Roster | None,
+        own: bytes,
+        settle_s: float,
+        ours: Base | None = None,
+        at_last: bool = False,
+    ) -> tuple[Base, tuple[Tensor, Tensor] | None] | None:
+        """The base that most have, and its (outer_params, outer_momentum); None in place of these: `own` is its digest
+        already. None for all of it: nobody asked knows of a roster, so there is nothing to catch up with. `settle_s`:
+        how long to wait for the members to apply the round at hand. `ours`: our state counts beside those of the
+        others, and nothing earlier is taken; `at_last`, when no round will follow, what more than half of all have is.
+
+        Raises PartnerLost when nobody gives it."""
+        clock, began = self._around.clock, self._around.clock.now()
+        donors, failed = self._donors(key, roster), ""
+        while donors:
+            held = await self._held(donors, key.fragment, ASK_S if settle_s else BRIEF_S)
+            base, holders = _most_common(held, roster is not None, ours, len(donors) + 1 if at_last else None)
+            now = clock.now()
+            settled = roster is None or base is None or base.since >= key.round or now - began >= settle_s
+            if base is not None and settled:
+                if base.digest == own:
+                    return base, None
+                values = await self._from_any(key.fragment, base, holders)
+                if values is not None:
+                    return base, values
+                failed = "those that have it gave it not"
+            if base is None and held:
+                return None
+            if now - began >= settle_s + AGAIN_S:
+                break
+            await clock.sleep(AGAIN_S)
+        raise PartnerLost(f"the group's state could not be fetched: {failed or 'nobody who has it answers'}")
+
+    def _donors(self, key: RoundKey, roster: Roster | None) -> list[PeerRecord]:
+        """Whom to ask, in an order that differs from peer to peer's rounds."""
+        around = self._around
+        known, live = around.view.peers, around.live(even_finished=roster is None) - {around.me}
+        named = live if roster is None else live.intersection(roster.owners)
+        order = leaders(around.run_id, RoundKey(key.round + 1, key.fragment), named)
+        return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
+
+    async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
+        """Who has answered after `ask_s`; nobody: the first one within twice that."""
+
+        async def ask(donor: PeerRecord) -> Base | None:
+            try:
+                return await self._around.transport.held(donor, fragment, 2 * ask_s)
+            except ExchangeError:
+                return None
+
+        tasks = {asyncio.create_task(ask(donor)): donor for donor in donors}
+        try:
+            done, waiting = await asyncio.wait(tasks, timeout=ask_s)
+            while waiting and all(task.result() is None for task in done):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        answers = [(donor, task.result()) for task, donor in tasks.items() if not task.cancelled()]
+        return [(donor, base) for donor, base in answers if base is not None]
+
+    async def _from_any(self, fragment: int, base: Base, holders: Sequence[PeerRecord]) -> tuple[Tensor, Tensor] | None:
+        around = self._around
+        for donor in holders:
+            try:
+                values = await fetch_fragment(
+                    around.transport, donor, fragment, base.digest, around.elements[fragment], _part_s
+                )
+                self.donor = donor.peer_id
+                return values
+            except BadPayload as error:
+                around.conduct.offence(donor.peer_id, error.code, error.reason)
+            except (PartnerLost, PartnerRefused):
+                continue
+        return None
+
+
+def _part_s(nbytes: int) -> float:
+    return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / ASSUMED_RATE
+
+
+def _most_common(
+    held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None, voters: int | None
+) -> tuple[Base | None, list[PeerRecord]]:
+    """The state that most have; then the latest, then the one of smaller mark. `even_first`: also one that no roster
+    made. `ours` counts like the others', and what is earlier does not, but for what more than half of `voters` have."""
+    bases = {base.mark(): base for _, base in held if base.electors or even_first}
+    holders = {mark: [donor for donor, base in held if base.mark() == mark] for mark in bases}
+    count = Counter({mark: len(some) for mark, some in holders.items()})
+    if ours is not None and ours.electors:
+        count[ours.mark()] += 1
+    fit = {
+        mark: base
+        for mark, base in bases.items()
+        if ours is None or base.since >= ours.since or (voters is not None and 2 * count[mark] > voters)
+    }
+    if not fit:
+        return None, []
+    if ours is not None and ours.electors:
+        fit[ours.mark()] = ours
+    mark = min(fit, key=lambda mark: (-count[mark], -fit[mark].since, mark))
+    return fit[mark], holders.get(mark, [])

@@ -1,0 +1,88 @@
+"""What the parts of a group share: the peer's surroundings, a bell to wait for, and a table that forgets."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from peer.aio.threads import Offload
+from peer.codec.plain import Codec
+from peer.membership.failure_detector import Watch
+from peer.membership.reputation import Conduct
+from peer.ports.clock import Clock
+from peer.ports.signer import Seal
+from peer.ports.transport import GroupTransport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+
+T = TypeVar("T")
+
+KEEP_ROUNDS = 2
+"""So many rounds that are over are remembered, their results included."""
+
+
+class Seen(Protocol):
+    """The part of `peer.membership.peer_table.View` that a group needs."""
+
+    @property
+    def peers(self) -> Mapping[PeerId, PeerRecord]: ...
+
+    @property
+    def banned(self) -> Callable[[], Container[PeerId]]: ...
+
+    @property
+    def watch(self) -> Watch: ...
+
+    def dialable(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAround:
+    """`elements`: of each fragment. `codec`: of contributions."""
+
+    run_id: RunId
+    me: PeerId
+    seal: Seal
+    transport: GroupTransport
+    clock: Clock
+    view: Seen
+    conduct: Conduct
+    offload: Offload
+    codec: Codec
+    result_codec: Codec
+    elements: tuple[int, ...]
+    max_group: int
+    max_upload: float | None = None
+    """Bytes per second; None: no cap."""
+    founders: int = 0
+    """How many the group is expected to begin with; 0: nobody said."""
+
+    def live(self, even_finished: bool = False) -> set[PeerId]:
+        """The training peers we see, would work with and do not take for gone, ourselves included; and those that did
+        all their rounds."""
+        fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
+        return (self._acceptable(fit) - self.view.watch.membership.outs()) | {self.me}
+
+    def counted(self) -> int:
+        """How many count for a quorum by number: those too that do not answer. Who is cut off must not think that the
+        others are gone."""
+        return len(self._acceptable({Status.TRAINING}) | {self.me})
+
+    def _acceptable(self, fit: set[Status]) -> set[PeerId]:
+        banned = self.view.banned()
+        able = [p for p, record in self.view.peers.items() if record.status in fit and p not in banned]
+        return set(self.conduct.acceptable(able))
+
+    def why_not(self, peer: PeerId) -> str:
+        """Why nothing is done for this peer, for a person; empty: it is welcome."""
+        if why := self.conduct.why_out(peer):
+            return f"standing: {why}"
+        return "banned by the operator" if peer in self.view.banned() else ""
+
+
+def forget(table: OrderedDict[RoundKey, T], over: Callable[[T], bool]) -> None:
+    """Keep the rounds that are open, and the last KEEP_ROUNDS that are over."""
+    past = [key for key, value in table.items() if over(value)]
+    for key in past[:-KEEP_ROUNDS]:
+        del table[key]

@@ -1,0 +1,339 @@
+"""A group's exchange (the DiLoCo family): everybody holds the same state and takes the same step. One roster a round
+(`leading`), a shard for each member that can be dialled (`desk`), and a way back for who fell behind (`catching`).
+
+Every member sends the owner of each shard its encoded part of the pseudo-gradient and receives on the same stream the
+encoded mean, which all decode alike. What happens on failure: an owner that dies costs its shard this round; a member
+that dies is not in the mean; too few contributors, and there is no result (`peer.protocol.group.quorum` says why that
+keeps one truth). Nothing is ever applied here: the caller steps with what `exchange` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peer.aio.events import Condition
+from peer.codec.stream import Flat
+from peer.errors import PartnerRefused
+from peer.exchange.deadlines import ASSUMED_RATE, START_S, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.exchange.group.catchup import Catching
+from peer.exchange.group.context import GroupAround, forget
+from peer.exchange.group.outcome import Given, joined, vouchers_of
+from peer.exchange.group.reducer import Desk
+from peer.exchange.group.rendezvous import Leading
+from peer.exchange.group.shard_exchange import Sharing
+from peer.exchange.validation import finite
+from peer.outer.robust_mean import lower_median
+from peer.protocol.group.quorum import Base, Quorum
+from peer.protocol.group.quorum_codec import pack, unpack
+from peer.protocol.group.receipts import Vouchers
+from peer.protocol.group.roster import Join, JoinReply, Roster
+from peer.protocol.group.shards import ALIGN, Opening, Seat, Shard, cut
+from peer.protocol.messages import PeerId, RoundKey, SwapReport
+from peer.run.codec_specs import FORMS
+
+PARK_S = 4.0
+"""How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Less than a
+caller bears silence."""
+DESK_PART = 0.7
+"""Of the time until the round is given up an owner collects so long at most: the results have to travel, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """What a round gave. Spans are half-open ranges of elements of the fragment, ascending."""
+
+    mean: Tensor
+    """Flat fp32 of the fragment; outside the spans it may hold anything."""
+    spans: list[tuple[int, int]]
+    """Where there is a result: step there, and nowhere else."""
+    named: list[tuple[int, int]]
+    """Where our contribution is part of it: applied, for the ledger and for error feedback."""
+    members: tuple[PeerId, ...]
+    report: SwapReport
+    reason: str
+    """Why spans are missing, for a person; empty: none are."""
+    shards: list[tuple[int, int]]
+    """Of the owners, one after the other: all of the fragment."""
+
+
+class Group:
+    """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
+
+    def __init__(self, around: GroupAround) -> None:
+        self._around = around
+        period = len(around.elements)
+        self._quorums = [Quorum(period, around.founders) for _ in around.elements]
+        self._held: list[bytes] = [b""] * period
+        self._coming: list[Base | None] = [None] * period
+        """What the state will be when the owner has put in place what it was given; digest empty: not known."""
+        self._short = [False] * period
+        """By fragment: of its last round we lack a part."""
+        self._usual: list[float | None] = [None] * period
+        """By fragment: root mean square of its last results, of the middle one of the shards."""
+        self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
+        """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
+        self._leading = Leading(around, self._quorums)
+        self._catching = Catching(around)
+        self._desks: OrderedDict[RoundKey, Desk | None] = OrderedDict()
+        self._begun: set[RoundKey] = set()
+        self._latest: RoundKey | None = None
+        self._bell = Condition()
+        self._rate = ASSUMED_RATE
+        self.keep: Callable[[bytes], None] = lambda raw: None
+        """Called, in a worker thread, with what `recall` needs after a restart; before a contribution goes out."""
+        self._kept = pack(self._quorums)
+        self._align = max(ALIGN, *(FORMS[codec.name].chunk for codec in (around.codec, around.result_codec)))
+
+    # -- what the owner does -----------------------------------------------------------------------------------------
+
+    def holds(self, fragment: int, digest: bytes) -> None:
+        """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
+        then do others get it from us, and only then does what made it count. From any thread."""
+        coming = self._coming[fragment]
+        if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
+            self._quorums[fragment].adopt(coming)
+            self._coming[fragment] = None
+            self._short[fragment] = self._short[fragment] and not coming.digest  # of our own step: as it is
+        self._held[fragment] = digest
+
+    def begins(self, round_: int) -> None:
+        """Our first round is this one."""
+        self._leading.begins(round_)
+
+    async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
+        """Find out, between these (run time), which leaders are there. A cancelled call leaves nothing running."""
+        await self._leading.sound(key, opens_at, due)
+
+    async def exchange(
+        self,
+        key: RoundKey,
+        gradient: Flat,
+        base: bytes,
+        tokens: int,
+        opens_at: float,
+        closes: float,
+        give_up: float = math.inf,
+        into: Tensor | None = None,
+        outer: Flat | None = None,
+    ) -> Averaged:
+        """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
+        the digest of the state that the gradient was taken against, `outer` its params (None: what comes is judged by
+        the gradient alone). `gradient` is read where it lies and stays as it is meanwhile; the mean comes into `into`,
+        flat fp32 of its length (None: into memory of its own). The roster is there soon after `closes` (run time);
+        after that it takes what the transfers take, bounded by measured rates, and at most until `give_up` (run time):
+        shards that are not here then are left as they were. A cancelled call leaves nothing running, and costs the
+        others our shard. Step with the result, then call `holds`.
+
+        Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
+        around = self._around
+        assert gradient.numel() == around.elements[key.fragment], gradient.numel()
+        into = torch.empty(gradient.numel()) if into is None else into
+        assert into.shape == (gradient.numel(),), into.shape
+        assert tokens > 0, tokens
+        quorum = self._quorums[key.fragment]
+        self.holds(key.fragment, base)
+        self._coming[key.fragment] = None  # the last result was not applied
+        self._latest = key if self._latest is None else max(self._latest, key)
+        self._begun.add(key)
+        try:
+            fit = await around.offload(lambda: finite(gradient))
+            assert fit, "the trainer never leaves params that are not finite"
+            await self._remember()
+            roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
+            quorum.accepted(key.round, roster.members)
+            await self._remember()
+            averaged = await self._round(
+                Sharing(around, roster, gradient, tokens, into, outer, self._usual[key.fragment]), give_up
+            )
+        finally:
+            self._begun.discard(key)
+            if (desk := self._desks.setdefault(key, None)) is not None:
+                desk.give_up()
+            forget(self._desks, lambda desk: desk is None or desk.over)
+            self._bell.ring()
+        if averaged.spans:
+            self._coming[key.fragment] = Base(b"", roster.members, key.round)
+        self._short[key.fragment] = averaged.spans != [(0, gradient.numel())]
+        return averaged
+
+    async def catch_up(
+        self,
+        key: RoundKey,
+        roster: Roster | None = None,
+        own: bytes = b"",
+        settle_s: float = 10.0,
+        until: float = math.inf,
+        at_last: bool = False,
+    ) -> tuple[Tensor, Tensor] | None:
+        """The group's state of a fragment: (outer_params, outer_momentum), flat fp32, digest verified. Put both in
+        place at once and say so with `holds`: from then on the group's memory of electors is ours, too. None: there is
+        nothing to fetch, `own` (the digest of ours) is what the group has, or there is no group yet.
+
+        roster: that of `Stale`; None at the start of a peer that has its state from a donor or a checkpoint. settle_s:
+        how long to wait for the members to apply the round at hand, and at most half of what is left `until` (run
+        time) it has to be here. at_last: no round will follow, so that what more than half have is taken even if it is
+        earlier than ours. Raises PartnerLost."""
+        settle_s = min(settle_s, max(0.0, (until - self._around.clock.now()) / 2))
+        if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
+            settle_s = 0.0  # it was only made to say whose state counts: no result will come of it
+        ours = self._quorums[key.fragment].base(own) if roster is None else None
+        found = await self._catching.fetch(key, roster, own, settle_s, ours, at_last)
+        if found is None:
+            return None
+        base, values = found
+        if values is None:
+            self._quorums[key.fragment].adopt(base)
+            self._short[key.fragment] = False
+        self._coming[key.fragment] = None if values is None else base
+        return values
+
+    def up_to_date(self, key: RoundKey) -> bool:
+        """Whether we have all of what the fragment's last round gave, as far as there can have been one."""
+        last = key.round - len(self._quorums)
+        return last < 0 or (self._quorums[key.fragment].since >= last and not self._short[key.fragment])
+
+    async def pause(self, seconds: float) -> None:
+        """Between two questions."""
+        await self._around.clock.sleep(seconds)
+
+    @property
+    def donor(self) -> PeerId | None:
+        """Who gave the state that `catch_up` got last."""
+        return self._catching.donor
+
+    def recall(self, raw: bytes) -> None:
+        """Before the first round, with what `keep` was last given; nothing when it cannot be read. A part of a group
+        that was cut off and restarted does not take itself for a new one."""
+        with contextlib.suppress(ValueError):
+            for quorum, kept in zip(self._quorums, unpack(raw, len(self._quorums)), strict=True):
+                quorum.recall(kept)
+            self._kept = raw
+
+    async def _remember(self) -> None:
+        """Keep what has changed, before anything is done that others rely on."""
+        if (raw := pack(self._quorums)) != self._kept:
+            self._kept = raw
+            await self._around.offload(lambda: self.keep(raw))
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`: whether enough members are here for an outer step, and what is lacking."""
+        around, key = self._around, self._latest or RoundKey(0, 0)
+        live, quorum = around.live(), self._quorums[key.fragment]
+        lacking = quorum.lacking(key.round, live, around.counted())
+        return {"live": len(live), "needed": quorum.needed(around.counted()), "lacking": lacking}
+
+    def reset(self) -> None:
+        """The operator set a state: what was agreed before counts no more."""
+        self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
+        self._coming[:] = [None] * len(self._coming)
+
+    # -- one round ---------------------------------------------------------------------------------------------------
+
+    async def _round(self, sharing: Sharing, give_up: float) -> Averaged:
+        around, roster, elements = self._around, sharing.roster, sharing.gradient.numel()
+        key, began = roster.key, around.clock.now()
+        shards = cut(roster.name(), roster.owners, elements, self._align)
+        budget_s = self._budget_s(elements)
+        desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
+        self._desks[key] = desk
+        self._bell.ring()
+        until = min(began + START_S + 2 * budget_s, give_up)
+        async with asyncio.TaskGroup() as all_:
+            tasks = [
+                all_.create_task(
+                    sharing.own(desk) if desk is not None and shard == desk.shard else sharing.share(shard, until)
+                )
+                for shard in shards
+            ]
+        given = [task.result() for task in tasks]
+        seconds = around.clock.now() - began
+        shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.me]
+        self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
+        return await self._averaged(roster, shards, given, sharing, seconds)
+
+    def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> Desk | None:
+        own = next((shard for shard in shards if shard.owner == self._around.me), None)
+        if own is None:
+            return None
+        return Desk(self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline)
+
+    def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
+        """The owner's check of `peer.protocol.group.quorum`. The roster at hand was accepted, so it counts."""
+        return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
+
+    async def _averaged(
+        self, roster: Roster, shards: list[Shard], given: list[Given], sharing: Sharing, seconds: float
+    ) -> Averaged:
+        spans, named, reasons = [], [], []
+        for shard, part in zip(shards, given, strict=True):
+            if not part.came:
+                reasons.append(part.why or f"{shard.owner}: no result in time")
+                continue
+            why = await self._around.offload(partial(sharing.check, shard, part))
+            if why is not None:
+                reasons.append(f"{shard.owner}: {why}")
+                self._around.conduct.offence(shard.owner, why.code, why.reason)
+                continue
+            spans.append((shard.start, shard.end))
+            if part.named:
+                named.append((shard.start, shard.end))
+        self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
+        if spans:
+            self._usual[roster.key.fragment] = lower_median([part.rms for part in given if part.digest])
+        report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
+        told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
+        return Averaged(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
+
+    def _budget_s(self, elements: int) -> float:
+        """How long the contributions may take, and then the results."""
+        rate = min(self._rate, self._around.max_upload or self._rate)
+        nbytes = 2 * self._around.codec.nbytes(elements) + self._around.result_codec.nbytes(elements)
+        return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
+
+    def _learn_rate(self, nbytes: int, seconds: float) -> None:
+        if nbytes:
+            self._rate = max(1e3, 0.5 * (self._rate + nbytes / max(seconds, 1e-3)))
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        return await self._leading.on_join(sender, join)
+
+    def on_held(self, fragment: int) -> Base | None:
+        if not 0 <= fragment < len(self._held) or not self._held[fragment]:
+            return None
+        return self._quorums[fragment].base(self._held[fragment])
+
+    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+        """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
+        self._around.view.watch.heard(sender, "it contributed")
+        if why := self._around.why_not(sender):
+            raise PartnerRefused("refused", why)
+        desk = await self._desk_of(opening.key)
+        if opening.key in self._begun and opening.key not in self._desks:
+            raise PartnerRefused("later", "this peer has not come to a roster of that round yet")
+        if desk is None or desk.roster.name() != opening.roster:
+            raise PartnerRefused("other_roster", "this peer is not in that roster of this round")
+        if sender not in desk.roster.members:
+            self._around.conduct.offence(sender, "roster", "contributed to a roster that it is not in")
+            raise PartnerRefused("roster", "you are not in that roster")
+        if opening.shard != desk.shard.index:
+            raise PartnerRefused("shard", f"this peer owns shard {desk.shard.index}, not {opening.shard}")
+        return desk.seat(sender, opening)
+
+    async def _desk_of(self, key: RoundKey) -> Desk | None:
+        until = self._around.clock.now() + PARK_S
+        while key not in self._desks and (now := self._around.clock.now()) < until:
+            if key not in self._begun and self._latest is not None and key <= self._latest:
+                return None
+            await self._bell.wait(until - now)
+        return self._desks.get(key)

@@ -1,0 +1,115 @@
+"""What an owner makes of the contributions to its shard, in a worker thread and tile by tile: beside them there are
+only the mean, where the caller wants it, and the encoded result.
+
+What happens on failure: a contribution that cannot be decoded, is not finite or absurdly large is left out, by name;
+one that is only far larger than the others is made smaller (`peer.outer.robust_mean.factors`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from peer.codec.plain import TILE, Codec, finite
+from peer.errors import BadPayload
+from peer.exchange.buffers import pages
+from peer.outer.robust_mean import factors, fractions, norm
+from peer.protocol.messages import PeerId
+from peer.protocol.wire.payload import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A complete contribution, as it travels."""
+
+    tokens: int
+    payload: Source
+
+
+@dataclass(slots=True)
+class Combined:
+    """`payload` None: there is no result, `lacking` says why."""
+
+    named: tuple[PeerId, ...] = ()
+    payload: memoryview | None = None
+    lacking: str = ""
+    bad: dict[PeerId, BadPayload] = field(default_factory=dict)
+
+
+def combine(
+    parts: dict[PeerId, Part],
+    codec: Codec,
+    result_codec: Codec,
+    into: Tensor,
+    lacking: Callable[[Collection[PeerId]], str],
+) -> Combined:
+    """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
+    `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are let go one by one. `lacking`:
+    why these contributors are too few, empty when they are enough."""
+    combined, norms = Combined(), dict[PeerId, float]()
+    for peer in parts:
+        try:
+            norms[peer] = _norm(parts[peer], codec, into.numel())
+        except BadPayload as error:
+            combined.bad[peer] = error
+    shrink = _factors(norms, parts)
+    for far in (peer for peer, factor in shrink.items() if factor == 0.0):
+        combined.bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
+    combined.named = tuple(peer for peer in parts if peer not in combined.bad)
+    combined.lacking = lacking(combined.named)
+    if not combined.lacking:
+        weights = fractions([parts[peer].tokens for peer in combined.named])
+        for number, (peer, weight) in enumerate(zip(combined.named, weights, strict=True)):
+            _add(parts.pop(peer), codec, into, weight * shrink[peer], first=number == 0)
+        parts.clear()
+        combined.payload = encoded(result_codec, into)
+    return combined
+
+
+def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Part]) -> dict[PeerId, float]:
+    if not norms:
+        return {}
+    found = factors(list(norms.values()), [parts[peer].tokens for peer in norms])
+    return dict(zip(norms, found, strict=True))
+
+
+def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice, bytes]]:
+    """A payload of so many elements in parts that stand for themselves, and which elements each holds."""
+    for start in range(0, elements, TILE):
+        part = slice(start, min(start + TILE, elements))
+        yield part, payload.read(start // TILE * codec.nbytes(TILE), codec.nbytes(part.stop - start))
+
+
+def encoded(codec: Codec, values: Tensor) -> memoryview:
+    """The payload of flat fp32 values."""
+    payload, at = pages(codec.nbytes(values.numel())), 0
+    for start in range(0, values.numel(), TILE):
+        part = codec.encode(values[start : start + TILE])
+        payload[at : at + len(part)] = part
+        at += len(part)
+    return payload
+
+
+def _norm(part: Part, codec: Codec, elements: int) -> float:
+    """Of the decoded values. Raises BadPayload."""
+    space, lengths = torch.empty(min(TILE, elements)), list[float]()
+    for span, payload in tiles(codec, part.payload, elements):
+        values = space[: span.stop - span.start]
+        codec.decode_into(payload, values)
+        if not finite(values):
+            raise BadPayload("not_finite", "a contribution holds NaN or infinity")
+        lengths.append(norm(values))
+    return math.hypot(*lengths)
+
+
+def _add(part: Part, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
+    """As `peer.outer.robust_mean.weighted_mean` does, to the bit."""
+    for span, payload in tiles(codec, part.payload, into.numel()):
+        if first:
+            codec.decode_into(payload, into[span])
+            into[span].mul_(weight)
+        else:
+            codec.add(payload, into[span], weight)

@@ -1,0 +1,265 @@
+"""The owner's side of one shard in one round: takes the members' contributions, averages them once, and gives the same
+encoded result to everybody, itself included.
+
+Contributions are kept as they came, encoded, at most one for each member; all of them together are as large as one
+member's whole contribution. One whose stream broke stays until its sender goes on with it over another: whole, it
+counts; in part, never. Waits until all members have contributed; with a quorum of them, as long again as the quorum
+took, and `LEAST_GRACE_S`; at most until its deadline. What comes later is refused. The result is let go when every
+member has it, or with the round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from peer.aio.events import Condition
+from peer.aio.tasks import whole
+from peer.codec.plain import Payload
+from peer.errors import PartnerLost, PartnerRefused
+from peer.exchange.buffers import pages
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.reduce import Part, combine
+from peer.protocol.group.receipts import digest_of, statement
+from peer.protocol.group.roster import Roster
+from peer.protocol.group.shards import Opening, Seat, Shard, ShardResult
+from peer.protocol.messages import PeerId
+from peer.protocol.wire.frames import PayloadReader
+from peer.protocol.wire.payload import BufferSink, BytesSource, Source
+
+LEAST_GRACE_S = 2.0
+
+
+@dataclass(slots=True)
+class Coming:
+    """A contribution on its way, over all its streams."""
+
+    opening: Opening
+    buffer: BufferSink
+    reader: PayloadReader
+    """Of its last stream, as is `place`."""
+    place: Place
+
+    def is_gone_on_with(self, opening: Opening) -> bool:
+        """Whether this opens another stream of it."""
+        ours = self.opening
+        return ours.transfer != 0 and (ours.transfer, ours.tokens) == (opening.transfer, opening.tokens)
+
+
+class Desk:
+    """`lacking`: why these contributors are too few, empty when they are enough. `deadline`: run time."""
+
+    def __init__(
+        self,
+        around: GroupAround,
+        roster: Roster,
+        shard: Shard,
+        lacking: Callable[[Collection[PeerId]], str],
+        deadline: float,
+    ) -> None:
+        self.roster = roster
+        self.shard = shard
+        self._around = around
+        self._lacking = lacking
+        self._deadline = deadline
+        self._parts: dict[PeerId, Part] = {}
+        self._coming: dict[PeerId, Coming] = {}
+        self._here: dict[PeerId, int] = {}
+        """Whose contributions came in time, by the number of the transfer."""
+        self._have_it: set[PeerId] = set()
+        """Who said that it has the result."""
+        self.closed = False
+        self._refused: dict[PeerId, PartnerRefused] = {}
+        self._outcome: ShardResult | PartnerRefused | None = None
+        self._bell = Condition()
+
+    @property
+    def over(self) -> bool:
+        return self._outcome is not None
+
+    async def run(self, own: Source, tokens: int, into: Tensor) -> ShardResult:
+        """Collect and average. `into`: flat fp32 of the shard, to work in; worth nothing afterwards. Raises
+        PartnerRefused (`none`) when there is no result; a cancelled desk tells those that wait, and ends when no thread
+        works in `into` any more."""
+        try:
+            await self._collect(own, tokens)
+            self._outcome = result = await self._averaged(into)
+        finally:
+            self.give_up()
+        if isinstance(result, PartnerRefused):
+            raise result
+        return result
+
+    def give_up(self) -> None:
+        """Nothing more will come of it; does nothing once there is an outcome."""
+        self._close()
+        self._parts.clear()
+        self._outcome = self._outcome or PartnerRefused("gone", "the owner of the shard gave the round up")
+        self._bell.ring()
+
+    async def _collect(self, own: Source, tokens: int) -> None:
+        clock, began = self._around.clock, self._around.clock.now()
+        self._parts[self._around.me] = Part(tokens, own)
+        until, quorate = self._deadline, False
+        while len(self._parts) < len(self.roster.members) and (now := clock.now()) < until:
+            if not quorate and not self._lacking(self._parts.keys()):
+                until, quorate = min(until, now + (now - began) + LEAST_GRACE_S), True
+                continue
+            await self._bell.wait(until - now)
+        self._close()
+
+    def _close(self) -> None:
+        """What is not whole by now is let go; who still sends it is told."""
+        self.closed = True
+        for coming in self._coming.values():
+            coming.place.let_go()
+        self._coming.clear()
+
+    async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
+        around, parts = self._around, dict(sorted(self._parts.items()))
+        self._parts.clear()
+        combined = await whole(
+            around.offload(lambda: combine(parts, around.codec, around.result_codec, into, self._lacking))
+        )
+        for peer, error in combined.bad.items():
+            around.conduct.offence(peer, error.code, error.reason)
+            self._refused[peer] = PartnerRefused(f"bad_payload:{error.code}", error.reason)
+        if combined.payload is None:
+            return PartnerRefused("none", f"no result: {combined.lacking}")
+        index = {peer: number for number, peer in enumerate(self.roster.members)}
+        return self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
+
+    def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
+        """Who gives two members different results has put its name to both."""
+        said = statement(self.roster.name(), self.shard.index, digest_of(payload, named))
+        return ShardResult(payload, named, self._around.seal.sign(said))
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    def seat(self, sender: PeerId, opening: Opening) -> Seat:
+        """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
+        due = self._around.codec.nbytes(self.shard.elements)
+        if opening.nbytes == 0:
+            return Place(self, sender, opening)
+        if opening.nbytes != due:
+            reason = f"{opening.nbytes} bytes announced, {due} are due"
+            self._around.conduct.offence(sender, "length", reason)
+            raise PartnerRefused("bad_payload:length", reason)
+        if opening.transfer and self._here.get(sender) == opening.transfer:
+            return Place(self, sender, opening, have=due)
+        if sender in self._here:
+            raise PartnerRefused("have", "your contribution is here already")
+        if self.closed:
+            raise PartnerRefused("late", "this shard is closed; ask for its result")
+        return self._comes(sender, opening)
+
+    def _comes(self, sender: PeerId, opening: Opening) -> Place:
+        """A stream of a contribution. It takes the place of the one before, of which we may not know yet that it broke:
+        nobody holds two."""
+        if (last := self._coming.pop(sender, None)) is not None:
+            last.place.let_go()
+        if last is not None and last.is_gone_on_with(opening):
+            reader, buffer = last.reader.fork(), last.buffer
+        else:
+            reader, buffer = PayloadReader(opening.nbytes), BufferSink(opening.nbytes, pages(opening.nbytes))
+        place = Place(self, sender, opening, buffer, reader)
+        self._coming[sender] = Coming(opening, buffer, reader, place)
+        return place
+
+    def take(self, sender: PeerId, opening: Opening, payload: Payload) -> None:
+        """A whole contribution, in time."""
+        self._coming.pop(sender, None)
+        if sender not in self._here:
+            self._here[sender] = opening.transfer
+            self._parts[sender] = Part(opening.tokens, BytesSource(payload))
+        self._bell.ring()
+
+    def drop(self, sender: PeerId, place: Place) -> None:
+        """Of what this place took nothing can be used."""
+        if (coming := self._coming.get(sender)) is not None and coming.place is place:
+            del self._coming[sender]
+
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - self._around.clock.now())
+
+    async def result_for(self, sender: PeerId) -> ShardResult:
+        """Bounded by the deadline, and by the time that averaging takes."""
+        while self._outcome is None:
+            await self._bell.wait(LEAST_GRACE_S)
+        if sender in self._refused:
+            raise self._refused[sender]
+        if isinstance(self._outcome, PartnerRefused):
+            raise self._outcome
+        return self._outcome
+
+    def taken(self, sender: PeerId) -> None:
+        """It has the result. When all have it nobody comes for it any more."""
+        self._have_it.add(sender)
+        others = set(self.roster.members) - {self._around.me}
+        if isinstance(self._outcome, ShardResult) and others <= self._have_it | self._refused.keys():
+            self._outcome = PartnerRefused("gone", "every member has had this result")
+
+
+class Place(Seat):
+    """One served stream of a contribution; the sink of what it brings."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        sender: PeerId,
+        opening: Opening,
+        buffer: BufferSink | None = None,
+        reader: PayloadReader | None = None,
+        have: int = 0,
+    ) -> None:
+        self.sink = None if buffer is None else self
+        self.reader = reader
+        self.patience_s = desk.left_s()
+        self.transfer = opening.transfer
+        self.have = have if reader is None else reader.received
+        self._buffer = buffer
+        """None: let go."""
+        self._desk = desk
+        self._sender = sender
+        self._opening = opening
+
+    @property
+    def nbytes(self) -> int:
+        return self._opening.nbytes
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Raises PartnerLost, or PartnerRefused (`late`)."""
+        self._held().write(offset, data)
+
+    def complete(self) -> None:
+        buffer = self._held()
+        self.let_go()
+        self._desk.take(self._sender, self._opening, buffer.data)
+
+    def _held(self) -> BufferSink:
+        if self._desk.closed:
+            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
+        if self._buffer is None:
+            raise PartnerLost("another stream has gone on with this contribution")
+        return self._buffer
+
+    def let_go(self) -> None:
+        """Nothing more is taken over this stream: another goes on, or it is too late."""
+        self._buffer = None
+
+    def spoilt(self) -> None:
+        self._desk.drop(self._sender, self)
+
+    async def result(self) -> ShardResult:
+        return await self._desk.result_for(self._sender)
+
+    def taken(self) -> None:
+        self._desk.taken(self._sender)
+
+    def leave(self) -> None:
+        if self.transfer == 0:
+            self.spoilt()
+        self.sink = None
+        self.let_go()

@@ -1,0 +1,386 @@
+"""How a member of a group comes to its round's roster: asks those that come before it to lead, leads itself when they
+do not, and answers those that ask it.
+
+A leader that says nothing, says that there is no roster, or does not come to the round by the middle of what is left of
+the window is passed over for the next. Whoever is asked while it still waits for another leader holds the call until it
+knows, and hands on the roster it got.
+
+Before the round is due, the first in the order are called: who does not answer then is asked last, and beside the
+others all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from peer.aio.events import Condition
+from peer.aio.tasks import given_up, owned, unless
+from peer.errors import BadPayload, ExchangeError, NoRoster, PartnerLost, PartnerRefused, PartnerSilent, Stale
+from peer.exchange.group.context import GroupAround, forget
+from peer.protocol.group.quorum import Base, Quorum
+from peer.protocol.group.receipts import NO_VOUCHERS, Vouchers, contradictions
+from peer.protocol.group.roster import (
+    Collecting,
+    Grace,
+    Join,
+    JoinReply,
+    Roster,
+    SignedRoster,
+    Told,
+    leaders,
+    parse_roster,
+)
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+
+LEAST_POLL_S = 0.5
+MOST_POLL_S = 5.0
+LEAST_SILENT_S, MOST_SILENT_S = 0.5, 2.0
+"""A leader may take a quarter of what is left of the window, within these, or what its calls take if that is more,
+longer than it was asked to hold the call."""
+SOUNDED = 3
+"""So many of the first in the order are called before the round is due."""
+LEAST_SOUND_S = 0.5
+LOOK_S = 1.0
+"""How soon a leader sees that a peer went or came."""
+MAX_PARKED = 128
+
+
+@dataclass(slots=True)
+class Seeking:
+    """One round, from when we come to it."""
+
+    join: Join
+    collecting: Collecting | None = None
+    signed: SignedRoster | None = None
+    over: str = ""
+    """Why there will be no roster from us."""
+    owners: Sequence[PeerId] = ()
+    """Of each shard in the round that `join.given` is about."""
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.signed or self.over)
+
+
+class Leading:
+    """`quorums`: of each fragment."""
+
+    def __init__(self, around: GroupAround, quorums: list[Quorum]) -> None:
+        self._around = around
+        self._quorums = quorums
+        self._rounds: OrderedDict[RoundKey, Seeking] = OrderedDict()
+        self._latest: RoundKey | None = None
+        self._first = 0
+        self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
+        """Who did not answer before the round at hand was due."""
+        self._bell = Condition()
+        self._grace = Grace()
+        self._parked = 0
+
+    # -- our own part ------------------------------------------------------------------------------------------------
+
+    def begins(self, round_: int) -> None:
+        """We take part from this round on: who asks for an earlier one need not wait for us."""
+        self._first = round_
+        self._bell.ring()
+
+    async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
+        """Call those that would lead the round, from `opens_at` on, so that one that has died costs nobody a part of
+        the window. Ends before `due` (run time)."""
+        around = self._around
+        await around.clock.sleep(opens_at - around.clock.now())
+        first = [peer for peer in self._order(key) if peer != around.me][:SOUNDED]
+        left_s = due - around.clock.now() - LEAST_SOUND_S
+        if left_s < LEAST_SOUND_S:
+            return
+        async with asyncio.TaskGroup() as calling:
+            calls = {peer: calling.create_task(self._answers(peer, key.fragment, left_s)) for peer in first}
+        silent = frozenset(peer for peer, call in calls.items() if not call.result())
+        if len(silent) < max(2, len(calls)):  # else it is more likely our own link
+            self._silent = key, silent
+
+    async def _answers(self, peer: PeerId, fragment: int, within_s: float) -> bool:
+        around, began = self._around, self._around.clock.now()
+        if (record := around.view.peers.get(peer)) is None:
+            return False
+        try:
+            await around.transport.held(record, fragment, min(within_s, around.view.watch.timeout(peer)))
+        except PartnerLost as error:
+            around.view.watch.failed(peer, f"it did not answer before a round: {error}", around.clock.now() - began)
+            return False
+        except ExchangeError:
+            return False  # it lives, and has no state
+        around.view.watch.answered(peer, around.clock.now() - began)
+        return True
+
+    def _order(self, key: RoundKey) -> list[PeerId]:
+        """In which we ask: by hash, but last those that did not answer of late."""
+        around = self._around
+        peers = around.view.peers
+        dialable = {peer for peer in around.live() if peer in peers and peers[peer].reachable}
+        if around.view.dialable():
+            dialable.add(around.me)
+        silent = self._silent_in(key)
+        return sorted(leaders(around.run_id, key, dialable), key=lambda peer: peer in silent)
+
+    def _silent_in(self, key: RoundKey) -> frozenset[PeerId]:
+        return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
+
+    async def _from_silent(self, join: Join, closes: float) -> tuple[SignedRoster, Roster] | None:
+        """Those that did not answer are asked all the same, beside the others: they may only have been busy for a
+        moment, and lead. The first roster of theirs that names us; None: there is none."""
+        known, me = self._around.view.peers, self._around.me
+        found: asyncio.Future[tuple[SignedRoster, Roster]] = asyncio.get_running_loop().create_future()
+
+        async def ask(peer: PeerRecord) -> None:
+            with contextlib.suppress(ExchangeError):
+                signed, roster = await self._ask(peer, join, closes)
+                if me in roster.members and not found.done():
+                    found.set_result((signed, roster))
+
+        async def ask_all() -> None:
+            async with asyncio.TaskGroup() as asking:
+                for peer in self._silent_in(join.key) & known.keys():
+                    asking.create_task(ask(known[peer]))
+
+        await unless(found, ask_all())
+        return found.result() if found.done() else None
+
+    async def _roster(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+        """From whom we ask in turn, or from one that seemed silent, if that is sooner. Raises NoRoster when neither is,
+        and then nobody is asked any more."""
+        if not self._silent_in(seeking.join.key):
+            return await self._first_that_leads(seeking, opens_at, closes)
+        in_turn = asyncio.create_task(self._first_that_leads(seeking, opens_at, closes))
+        try:
+            async with owned(self._from_silent(seeking.join, closes)) as beside:
+                await asyncio.wait({in_turn, beside}, return_when=asyncio.FIRST_COMPLETED)
+                if not in_turn.done() and (found := beside.result()) is not None:
+                    return found
+                return await in_turn
+        finally:
+            await given_up(in_turn)
+
+    async def find(
+        self,
+        key: RoundKey,
+        base: Base,
+        opens_at: float,
+        closes: float,
+        given: Vouchers = NO_VOUCHERS,
+        owners: Sequence[PeerId] = (),
+    ) -> Roster:
+        """The roster of this round, with us in it, and one that our memory accepts. Returns soon after `closes` at
+        the latest. Once a key. `given`: what we were given in this fragment's last round, by these owners of its
+        shards; what others show of it is compared.
+
+        Raises NoRoster, or Stale when the others build on another state."""
+        assert key not in self._rounds, key
+        around = self._around
+        seeking = self._rounds[key] = Seeking(Join(key, base, around.view.dialable(), given=given), owners=owners)
+        self._latest = key if self._latest is None else max(self._latest, key)
+        for quorum in self._quorums:
+            quorum.saw(around.counted())
+        self._bell.ring()
+        try:
+            await around.clock.sleep(opens_at - around.clock.now())
+            seeking.signed, roster = await self._roster(seeking, opens_at, closes)
+        finally:
+            seeking.over = "" if seeking.signed else "this peer came to no roster"
+            self._bell.ring()
+            forget(self._rounds, lambda seeking: seeking.ended)
+        self._check_place(seeking.join, roster)
+        return roster
+
+    def _check_place(self, join: Join, roster: Roster) -> None:
+        """Whether we may act on this roster. Raises NoRoster or Stale."""
+        quorum, live = self._quorums[join.key.fragment], self._around.counted()
+        why = quorum.lacking(join.key.round, roster.members, live)
+        ours, theirs = join.base, roster.base
+        beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
+        if theirs.mark() != ours.mark() and (not why or beside or theirs.since > ours.since):  # never back to too few
+            raise Stale("the group builds on another state of the fragment than ours", roster)
+        if why:
+            raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
+        if self._around.me not in roster.members:
+            raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
+
+    async def _first_that_leads(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+        around, key, failed = self._around, seeking.join.key, []
+        peers = dict(around.view.peers)
+        for leader in self._order(key):
+            if around.clock.now() >= closes:
+                failed.append("the window closed")
+                break
+            try:
+                if leader == around.me:
+                    return await self._lead(seeking, opens_at, closes)
+                return await self._ask(peers[leader], seeking.join, closes)
+            except ExchangeError as error:
+                failed.append(f"{leader[-6:]}: {error}")
+                if isinstance(error, PartnerLost):
+                    around.conduct.offence(leader, "lost", str(error))
+        raise NoRoster("; ".join(failed)[:300] or "nobody who could lead is there")
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
+        """Raises ExchangeError when this peer does not give us a roster."""
+        clock, began = self._around.clock, self._around.clock.now()
+        wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
+        by = began + (closes - began) / 2
+        asked = Join(join.key, join.base, join.dialable, wait_s, join.given)
+        silent_s = min(max((closes - began) / 4, LEAST_SILENT_S), MOST_SILENT_S)
+        while (now := clock.now()) < closes + 2 * wait_s:
+            reply = await self._join(leader, asked, silent_s)
+            if reply.told is Told.ROSTER and reply.roster is not None:
+                return reply.roster, self._opened(leader.peer_id, reply.roster, join)
+            if reply.told is not Told.WAIT:
+                raise PartnerRefused("no_roster", reply.reason or "it leads no roster")
+            if not reply.collecting and clock.now() > by:
+                raise PartnerSilent("it did not come to the round")
+            if clock.now() - now < wait_s / 2:  # it holds no calls: do not ask without a pause
+                await clock.sleep(wait_s / 2)
+        raise PartnerSilent("the window closed and it gave no roster")
+
+    async def _join(self, leader: PeerRecord, asked: Join, silent_s: float) -> JoinReply:
+        """One call; what it came to is remembered. One that was held to its end tells how long the way takes."""
+        around, peer = self._around, leader.peer_id
+        watch, began = around.view.watch, around.clock.now()
+        try:
+            slack = max(silent_s, watch.timeout(peer))
+            reply = await around.transport.join_round(leader, asked, asked.wait_s + slack)
+        except PartnerLost as error:
+            after_s = around.clock.now() - began - asked.wait_s
+            watch.failed(peer, f"it did not answer as a leader: {error}", after_s)
+            raise
+        if (way_s := around.clock.now() - began - asked.wait_s) >= 0:
+            watch.answered(peer, way_s)
+        else:
+            watch.heard(peer, "it answered")
+        return reply
+
+    def _opened(self, giver: PeerId, signed: SignedRoster, join: Join) -> Roster:
+        """What we were given, checked; a false one is an offence of its giver. Raises BadPayload."""
+        try:
+            roster = parse_roster(signed.raw)
+            self._check(roster, signed, join)
+        except BadPayload as error:
+            self._around.conduct.offence(giver, error.code, error.reason)
+            raise
+        if roster.leader != giver and roster.leader not in self._around.live():
+            raise PartnerRefused("no_roster", "its roster is by a leader that we do not see")
+        return roster
+
+    def _check(self, roster: Roster, signed: SignedRoster, join: Join) -> None:
+        around = self._around
+        if not around.seal.verify(roster.leader, signed.raw, signed.signature):
+            raise BadPayload("roster", f"the roster is not signed by {roster.leader}")
+        if roster.run_id != around.run_id or roster.key != join.key:
+            raise BadPayload("roster", "the roster is of another run or round")
+        if len(roster.members) > around.max_group:
+            raise BadPayload("roster", f"{len(roster.members)} members; at most {around.max_group} are allowed")
+        if around.me in roster.members and roster.base != join.base:
+            raise BadPayload("roster", "the roster says that we build on a state that we do not have")
+
+    # -- leading -----------------------------------------------------------------------------------------------------
+
+    async def _lead(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+        """Raises NoRoster when too few have come by the end of the window."""
+        around, clock = self._around, self._around.clock
+        collecting = seeking.collecting = Collecting(
+            around.run_id,
+            seeking.join.key,
+            around.me,
+            around.max_group,
+            self._grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
+            closes,
+            self._enough(seeking.join.key),
+            self._quorums[seeking.join.key.fragment].remembers,
+        )
+        collecting.on_join(around.me, seeking.join, clock.now())
+        self._bell.ring()
+        while (roster := collecting.closed(around.live(), now := clock.now())) is None:
+            if collecting.hopeless(around.live(), now):
+                if (roster := collecting.rally()) is not None:
+                    return self._signed(roster)
+                if now >= closes:
+                    raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
+            await self._bell.wait(min(collecting.next_at() - now, LOOK_S))
+        self._grace.observe(collecting.last_slack())
+        return self._signed(roster)
+
+    def _signed(self, roster: Roster) -> tuple[SignedRoster, Roster]:
+        raw = roster.to_bytes()
+        return SignedRoster(raw, self._around.seal.sign(raw)), roster
+
+    def _enough(self, key: RoundKey) -> _Enough:
+        return _Enough(self._quorums[key.fragment], key.round, self._around)
+
+    # -- being asked -------------------------------------------------------------------------------------------------
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        """Never raises."""
+        self._around.view.watch.heard(sender, "it asked for a roster")
+        if why := self._around.why_not(sender):
+            return JoinReply(Told.NONE, reason=why)
+        if join.key.round < self._first:
+            return JoinReply(Told.NONE, reason=f"this peer takes part from round {self._first} on")
+        if self._parked >= MAX_PARKED or join.key.fragment >= len(self._quorums):
+            return JoinReply(Told.NONE, reason="too many wait here already, or there is no such fragment")
+        self._parked += 1
+        try:
+            return await self._answer(sender, join)
+        finally:
+            self._parked -= 1
+
+    async def _answer(self, sender: PeerId, join: Join) -> JoinReply:
+        clock = self._around.clock
+        until = clock.now() + join.wait_s
+        while True:
+            now, seeking = clock.now(), self._rounds.get(join.key)
+            if seeking is None and self._latest is not None and join.key <= self._latest:
+                return JoinReply(Told.NONE, reason="past that round")
+            if seeking is not None:
+                self._note(sender, join, seeking, now)
+                if seeking.signed is not None:
+                    return JoinReply(Told.ROSTER, seeking.signed)
+                if seeking.over:
+                    return JoinReply(Told.NONE, reason=seeking.over)
+            if now >= until:
+                return JoinReply(Told.WAIT, collecting=seeking is not None and seeking.collecting is not None)
+            await self._bell.wait(until - now)
+
+    def _note(self, sender: PeerId, join: Join, seeking: Seeking, now: float) -> None:
+        """While we collect, it joins; afterwards it shows how long we should have waited."""
+        collecting = seeking.collecting
+        if collecting is None or collecting.has(sender):
+            return
+        if seeking.ended and (slack := collecting.slack(now)) is not None:
+            self._grace.observe(slack)
+        self._compare(sender, join, seeking)
+        collecting.on_join(sender, join, now)
+        self._bell.ring()
+
+    def _compare(self, sender: PeerId, join: Join, seeking: Seeking) -> None:
+        """Whether an owner gave this member another result than us: their states differ from then on, and one of the
+        two will have to fetch the other's."""
+        around, ours = self._around, seeking.join.given
+        for owner, shard in contradictions(ours, join.given, seeking.owners, around.seal.verify):
+            reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
+            around.conduct.offence(owner, "two_results", f"{reason}, and signed both")
+
+
+@dataclass(frozen=True, slots=True)
+class _Enough:
+    """What a leader asks of the peers that joined from one base."""
+
+    quorum: Quorum
+    round_: int
+    around: GroupAround
+
+    def __call__(self, base: Base, peers: Collection[PeerId]) -> bool:
+        return self.quorum.enough_for(base, self.round_, peers, self.around.counted())

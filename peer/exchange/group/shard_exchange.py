@@ -1,0 +1,190 @@
+"""A member's part in one shard of a round: what goes to its owner, and what comes back.
+
+What is sent is encoded from where it lies as it goes, and the result decoded into the mean as it comes; neither ever
+lies in memory as a whole. What happens on failure: the shard has no result, its part of the mean is worth nothing, and
+`Given.why` says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from peer.aio.tasks import whole
+from peer.codec.plain import Codec, finite
+from peer.codec.stream import Decoding, Encoding, Flat
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.exchange.group.context import GroupAround
+from peer.exchange.group.outcome import Given
+from peer.exchange.group.reduce import tiles
+from peer.exchange.group.reducer import Desk
+from peer.exchange.payloads import Section
+from peer.outer.robust_mean import norm
+from peer.protocol.group.receipts import digest_of, digesting, statement
+from peer.protocol.group.roster import Roster
+from peer.protocol.group.shards import Opening, ResultSink, Shard, ShardResult, check_named
+from peer.protocol.messages import PeerRecord
+from peer.protocol.wire.payload import BytesSource
+
+RESULT_FAR = 100.0
+"""A result so many times larger than our own contribution is not applied, unless that was small for an honest reason: a
+slow machine in its first steps. Then it may be as large as `USUAL_FAR` times what was applied in the round before or
+as `OUTER_PART` of the outer params; in the first round that we are in, as large as they are."""
+USUAL_FAR, OUTER_PART = 10.0, 0.1
+AGAIN_S = 1.0
+LOST_TRIES = 3
+"""An owner that is lost so often has died: nobody waits for the end of the round."""
+TRY_AGAIN = ("have", "late", "later", "busy", "lost", "timeout")
+"""Refusals of an owner that may give the result all the same."""
+
+
+class Taking(ResultSink):
+    """Takes the result of a shard among so many members: decoded into `into` as it comes, and hashed for the owner's
+    signature. `begun` is called before the first byte."""
+
+    def __init__(self, codec: Codec, into: Tensor, members: int, begun: Callable[[], None]) -> None:
+        self._decoding = Decoding(codec, into)
+        self._members = members
+        self._when_begun = begun
+        self._digest = digesting(())
+        self.begun = False
+        self.named: tuple[int, ...] = ()
+        self.signature = b""
+
+    @property
+    def nbytes(self) -> int:
+        return self._decoding.nbytes
+
+    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
+        assert not self.begun
+        try:
+            self.named = check_named(named, self._members)
+        except ValueError as error:
+            raise BadPayload("named", f"those named in a result cannot be ({error})") from None
+        self.signature, self._digest, self.begun = signature, digesting(self.named), True
+        self._when_begun()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Raises BadPayload, and PartnerLost when it is closed."""
+        assert self.begun
+        self._decoding.write(offset, data)
+        self._digest.update(data)
+
+    def digest(self) -> bytes:
+        """Of all that came (`digest_of`)."""
+        return self._digest.digest()
+
+    def close(self) -> None:
+        """Nothing is written to `into` any more."""
+        self._decoding.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """One round. `gradient`: our pseudo-gradient, which stays as it is meanwhile; `into`: where the mean is put
+    together, flat fp32 of its length; `outer`: the params that it is a step of, where they are at hand. A cancelled
+    call leaves nothing that writes into `into`."""
+
+    around: GroupAround
+    roster: Roster
+    gradient: Flat
+    tokens: int
+    into: Tensor
+    outer: Flat | None = None
+    usual: float | None = None
+    """Root mean square of what was applied in the fragment's round before; None: nothing was yet."""
+
+    async def own(self, desk: Desk) -> Given:
+        """The shard that is ours: collect, average, and take the result as the others do."""
+        around, shard, members = self.around, desk.shard, self.roster.members
+        source = Encoding(around.codec, self._part(shard))
+        try:
+            result = await desk.run(source, self.tokens, self.into[shard.start : shard.end])
+        except PartnerRefused as error:
+            return Given(why=f"our own shard: {error.reason}")
+        finally:
+            source.close()
+        ours = members.index(around.me) in result.named
+        others = len(result.named) - ours  # each sent us its part and takes the result
+        sent, received = others * len(result.payload), others * source.nbytes
+        came = await whole(around.offload(lambda: self._take(shard, result)))
+        return Given(came, ours, sent, received, numbers=result.named, signature=result.signature)
+
+    def _take(self, shard: Shard, result: ShardResult) -> bytes:
+        """In a worker thread; the digest."""
+        codec, into = self.around.result_codec, self.into[shard.start : shard.end]
+        for span, payload in tiles(codec, BytesSource(result.payload), shard.elements):
+            codec.decode_into(payload, into[span])
+        return digest_of(result.payload, result.named)
+
+    async def share(self, shard: Shard, until: float) -> Given:
+        """Contribute to another's shard, until then at most (run time). Once the result has begun to come, nothing is
+        sent any more: our part may make room for it."""
+        if (owner := self.around.view.peers.get(shard.owner)) is None:
+            return Given(why=f"{shard.owner}: its address is not known")
+        source = Encoding(self.around.codec, self._part(shard))
+        try:
+            return await self._share(owner, shard, source, until)
+        finally:
+            source.close()
+
+    async def _share(self, owner: PeerRecord, shard: Shard, source: Encoding, until: float) -> Given:
+        """Where the transport did not get through, ask again: the owner keeps what it has."""
+        around, given, sending, lost = self.around, Given(), True, 0
+        while (left_s := until - around.clock.now()) > 0:
+            into = self.into[shard.start : shard.end]
+            taking = Taking(around.result_codec, into, len(self.roster.members), source.close)
+            opening = Opening(
+                self.roster.key, self.roster.name(), shard.index, self.tokens, source.nbytes if sending else 0
+            )
+            try:
+                receipt = await around.transport.contribute(owner, opening, source if sending else None, taking, left_s)
+            except PartnerRefused as error:
+                given.why = f"{shard.owner}: {error.reason}"
+                if error.code not in TRY_AGAIN:
+                    return given
+                sending = sending and error.code not in ("have", "late")
+            except BadPayload as error:
+                around.conduct.offence(shard.owner, error.code, str(error))
+                return Given(why=f"{shard.owner}: {error}")
+            except PartnerLost as error:
+                around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
+                given.why, lost = f"{shard.owner}: {error}", lost + 1
+                if lost == LOST_TRIES:
+                    return given
+            else:
+                around.view.watch.heard(shard.owner, "it gave a result")
+                us = self.roster.members.index(around.me) in taking.named
+                counts = receipt.bytes_sent, receipt.bytes_received
+                return Given(taking.digest(), us, *counts, numbers=taking.named, signature=taking.signature)
+            finally:
+                taking.close()
+            sending = sending and not taking.begun
+            await around.clock.sleep(min(AGAIN_S, max(0.0, until - around.clock.now())))
+        return given
+
+    def check(self, shard: Shard, given: Given) -> BadPayload | None:
+        """What is wrong with the result that came, if anything; else `digest` is set. In a worker thread."""
+        values = self.into[shard.start : shard.end]
+        if not finite(values):
+            return BadPayload("not_finite", "the result holds NaN or infinity")
+        length, ours = norm(values), norm(self._part(shard))
+        if 0 < RESULT_FAR * ours < length and self._most(shard) < length:
+            return BadPayload("norm", "the result is many times larger than our own contribution")
+        said = statement(self.roster.name(), shard.index, given.came)
+        if not self.around.seal.verify(shard.owner, said, given.signature):
+            return BadPayload("signature", "the owner did not sign the result it gave")
+        given.digest, given.rms = given.came, length / math.sqrt(shard.elements)
+        return None
+
+    def _most(self, shard: Shard) -> float:
+        """How long a result may be that is far longer than our own part."""
+        outer = 0.0 if self.outer is None else norm(Section(self.outer, shard.start, shard.end))
+        if self.usual is None:
+            return outer
+        return max(USUAL_FAR * self.usual * math.sqrt(shard.elements), OUTER_PART * outer)
+
+    def _part(self, shard: Shard) -> Section:
+        return Section(self.gradient, shard.start, shard.end)

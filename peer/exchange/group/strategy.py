@@ -1,0 +1,230 @@
+"""The topology `group` as the coordinator sees it: everybody of a round averages pseudo-gradients and takes the same
+outer step (`peer.exchange.group.member` does the exchange).
+
+What happens on failure: without a roster nothing is stepped and the work stays; a shard whose owner died is left as it
+was and its work dropped; who holds another state than the group fetches the group's and drops its work, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+from torch import Tensor
+
+from peer.aio.tasks import owned
+from peer.aio.threads import Offload
+from peer.codec.error_feedback import Feedback
+from peer.codec.stream import Flat
+from peer.errors import ExchangeError, NoRoster, Stale
+from peer.exchange.buffers import Buffers
+from peer.exchange.group.member import Averaged, Group
+from peer.exchange.payloads import Gradient
+from peer.exchange.strategy import Ahead, Exchanged
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.trainer import Work
+from peer.protocol.group.roster import Roster
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import RoundKey
+from peer.protocol.schedule import pairing_window
+from peer.run.method import Method
+
+LEAST_ASK_S = 1.0
+"""Who lacks what the others have asks for it no more often; in long rounds at half a window's distance."""
+WENT_ON = "the group went on without this peer in the round before"
+BEFORE_NEXT = 0.06
+"""Of a round: so long before the fragment's next round begins, an exchange takes what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """DiLoCo's topology.
+
+    The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as `Pairs` does),
+    and outer_params; a buffer for the mean is lent as long as the round is open, hence until the outer step that uses
+    it is done."""
+
+    method: Method
+    outer: OuterState
+    group: Group
+    buffers: Buffers
+    offload: Offload
+    wanted: Callable[[], bool]
+    """Whether we still take part: not when we are leaving."""
+    why_not: Callable[[], str]
+    """Why nothing is to be sent now, for a person; empty: it may be."""
+    tell: Callable[[str], None]
+    """Told what is going on, for `peer status`."""
+    emit: Callable[[events.Event], None]
+    feedback: dict[int, Feedback] = field(default_factory=dict)
+    """By fragment, where the codec loses enough to need it."""
+
+    @asynccontextmanager
+    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
+        ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2
+        with ExitStack() as lent:
+            async with owned(self.group.sound(key, opens_at, due)):
+                yield GroupRound(self, key, opens_at, ask_every_s, lent)
+
+    async def follow(self, round_: int, reason: str, at_last: bool = False) -> bool:
+        """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
+        round; and after the last. Take over what the group has, if there is a group and it has another state, and
+        journal it with this reason. `at_last`: everybody has played the last round. Whether ours has changed."""
+        changed = False
+        for fragment in range(len(self.outer.layout.fragments)):
+            self.tell(f"asking the group for its state of fragment {fragment}")
+            own = await self.digest(fragment)
+            self.group.holds(fragment, own)
+            with suppress(ExchangeError):  # then we are told in the first round that ours is stale
+                key = RoundKey(0, fragment)
+                if (found := await self.group.catch_up(key, None, own, at_last=at_last)) is not None:
+                    with self.outer.stepping():
+                        await self.offload(partial(self.take_over, self.outer, fragment, found))
+                        self.emit(self.caught_up(round_, fragment, reason))
+                    changed = True
+        return changed
+
+    def caught_up(self, round_: int, fragment: int, reason: str) -> events.CaughtUp:
+        held = self.group.on_held(fragment)
+        return events.CaughtUp(
+            round=round_,
+            fragment=fragment,
+            bytes=8 * self.outer.layout.fragment_elements(fragment),
+            peer=self.group.donor or "",
+            digest=held.digest.hex() if held is not None else "",
+            reason=reason,
+        )
+
+    def take_over(self, outer: OuterState, fragment: int, found: tuple[Tensor, Tensor]) -> None:
+        """The group's state of a fragment becomes ours."""
+        outer.put(fragment, *found)
+        self.group.holds(fragment, outer.digest(fragment))
+
+    async def digest(self, fragment: int) -> bytes:
+        return await self.offload(lambda: self.outer.digest(fragment))
+
+
+class GroupRound:
+    """One round's average. `lent`: what it gives back at its end."""
+
+    def __init__(self, groups: Groups, key: RoundKey, opens_at: float, ask_every_s: float, lent: ExitStack) -> None:
+        self._groups = groups
+        self._lent = lent
+        self._key = key
+        self._opens_at = opens_at
+        self._ask_every_s = ask_every_s
+
+    async def behind(self) -> Ahead | None:
+        """We missed the fragment's last round, or a part of it: what the others made of it is to be ours when the next
+        one is due. While nobody has anything later, or nobody answers, go on asking."""
+        groups, key = self._groups, self._key
+        while groups.wanted() and not groups.group.up_to_date(key):
+            own = await groups.digest(key.fragment)
+            with suppress(ExchangeError):
+                if (found := await groups.group.catch_up(key, None, own, settle_s=0.0)) is not None:
+                    step = partial(groups.take_over, fragment=key.fragment, found=found)
+                    return Ahead(step, lambda: groups.caught_up(key.round, key.fragment, WENT_ON))
+            await groups.group.pause(self._ask_every_s)
+        return None
+
+    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+        groups, fragment = self._groups, self._key.fragment
+        if not groups.wanted():
+            return Exchanged("carried", "we are leaving or pausing")
+        if why := groups.why_not():
+            return Exchanged("carried", why)
+        groups.tell("exchanging with the group")
+        gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
+        into = self._lent.enter_context(groups.buffers.lent())[: gradient.numel()]
+        base = await groups.digest(fragment)
+        weight = max(1, round(work.tokens * cut.share))
+        try:
+            got = await groups.group.exchange(
+                self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at), into, outer
+            )
+        except Stale as stale:
+            return await self._catch_up(stale, cast(Roster, stale.roster), cut, self._give_up(closes_at))
+        except NoRoster as none:
+            return Exchanged("carried", str(none))
+        if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
+            return Exchanged("carried", got.reason or "no shard had a result")
+        if (feedback := groups.feedback.get(fragment)) is not None:
+            assert isinstance(gradient, Tensor)
+            await groups.offload(partial(feedback.settle, gradient, got.named))
+        return self._stepped(got, cut)
+
+    def _give_up(self, closes_at: float) -> float:
+        """Streaming, in seconds: soon the fragment's next round begins. What is here by then is stepped with."""
+        method = self._groups.method
+        if method.clock != "seconds" or method.schedule != "streaming":
+            return math.inf
+        round_s = method.round_length
+        return closes_at - pairing_window(round_s) + (1.0 - BEFORE_NEXT) * round_s
+
+    def late(self, work: Work, cut: Cut) -> Exchanged:
+        dropped = cut.applied + cut.dropped
+        return Exchanged("refused", "the fragment was due again", dropped=dropped, digest=self._held)
+
+    async def _gradient(self, work: Work, cut: Cut) -> Flat:
+        """A copy only where what the codec loses is added to it."""
+        groups, fragment = self._groups, self._key.fragment
+        if (feedback := groups.feedback.get(fragment)) is None:
+            return Gradient(work.params, groups.outer.fragment(fragment), cut.share)
+
+        def added() -> Tensor:
+            return feedback.added_(groups.outer.pseudo_gradient(fragment, work.params.clone(), cut.share))
+
+        return await groups.offload(added)
+
+    async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut, until: float) -> Exchanged:
+        groups, fragment = self._groups, self._key.fragment
+        try:
+            found = await groups.group.catch_up(self._key, roster, await groups.digest(fragment), until=until)
+        except ExchangeError as error:
+            return Exchanged("carried", f"{stale}; its state could not be had: {error}")
+        if found is None:
+            return Exchanged("carried", f"{stale}; meanwhile it is the same as ours")
+        step = partial(groups.take_over, fragment=fragment, found=found)
+        dropped = cut.applied + cut.dropped
+        return Exchanged("refused", str(stale), step, dropped=dropped, replaces=True, digest=self._held)
+
+    def _stepped(self, got: Averaged, cut: Cut) -> Exchanged:
+        groups, fragment, method = self._groups, self._key.fragment, self._groups.method
+        elements = groups.outer.layout.fragment_elements(fragment)
+        applied = cut.applied * sum(end - start for start, end in got.named) // elements
+
+        def step(outer: OuterState) -> None:
+            outer.descend(
+                fragment,
+                got.mean,
+                got.spans,
+                rule=method.rule,
+                outer_lr=method.outer_lr,
+                outer_momentum=method.outer_momentum,
+            )
+            groups.group.holds(fragment, outer.digest(fragment))
+
+        return Exchanged(
+            "exchanged",
+            got.reason or _why_dropped(got, elements),
+            step,
+            applied=applied,
+            dropped=cut.applied + cut.dropped - applied,
+            members=got.members,
+            report=got.report,
+            digest=self._held,
+        )
+
+    def _held(self) -> bytes:
+        held = self._groups.group.on_held(self._key.fragment)
+        return b"" if held is None else held.digest
+
+
+def _why_dropped(got: Averaged, elements: int) -> str:
+    """Where our own part is in no mean although there is one, for a person; empty: it is in all."""
+    left_out = elements - sum(end - start for start, end in got.named)
+    return f"our part of {left_out} of {elements} elements came too late, or was refused" if left_out else ""

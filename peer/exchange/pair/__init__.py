@@ -1,0 +1,1 @@
+"""Exchange with one random partner."""

@@ -1,0 +1,71 @@
+"""A pair's params at a few bits: what `peer.codec.lattice.codec` sends first, the blocks that have to be asked for, and
+the answers. Three swaps of one round: payloads, requests (a bit a block, all zero as a rule), answers if there are any.
+
+What happens on failure: whatever is lost or wrong on the way, nothing of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from peer.aio.tasks import whole
+from peer.codec.blocks import BLOCK
+from peer.codec.lattice.codec import Modulo, ask, asked
+from peer.codec.lattice.spread import Distance
+from peer.codec.lattice.stream import ModuloDecoding, ModuloEncoding
+from peer.codec.stream import Flat
+from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
+
+Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Swap(Protocol):
+    """One swap: our payload of a part of the round for the partner's."""
+
+    def __call__(self, part: int, source: Source, sink: Sink, /) -> Awaitable[None]: ...
+
+
+class Differences:
+    """Remembers, for each fragment, how far partners were."""
+
+    def __init__(self, bits: int, offload: Offload) -> None:
+        self.codec = Modulo(bits)
+        self._offload = offload
+        self._distances: dict[int, Distance] = {}
+
+    async def exchange(self, swap: Swap, fragment: int, own: Flat, outer: Tensor, into: Tensor) -> None:
+        """The partner's params as it rounded them, flat fp32, come into `into`. `own` and `outer`: our params and
+        outer_params of the fragment, which stay as they are meanwhile. Raises BadPayload, and what `swap` raises. A
+        cancelled call ends when no thread writes to `into` any more."""
+        codec, offload = self.codec, self._offload
+        distance = self._distances.setdefault(fragment, Distance())
+        spread: Tensor = await offload(partial(distance.spread, own, outer))
+        heads: bytes = await offload(partial(codec.encode_heads, own, spread))
+        theirs = ModuloDecoding(codec, own, into)
+        await _swap_and_close(swap, ModuloEncoding(codec, own, heads), theirs)
+        failed, request = theirs.failed, ask(theirs.failed)
+        wanted = asked(await _sent(swap, 1, request, len(request)), own.numel())
+        if bool(torch.any(failed | wanted)):
+            answer: bytes = await offload(partial(codec.encode_blocks, own, heads, wanted))
+            answered = await _sent(swap, 2, answer, BLOCK * int(failed.sum()))
+            await whole(offload(partial(theirs.mend, answered)))
+        await offload(partial(distance.learn, own, into, outer))
+
+
+async def _swap_and_close(swap: Swap, ours: ModuloEncoding, theirs: ModuloDecoding) -> None:
+    """Whoever still reads or writes once it is over is told so."""
+    try:
+        await swap(0, ours, theirs)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+async def _sent(swap: Swap, part: int, payload: bytes, nbytes: int) -> bytearray:
+    received = bytearray(nbytes)
+    await swap(part, BytesSource(payload), BufferSink(nbytes, received))
+    return received

@@ -1,0 +1,76 @@
+"""The rounds in which this peer looks for a partner or has one, and who is told what when others ask. With streamed
+fragments several are open at once: the next begins while a payload of the last still crosses the wire."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+from peer.exchange.pair.search import Match, Surroundings
+from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, Verdict
+
+REMEMBER_ROUNDS = 8
+
+
+class Matchmaker:
+    """Answers offers and swaps of other peers from the state at hand; never blocks."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._open: OrderedDict[RoundKey, Match] = OrderedDict()
+        self._past: OrderedDict[RoundKey, PeerId] = OrderedDict()
+        self._latest: RoundKey | None = None
+        self.why_not: Callable[[], str] = lambda: ""
+        """Why no new partner is taken now, for a person; empty: one is."""
+
+    def open(self, key: RoundKey, opens_at: float, closes_at: float) -> Match:
+        """A new round; the owner runs the match and ends it with `end`."""
+        assert key not in self._open, key
+        match = self._open[key] = Match(self._around, key, opens_at, closes_at)
+        self._latest = key if self._latest is None else max(self._latest, key)
+        return match
+
+    def end(self, match: Match) -> None:
+        """The round is over; the partner's heartbeat still hears `locked`."""
+        match.close()
+        self._open.pop(match.key, None)
+        if match.locked is not None:
+            self._past[match.key] = match.locked
+            while len(self._past) > REMEMBER_ROUNDS:
+                self._past.popitem(last=False)
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        self._around.view.watch.heard(sender, "it called")
+        answer, dialable = self._answer(sender, offer), self._around.view.dialable()
+        return answer if answer.dialable == dialable else replace(answer, dialable=dialable)
+
+    def _answer(self, sender: PeerId, offer: Offer) -> Answer:
+        if self._past.get(offer.key) == sender:
+            return Answer(Verdict.LOCKED)
+        if not offer.withdraw and (why := self._around.conduct.why_out(sender)):
+            return Answer(Verdict.REFUSED, reason=f"standing: {why}")
+        if sender in self._around.view.banned():
+            return Answer(Verdict.REFUSED, reason="banned by the operator")
+        match = self._open.get(offer.key)
+        if match is not None:
+            return match.on_offer(sender, offer)
+        if why := self.why_not():
+            return Answer(Verdict.TAKEN, reason=why)
+        if self._ahead(offer.key):
+            return Answer(Verdict.LATER, eta_s=1.0, reason="not in that round yet")
+        return Answer(Verdict.TAKEN, reason="past that round")
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        """Only the locked partner may swap."""
+        if why := self._around.conduct.why_out(sender):
+            return Answer(Verdict.REFUSED, reason=f"standing: {why}")
+        match = self._open.get(key.whole)
+        if match is not None:
+            return match.on_swap(sender)
+        if self._ahead(key.whole):
+            return Answer(Verdict.LATER, eta_s=1.0)
+        return Answer(Verdict.TAKEN, reason="not locked with you in this round")
+
+    def _ahead(self, key: RoundKey) -> bool:
+        return self._latest is None or key > self._latest

@@ -1,0 +1,280 @@
+"""One peer's search for a partner in one (round, fragment): the shell around `peer.protocol.pair.matching`, which sends
+its offers, feeds it the answers, keeps its deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from peer.aio.events import Signal
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.membership.peer_table import View
+from peer.membership.reputation import Conduct
+from peer.ports.clock import Clock
+from peer.ports.transport import Transport
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
+from peer.protocol.pair.matching import AWAIT_S, Pairing, Send
+from peer.protocol.swarm.rtt import FIRST_S, MOST_S
+
+CONFIRM_S = 1.5
+"""How soon one whose lock is not confirmed yet may ask again."""
+LOOK_S = 1.0
+"""How soon a new candidate is seen."""
+AWAIT_CALLS = 3.0
+"""Those that only call are waited for as long as so many calls of ours take, at most half of the time until the
+round is due."""
+LOCKED_S = 60.0
+"""With a partner nothing is looked for; losing it wakes us."""
+PROMISES_S = 0.5
+"""A stranger that holds us off for longer while our trainer waits is asked no more in this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all matches of a peer share."""
+
+    run_id: RunId
+    me: PeerId
+    transport: Transport
+    clock: Clock
+    view: View
+    conduct: Conduct
+    ready_in: Callable[[], float] = lambda: 0.0
+    """Seconds until our trainer has stopped for the round at hand, at the latest."""
+    all_ready_in: Callable[[], float] = lambda: 0.0
+    """As `ready_in`, of any that keeps to the rules."""
+
+
+class Match:
+    """`run` is started with the round and cancelled at its end; `partner` waits for what it finds."""
+
+    def __init__(self, around: Surroundings, key: RoundKey, opens_at: float, closes_at: float) -> None:
+        self.key = key
+        self._around = around
+        self._opens_at = opens_at
+        await_s = max(AWAIT_S, min(AWAIT_CALLS * around.view.watch.trips.usual(), (closes_at - opens_at) / 4))
+        dialable = around.view.dialable()
+        self._pairing = Pairing(around.run_id, key, around.me, closes_at, dialable=dialable, await_s=await_s)
+        self._changed = Signal()
+        self._settled = Signal()
+        self._met: Mapping[PeerId, PeerRecord] | None = None
+        """The view of which `_pairing` knows the candidates."""
+        self._held: PeerRecord | None = None
+        """The last record of the locked partner: one that dies is soon out of the view, and is to be asked all the
+        same."""
+        self._outs: frozenset[PeerId] = frozenset()
+        self._ready_at = 0.0
+        """When the locked partner will have stopped its trainer, as it says."""
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        """An offer for this round. Never blocks. Most change nothing for us, and wake nobody."""
+        course = self._pairing.course
+        answer = self._answer(sender, offer)
+        if self._pairing.course != course:
+            self._poke()
+        return answer
+
+    def _answer(self, sender: PeerId, offer: Offer) -> Answer:
+        pairing, now = self._pairing, self._around.clock.now()
+        if offer.withdraw:
+            pairing.on_withdraw(sender)
+            return Answer(Verdict.TAKEN)
+        if now < self._opens_at and pairing.locked != sender:  # our clock may have been set back since
+            return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
+        if pairing.locked != sender:
+            if self._met_too_often(sender):
+                return Answer(Verdict.TAKEN, reason="met too often lately")
+            if self._around.conduct.too_strange(sender):
+                return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
+        answer = pairing.on_offer(sender, now, offer.dialable)
+        if answer.verdict is not Verdict.LOCKED:
+            return answer
+        self._ready_at = now + offer.eta_s
+        return replace(answer, eta_s=self._around.ready_in())
+
+    def on_swap(self, sender: PeerId) -> Answer:
+        """Only the locked partner may swap."""
+        if self._pairing.locked == sender:
+            return Answer(Verdict.LOCKED)
+        if self._pairing.locked is None and not self._pairing.closed:
+            return Answer(Verdict.LATER, eta_s=CONFIRM_S, reason="our lock is not confirmed yet")
+        return Answer(Verdict.TAKEN, reason="not locked with you in this round")
+
+    def _met_too_often(self, sender: PeerId) -> bool:
+        view = self._around.view
+        return view.acquaintance.too_often(sender, self.key.round, view.others_training() + 1)
+
+    # -- our own part ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Offer until locked or out of candidates, and go on so after a partner is lost."""
+        await self._around.clock.sleep(self._opens_at - self._around.clock.now())
+        # No TaskGroup: each that is cancelled leaves a circle of references behind, here once a round and with all
+        # that was known of the candidates.
+        sends = set[asyncio.Task[None]]()
+        try:
+            while not self._pairing.closed:
+                self._meet()
+                if self._pairing.exhausted:
+                    self._settled.ring()
+                sends.update(map(asyncio.create_task, map(self._send, self._pairing.actions(self._around.clock.now()))))
+                await self._wait()
+                for ended in [task for task in sends if task.done()]:
+                    sends.remove(ended)
+                    ended.result()
+        finally:
+            for task in sends:
+                task.cancel()
+            if sends:
+                await asyncio.wait(sends)
+
+    async def partner(self, closes_at: float) -> PeerId | None:
+        """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""
+        pairing, clock = self._pairing, self._around.clock
+        pairing.patience_until = closes_at
+        for_strangers_until = self._for_strangers_until(clock.now())
+        while pairing.locked is None:
+            now = clock.now()
+            if now >= for_strangers_until:
+                if pairing.exclude(self._around.conduct.is_stranger, "strange and only promising"):
+                    self._around.conduct.patience.spend(PROMISES_S, now)
+                for_strangers_until = closes_at
+            self._meet()
+            if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
+                self.close()
+                return None
+            self._settled.hush()
+            opens_at = self._opens_at if now < self._opens_at else closes_at
+            await self._settled.within(min(opens_at, closes_at, for_strangers_until) - now)
+        return pairing.locked
+
+    def _for_strangers_until(self, now: float) -> float:
+        """How long those that never exchanged with us may go on saying that they will."""
+        bound = self._around.conduct.patience.with_strangers(now)
+        return math.inf if bound is None else now + min(bound, PROMISES_S)
+
+    def lost(self, partner: PeerId, reason: str) -> None:
+        """The locked partner is gone: look for another while the window is open."""
+        self._pairing.on_failed(partner, reason)
+        self._pairing.exclude(self._around.conduct.too_strange, "strange while strangers held us up")
+        self._poke()
+
+    def close(self) -> None:
+        """The outcome is reached; late offers hear `taken`, the partner's heartbeat still hears `locked`."""
+        self._pairing.close()
+        self._poke()
+
+    def why_alone(self) -> str:
+        """For a person: what became of the candidates, or why none of those who train is one."""
+        view, training = self._around.view, self._around.view.others_training()
+        if self._pairing.has_candidates or not training:
+            return self._pairing.why_alone()
+        why = self._around.conduct.why_not(view.candidates(self.key.round))
+        return f"{training} train and none is to be tried now: {why or 'not answering, banned or met too often lately'}"
+
+    @property
+    def locked(self) -> PeerId | None:
+        return self._pairing.locked
+
+    @property
+    def we_dial(self) -> bool:
+        """Whether the swap with the locked partner is ours to dial."""
+        return self._pairing.we_dial
+
+    @property
+    def dialable(self) -> bool:
+        """Whether others can dial us, as this round began."""
+        return self._pairing.dialable
+
+    @property
+    def patience_s(self) -> float | None:
+        """As `Patience.of`, of the locked partner, which said when it will be ready."""
+        around, partner = self._around, self._pairing.locked
+        assert partner is not None
+        now = around.clock.now()
+        late_s = max(0.0, min(self._ready_at - now, around.all_ready_in()))
+        return around.conduct.patience.of(partner, now, late_s)
+
+    async def alive(self, partner: PeerId) -> bool:
+        """Whether a locked partner still answers and still holds us."""
+        view = self._around.view
+        record = self._held_record(partner)
+        if record is None or not record.endpoints or not record.reachable:
+            return True  # we cannot dial it; the deadline decides
+        offer = Offer(self.key, dialable=view.dialable())
+        # one that never answered a call may be one that cannot be called: it is not to hold us for long
+        most_s = FIRST_S if view.watch.trips.srtt(partner) is None else MOST_S
+        answer = await self._offer(record, offer, most_s)
+        return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
+
+    async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S) -> Answer:
+        """As the transport's, for as long as this peer takes; what it came to is remembered. A refusal is an answer."""
+        watch, began, peer = self._around.view.watch, self._around.clock.now(), record.peer_id
+        try:
+            answer = await self._around.transport.offer(record, offer, min(most_s, watch.timeout(peer)))
+        except PartnerLost as error:
+            watch.failed(peer, f"it did not answer an offer: {error}", self._around.clock.now() - began)
+            raise
+        except PartnerRefused:
+            watch.heard(peer, "it refused an offer")
+            raise
+        watch.answered(peer, self._around.clock.now() - began)
+        return answer
+
+    def _held_record(self, partner: PeerId) -> PeerRecord | None:
+        known = self._held if self._held is not None and self._held.peer_id == partner else None
+        self._held = self._around.view.peers.get(partner, known)
+        return self._held
+
+    def _meet(self) -> None:
+        """New candidates, if the view or who is out has changed: without those out of favour, and strangers while our
+        patience with them is used up."""
+        view = self._around.view
+        peers, outs = view.peers, view.watch.membership.outs()
+        if peers is not self._met or outs != self._outs:
+            self._met, self._outs = peers, outs
+            if outs:
+                self._pairing.exclude(outs.__contains__, "not answering anybody")
+            self._pairing.add(self._around.conduct.acceptable(view.candidates(self.key.round)), view.undialable())
+
+    async def _wait(self) -> None:
+        if self._pairing.locked is not None:
+            self._held_record(self._pairing.locked)
+        wake = self._pairing.wake_at()
+        idle = LOCKED_S if self._pairing.locked is not None else LOOK_S
+        pause = idle if wake is None else min(max(wake - self._around.clock.now(), 0.0), idle)
+        await self._changed.within(pause)
+        self._changed.hush()
+
+    def _poke(self) -> None:
+        self._changed.ring()
+        self._settled.ring()
+
+    async def _send(self, send: Send) -> None:
+        pairing, record = self._pairing, self._around.view.peers.get(send.to)
+        try:
+            if record is None:
+                raise PartnerLost("its address is not known yet")
+            offer = send.offer if send.offer.withdraw else replace(send.offer, eta_s=self._around.ready_in())
+            answer = await self._offer(record, offer)
+        except PartnerLost:
+            if not send.offer.withdraw:
+                pairing.on_failed(send.to, "not answering")
+        except PartnerRefused as refusal:
+            if not send.offer.withdraw:
+                pairing.on_failed(send.to, f"refusing ({refusal.code})")
+        except BadPayload as error:
+            self._around.conduct.offence(send.to, error.code, str(error))
+            pairing.on_failed(send.to, f"talking nonsense ({error.code})")
+        else:
+            if not send.offer.withdraw:
+                now = self._around.clock.now()
+                pairing.on_answer(send.to, answer, now)
+                if answer.verdict is Verdict.LOCKED and pairing.locked == send.to:
+                    self._ready_at = now + answer.eta_s
+        finally:
+            self._poke()  # what else went wrong is raised by `run`, which waits for this

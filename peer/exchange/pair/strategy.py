@@ -1,0 +1,190 @@
+"""With whom a round's work is exchanged, and the outer step it gives: nobody (`solo`), a random partner (`pair`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from peer.aio.tasks import owned
+from peer.aio.threads import Offload
+from peer.codec.stream import Flat
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
+from peer.exchange.buffers import Buffers
+from peer.exchange.pair.matchmaker import Matchmaker
+from peer.exchange.pair.search import Match
+from peer.exchange.pair.swap import Exchange
+from peer.exchange.payloads import Joined, work_of
+from peer.exchange.solo import Alone, pair_step
+from peer.exchange.strategy import Exchanged, Session
+from peer.membership.peer_table import View
+from peer.membership.reputation import Conduct
+from peer.membership.slow_peers import Diagnosing
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.clock import Clock
+from peer.ports.trainer import Work
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.run.presets import Method
+
+HELD_S = 3.0
+"""A partner that crashed is noticed within this: by its connection, or by the heartbeat of a second and its timeout."""
+
+
+# -- a random partner --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """NoLoCo's topology. What happens on failure: a partner lost or refusing costs this round its exchange, never its
+    work: the next candidate while the window is open, at last a solo outer step.
+
+    The trainer's snapshot is read where it lies: the trainer writes there only when the fragment's next work is asked
+    for, which is after the end of its flight (`peer.rounds.inflight`). A buffer is lent as long as the round is open,
+    hence until the outer step that reads it is done."""
+
+    method: Method
+    run_id: RunId
+    me: PeerId
+    outer: OuterState
+    matchmaker: Matchmaker
+    swaps: Exchange
+    buffers: Buffers
+    diagnosis: Diagnosing
+    offload: Offload
+    clock: Clock
+    view: View
+    conduct: Conduct
+    emit: Callable[[events.Event], None]
+    wanted: Callable[[], bool]
+    """Whether a partner is still looked for: not when we are leaving."""
+    why_not: Callable[[], str]
+    """Why nothing is to be sent now, for a person; empty: it may be."""
+    tell: Callable[[str], None]
+    """Told what is going on, for `peer status`."""
+
+    @asynccontextmanager
+    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Session]:
+        if why := self.why_not():
+            yield Alone(self.method, self.outer, why)
+            return
+        match = self.matchmaker.open(key, opens_at, closes_at)
+        try:
+            with ExitStack() as lent:
+                async with owned(match.run()):
+                    yield PairRound(self, match, lent)
+        finally:
+            self.matchmaker.end(match)
+
+    def record_of(self, peer: PeerId) -> PeerRecord:
+        """A locked partner that called us may not be in the directory yet: it has to dial."""
+        if (known := self.view.peers.get(peer)) is not None:
+            return known
+        now = self.clock.now()
+        return PeerRecord(peer, self.run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
+
+
+class PairRound:
+    """One round's search and swap. `lent`: what it gives back at its end."""
+
+    def __init__(self, pairs: Pairs, match: Match, lent: ExitStack) -> None:
+        self._pairs = pairs
+        self._match = match
+        self._lent = lent
+        self._alone = Alone(pairs.method, pairs.outer)
+
+    def behind(self) -> None:
+        return None
+
+    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+        pairs, fragment, refusal = self._pairs, work.key.fragment, ""
+        sent = self._sent(work, cut)
+        into = self._lent.enter_context(pairs.buffers.lent())[: sent.numel()]
+        while (partner := await self._partner(closes_at)) is not None:
+            patience_s = self._match.patience_s
+            if patience_s == 0.0:
+                self._match.lost(partner, "strange, and ready too late")
+                continue
+            pairs.tell(f"exchanging with {partner}")
+            began = pairs.clock.now()
+            try:
+                theirs, report = await self._swap(partner, work.key, sent, into, closes_at, patience_s)
+            except ExchangeError as error:
+                refusal = self._failed(partner, error, pairs.clock.now() - began) or refusal
+                continue
+            pairs.view.acquaintance.met(partner, work.key.round)
+            pairs.view.watch.heard(partner, "it exchanged with us")
+            pairs.conduct.patience.well(partner)
+            pairs.diagnosis.exchanged(partner, report)
+
+            def step(outer: OuterState, theirs: Tensor = theirs) -> None:
+                pair_step(pairs.method, outer, fragment, work.params, theirs, cut.share)
+
+            return Exchanged("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
+        if refusal:
+            return self._alone.stepped(work, cut, "refused", refusal)
+        return self._alone.stepped(work, cut, "solo", pairs.why_not() or self._match.why_alone())
+
+    def _sent(self, work: Work, cut: Cut) -> Flat:
+        """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
+        only those travel."""
+        method, outer = self._pairs.method, self._pairs.outer.fragment(work.key.fragment)
+        own = work_of(work.params, outer, cut.share)
+        return own if method.consensus == method.outer_lr else Joined(own, outer)
+
+    def late(self, work: Work, cut: Cut) -> Exchanged:
+        return self._alone.late(work, cut)
+
+    async def _partner(self, closes_at: float) -> PeerId | None:
+        self._pairs.tell("looking for a partner")
+        promised = self._match.locked is not None
+        sought = self._pairs.wanted() and (promised or not self._pairs.why_not())
+        return await self._match.partner(closes_at) if sought else None
+
+    async def _swap(
+        self,
+        partner: PeerId,
+        key: RoundKey,
+        own: Flat,
+        into: Tensor,
+        closes_at: float,
+        patience_s: float | None,
+    ) -> tuple[Tensor, SwapReport]:
+        pairs = self._pairs
+        now = pairs.clock.now()
+        return await pairs.swaps.swap(
+            pairs.record_of(partner),
+            key,
+            own,
+            pairs.outer.fragment(key.fragment),
+            into,
+            max(0.0, closes_at - now),
+            self._match.we_dial,
+            functools.partial(self._match.alive, partner),
+            patience_s,
+        )
+
+    def _failed(self, partner: PeerId, error: ExchangeError, held_s: float) -> str:
+        """Remember what the partner did; what to call this round should nobody else be found, if it is the partner's
+        fault."""
+        pairs, lost = self._pairs, isinstance(error, PartnerLost)
+        code = _code_of(error, held_s)
+        pairs.conduct.held_up(partner, held_s)
+        pairs.diagnosis.failed(partner, error)
+        if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
+            pairs.conduct.offence(partner, code, str(error))
+        pairs.emit(events.PartnerFailed(peer=partner, round=self._match.key.round, code=code, reason=str(error)))
+        self._match.lost(partner, "lost" if lost else "refused")
+        return "" if lost else f"{partner}: {error}"
+
+
+def _code_of(error: ExchangeError, held_s: float) -> str:
+    """Stable name of a failure. `held_s`: how long the partner kept us; one that leaves just before it would be called
+    late has cost the same."""
+    if isinstance(error, PartnerRefused | BadPayload | PartnerSilent):
+        return error.code
+    return "late" if held_s > HELD_S else "lost"

@@ -1,0 +1,239 @@
+"""One swap as the coordinator sees it: exchange, look at the values, give up when the partner died.
+
+A payload of whole params never lies in memory: a chunk is encoded when it is sent, and decoded when it has come, which
+takes about a millisecond each and therefore happens in the event loop. What is sent is read where it lies, and what
+comes is decoded into a buffer of the caller's; neither is touched once the swap is over, however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from torch import Tensor
+
+from peer.aio.events import Signal
+from peer.aio.tasks import given_up
+from peer.aio.threads import Offload
+from peer.codec.plain import Codec
+from peer.codec.stream import Decoding, Encoding, Flat
+from peer.errors import ExchangeError, PartnerLost, PartnerSilent
+from peer.exchange.deadlines import (
+    ASSUMED_RATE,
+    AWAY_S,
+    HEARTBEAT_S,
+    LEAST_S,
+    START_S,
+    TRANSFER_FACTOR,
+    TRANSFER_SLACK_S,
+)
+from peer.exchange.pair.lattice_swap import Differences
+from peer.exchange.throughput import MeasuredSource, Passing
+from peer.exchange.validation import check_values, finite
+from peer.ports.clock import Clock
+from peer.ports.transport import Transport
+from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, SwapReport, Told
+from peer.protocol.wire.payload import Sink, Source
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """Swaps fragments and remembers how fast each partner was. `codec`: of whole params, or `Differences`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        codec: Codec | Differences,
+        offload: Offload,
+        cap: float | None,
+        tell: Callable[[RoundKey], Told | None] = lambda key: None,
+    ) -> None:
+        """`tell`: what the partner of a round is told of us."""
+        self._tell = tell
+        self._transport = transport
+        self._clock = clock
+        self._codec = codec
+        self._offload = offload
+        self._cap = cap
+        self._rates: OrderedDict[PeerId, float] = OrderedDict()
+        self.assumed_rate = ASSUMED_RATE
+
+    def budget_s(self, partner: PeerId, nbytes: int) -> float:
+        """How long the transfer itself may take, from measured rates: never a constant alone."""
+        rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else self.assumed_rate)
+        if self._cap is not None:
+            rate = min(rate, self._cap)
+        return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
+
+    async def swap(
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        own: Flat,
+        outer: Tensor,
+        into: Tensor,
+        wait_s: float,
+        dial: bool,
+        alive: Callable[[], Awaitable[bool]],
+        patience_s: float | None = None,
+    ) -> tuple[Tensor, SwapReport]:
+        """The partner's params, decoded, in `into`: flat fp32 of own's length. `own` and `outer`, our outer_params of
+        the fragment, are read and stay as they are meanwhile. `wait_s`: how long it may take until the partner is
+        ready; `alive` is asked every second meanwhile. `patience_s`: how far a stranger may be behind, if it is one.
+
+        Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used: `into` is worth nothing."""
+        assert into.shape == (own.numel(),), into.shape
+        reports = list[SwapReport]()
+
+        async def swap(part: int, source: Source, sink: Sink) -> None:
+            start_s = START_S if part else wait_s + START_S
+            this = replace(key, part=part)
+            reports.append(await self._swap(partner, this, source, sink, start_s, dial, alive, patience_s))
+
+        fit = await self._offload(lambda: finite(own))
+        assert fit, "the trainer never leaves params that are not finite"
+        if isinstance(self._codec, Differences):
+            await self._codec.exchange(swap, key.fragment, own, outer, into)
+        else:
+            source, sink = Encoding(self._codec, own), Decoding(self._codec, into)
+            try:
+                await swap(0, source, sink)
+            finally:
+                source.close()
+                sink.close()
+        await self._offload(lambda: check_values(into, own))
+        return into, _together(reports)
+
+    async def _swap(
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        start_s: float,
+        dial: bool,
+        alive: Callable[[], Awaitable[bool]],
+        patience_s: float | None,
+    ) -> SwapReport:
+        """One swap: our payload for the partner's."""
+        measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
+        told = self._tell(key) if key.part == 0 else None
+        budget_s, slack_s = self.budget_s(partner.peer_id, max(sink.nbytes, source.nbytes)), TRANSFER_SLACK_S
+        if patience_s is not None:
+            start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
+        begin_by = self._clock.now() + start_s
+        swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, dial, told)
+        report = await self._unless_dead(swap, alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s))
+        if key.part == 0:
+            self._remember(partner.peer_id, report)
+        passing = watched.passing
+        pace = Pace(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
+        return replace(report, own=told, pace=pace)
+
+    def _remember(self, partner: PeerId, report: SwapReport) -> None:
+        rate = report.bytes_received / max(report.seconds, 1e-3)
+        self._rates[partner] = 0.5 * (self._rates.get(partner, rate) + rate)
+        while len(self._rates) > 256:
+            self._rates.popitem(last=False)
+
+    async def _unless_dead(
+        self,
+        swap: Awaitable[SwapReport],
+        alive: Callable[[], Awaitable[bool]],
+        watched: _Watched,
+        behind: Callable[[], float],
+    ) -> SwapReport:
+        """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
+        only says that it is there."""
+        running, ended, now = asyncio.ensure_future(swap), Signal(), asyncio.get_running_loop().time
+        running.add_done_callback(lambda swap: ended.ring())
+        try:
+            in_time_s, beat_at = behind(), now() + HEARTBEAT_S
+            while not await ended.within(min(max(in_time_s, LEAST_S), beat_at - now())):
+                in_time_s = behind()
+                if now() >= beat_at:
+                    await self._check(alive, running, watched)
+                    beat_at = now() + HEARTBEAT_S
+            return running.result()
+        finally:
+            await given_up(running)
+
+    async def _check(
+        self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport], watched: _Watched
+    ) -> None:
+        try:
+            holds_us = await alive()
+            watched.away_since = None
+        except ExchangeError as error:
+            if running.done() or (isinstance(error, PartnerLost) and watched.may_come_back()):
+                return
+            raise PartnerLost(f"the partner stopped answering: {error}") from error
+        if not holds_us and not running.done():
+            raise PartnerLost("the partner let go of this round")
+
+
+class _Watched:
+    """A sink that knows whether the payload comes as fast as it has to: a silent or trickling partner holds up the
+    trainer."""
+
+    def __init__(self, sink: Sink, clock: Clock) -> None:
+        self._sink = sink
+        self._clock = clock
+        self.passing = Passing(sink.nbytes, clock.now)
+        self._began = self._last = 0.0
+        self._received = 0
+        self.away_since: float | None = None
+        """When the partner was first called in vain."""
+
+    @property
+    def nbytes(self) -> int:
+        return self._sink.nbytes
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._last = self._clock.now()
+        self._began = self._began or self._last
+        self._received += len(data)
+        self.passing.note(self._received)
+        self._sink.write(offset, data)
+
+    def may_come_back(self) -> bool:
+        """The partner does not answer: whether the swap may go on all the same when it does."""
+        now = self._clock.now()
+        if self.away_since is None:
+            self.away_since = now
+        return self._began > 0 and now - self.away_since < AWAY_S
+
+    def behind(self, begin_by: float, budget_s: float, slack_s: float) -> float:
+        """For how many seconds from now it cannot be, even if nothing comes. `budget_s`: for the whole transfer, from
+        its first byte; `slack_s` of it may pass before the pace counts. Raises PartnerSilent when it is."""
+        now = self._clock.now()
+        if not self._began:
+            if now > begin_by:
+                raise PartnerSilent("the partner was locked with us and sent nothing in time")
+            return begin_by - now
+        if self._received == self.nbytes:  # the transport gives up the partner, not what is here
+            return math.inf
+        if now - self._last > AWAY_S:
+            raise PartnerSilent(f"nothing came from the partner for {AWAY_S:.0f} s", "silent")
+        byte_s = max(budget_s - slack_s, 1e-9) / self.nbytes
+        due_at = self._began + slack_s + self._received * byte_s
+        if now > due_at:
+            raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
+        return min(self._last + AWAY_S, due_at) - now
+
+
+def _together(reports: list[SwapReport]) -> SwapReport:
+    return SwapReport(
+        sum(report.bytes_sent for report in reports),
+        sum(report.bytes_received for report in reports),
+        sum(report.seconds for report in reports),
+        all(report.sent_all for report in reports),
+        reports[0].told,
+        reports[0].own,
+        reports[0].pace,
+    )

@@ -1,0 +1,77 @@
+"""What a peer sends of its work, made part by part as it is read: a copy would be a fragment of memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peer.codec.stream import Flat
+from peer.outer.rules import pseudo_gradient_, scale_work_
+
+
+class _Work:
+    """Of the work between outer and params, a share; neither may change meanwhile."""
+
+    def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
+        assert params.shape == outer.shape, (params.shape, outer.shape)
+        self._params, self._outer, self._share = params, outer, share
+
+    def numel(self) -> int:
+        return self._params.numel()
+
+
+class Scaled(_Work):
+    """outer + share * (params - outer), as `scale_work_` makes it."""
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        values = self._params[part].clone()
+        scale_work_(values, self._outer[part], self._share)
+        return values
+
+
+class Gradient(_Work):
+    """(outer - params) * share, as `pseudo_gradient_` makes it."""
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        return pseudo_gradient_(self._params[part].clone(), self._outer[part], self._share)
+
+
+class Section:
+    """The values from `start` to `end`."""
+
+    def __init__(self, values: Flat, start: int, end: int) -> None:
+        assert 0 <= start <= end <= values.numel(), (start, end)
+        self._values, self._start, self._end = values, start, end
+
+    def numel(self) -> int:
+        return self._end - self._start
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        start, end, step = part.indices(self.numel())
+        assert step == 1, part
+        return self._values[self._start + start : self._start + end]
+
+
+class Joined:
+    """The values of one, and after them those of the other."""
+
+    def __init__(self, one: Flat, other: Flat) -> None:
+        self._one, self._other = one, other
+
+    def numel(self) -> int:
+        return self._one.numel() + self._other.numel()
+
+    def __getitem__(self, part: slice, /) -> Tensor:
+        start, end, step = part.indices(self.numel())
+        assert step == 1, part
+        middle = self._one.numel()
+        if end <= middle:
+            return self._one[start:end]
+        if start >= middle:
+            return self._other[start - middle : end - middle]
+        return torch.cat([self._one[start:middle], self._other[0 : end - middle]])
+
+
+def work_of(params: Tensor, outer: Tensor, share: float) -> Flat:
+    """Of the work since `outer`, the share that counts (`scale_work_`), without a copy."""
+    return params if share == 1 else Scaled(params, outer, share)

@@ -1,0 +1,1 @@
+"""From a ticket to a trainer that is ready."""

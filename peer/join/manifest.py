@@ -1,0 +1,103 @@
+"""Get the run's manifest: from the home, or from any peer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from peer.errors import ExchangeError, ManifestError, PartnerRefused
+from peer.join.messages import check_clock, unreachable, waiting_for
+from peer.join.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
+from peer.node.open import Node
+from peer.observe.progress import Progress, Waits, untold
+from peer.ports.clock import Clock
+from peer.ports.console import Say
+from peer.ports.directory import Directory
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, PeerRecord, RunId
+from peer.run.manifest import SignedManifest, keep, load_signed
+
+
+async def obtain_manifest(
+    run_id: RunId,
+    directory: Directory,
+    transport: Transport,
+    clock: Clock,
+    say: Say,
+    wait_s: float,
+    progress: Progress = untold,
+) -> SignedManifest:
+    """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
+
+    Raises SwarmUnreachable when nobody answered for `wait_s` seconds, JoinRefused (ClockWrong, if it is the clock) when
+    everybody refuses for good."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    said = problem = ""
+    progress("reaching the run", 0, wait_s, "s")
+    while asyncio.get_running_loop().time() < deadline:
+        records = list((await directory.peers()).values())
+        failed = dict[PeerId, BaseException]()
+        for at in range(0, len(records), ASKED_AT_ONCE):
+            signed = await _first_manifest(run_id, records[at : at + ASKED_AT_ONCE], transport, failed)
+            if signed is not None:
+                return signed
+        problem = next((f"{peer}: {error}" for peer, error in failed.items()), NOBODY_YET)
+        refusals = [e for e in failed.values() if isinstance(e, PartnerRefused) and e.code in FINAL_REFUSALS]
+        if refusals and len(refusals) == len(records):
+            raise join_refusal(refusals[0])
+        check_clock(directory.contact())
+        waiting = waiting_for(directory.contact(), problem)
+        if waiting != said:
+            say(f"waiting for the manifest, at most {wait_s:.0f} s: {waiting}")
+            said = waiting
+        await clock.sleep(RETRY_S)
+    raise unreachable(directory.contact(), run_id, problem, wait_s)
+
+
+async def _first_manifest(
+    run_id: RunId, records: Sequence[PeerRecord], transport: Transport, failed: dict[PeerId, BaseException]
+) -> SignedManifest | None:
+    """From whoever of these gives it first: one that is gone must not hold up a joiner. Why the others did not goes
+    into `failed`."""
+    asked = {asyncio.create_task(_manifest_of(run_id, record, transport)): record.peer_id for record in records}
+    try:
+        for answer in asyncio.as_completed(asked):
+            with contextlib.suppress(ExchangeError, ManifestError):
+                return await answer
+    finally:
+        for task, peer in asked.items():
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()):
+                failed[peer] = error
+    return None
+
+
+async def _manifest_of(run_id: RunId, record: PeerRecord, transport: Transport) -> SignedManifest:
+    """Raises ExchangeError, or ManifestError when it is not this run's or not signed by its operator."""
+    signed = SignedManifest(*await transport.fetch_manifest(record, CALL_TIMEOUT_S))
+    if signed.run_id != run_id:
+        raise ManifestError("gave the manifest of another run")
+    signed.verify()
+    return signed
+
+
+def kept_manifest(node: Node) -> SignedManifest | None:
+    """The one fetched at an earlier start, if it is still whole."""
+    try:
+        kept = load_signed(node.folder.manifest)
+    except ManifestError:
+        return None
+    return kept if kept.run_id == node.run_id else None
+
+
+async def fetch_manifest(node: Node, wait_s: float, waits: Waits) -> SignedManifest:
+    """From any peer, and kept. Raises as `obtain_manifest`."""
+    signed = await obtain_manifest(
+        node.run_id, node.directory, node.transport, node.clock, node.say, wait_s, waits.tell
+    )
+    waits.end()
+    keep(node.folder.manifest, signed)
+    node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
+    return signed

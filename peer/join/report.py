@@ -1,0 +1,157 @@
+"""A peer's first minute: what each phase from the command to the first inner step took, and whether this machine and
+its link are fit for the run; both told to the person, the journal and `peer status`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from peer.clock.phases import Laps
+from peer.errors import MachineTooSlow
+from peer.join.resume import FirstState
+from peer.observe import events
+from peer.observe.formatting import amount
+from peer.ports.trainer import Progress, TrainerInfo
+from peer.protocol.policy.fitness import Verdict, of_link, of_steps
+from peer.protocol.policy.upload_quota import Limits, too_much
+from peer.run.codec_specs import KINDS
+from peer.run.costs import cost_of
+from peer.run.load import load_of, need_of, too_much_with
+from peer.run.manifest import Manifest
+from peer.run.method import Method
+from peer.run.options import JoinOptions
+
+LOOK_S = 0.1
+MEASURED_STEPS = 3
+"""After so many inner steps their median says how fast this machine is."""
+TOLD_BYTES = 1_000_000
+"""A state this large says something about the link that it came by."""
+PHASES = (
+    *("program", "network", "manifest", "amendments", "state", "clock"),
+    *("trainer", "others", "first_evaluation", "first_step"),
+)
+"""In order."""
+BESIDE = ("torch_import", "waiting_for_the_state", "data", "model")
+"""Of the trainer's process."""
+
+
+class Arrival:
+    """`laps` has been running since the command began."""
+
+    def __init__(self, laps: Laps, emit: Callable[[events.Event], None], say: Callable[[str], None]) -> None:
+        self._laps = laps
+        self._emit = emit
+        self._say = say
+        self._details: dict[str, str] = {}
+        self._trainer: dict[str, float] = {}
+        self._micro_batch = ""
+        self._joined = ""
+        self._unfit: list[str] = []
+
+    def end(self, phase: str, detail: str = "") -> None:
+        """A phase is over. `detail`: what there was in it, for a person."""
+        self._laps.end(phase)
+        self._details[phase] = detail
+
+    def hear(self, event: events.Event, t: float) -> None:
+        """A listener of the journal: phases that the coordinator ends."""
+        if self._joined:
+            return
+        if isinstance(event, events.TrainingBegan):
+            self.end("others")
+        elif isinstance(event, events.Evaluated):
+            self.end("first evaluation")
+
+    def state(self, state: FirstState) -> None:
+        self.end("state", f"{amount(state.nbytes, 'bytes')} from a donor" if state.donor else "own checkpoint")
+
+    def trainer(self, info: TrainerInfo) -> None:
+        """It is ready."""
+        self._trainer = dict(info.seconds)
+        self.end("trainer", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.seconds.items()))
+        self._micro_batch = info.micro_batch_reason
+        if info.micro_batch:
+            self._say(f"micro-batch: {info.micro_batch_reason}")
+            self._emit(events.MicroBatch(windows=info.micro_batch, reason=info.micro_batch_reason))
+
+    def report(self) -> dict[str, Any]:
+        """JSON-able, for `peer status`."""
+        return {
+            "joined_in_s": round(self._laps.total, 2) if self._joined else None,
+            "phases_s": {name: round(seconds, 3) for name, seconds in self._laps.took.items()},
+            "micro_batch": self._micro_batch,
+            "unfit": list(self._unfit),
+        }
+
+    # -- is it fit? --------------------------------------------------------------------------------------------------
+
+    def check_caps(self, manifest: Manifest, method: Method, options: JoinOptions) -> None:
+        """Raise MachineTooSlow when the volunteer's own caps leave no room for a round's exchange."""
+        load = load_of(manifest, method)
+        for cap, what in ((options.max_upload, "upload, its cap"), (options.max_download, "download, its cap")):
+            if load is not None and cap is not None:
+                self._tell(of_link(load, cap, what))
+
+    def check_budget(self, manifest: Manifest, method: Method, limits: Limits) -> int:
+        """A word when a day of the run needs more upload than the volunteer's budget has; bytes of the largest round's
+        payload."""
+        largest = max(cost_of(manifest.model, method).fragment_bytes)
+        need = need_of(manifest, method)
+        if need is None or not (found := too_much(limits, need)):
+            return largest
+        fitting = [codec for codec in KINDS[method.payload] if not too_much_with(codec, manifest, method, limits)]
+        fix = "Raise --daily-upload and --monthly-upload, or train alone for the rest of the time."
+        if fitting:
+            fix = f"With the codec {' or '.join(fitting)} it would fit: ask the operator. {fix}"
+        self._warn(Verdict(found, fix, never=False))
+        return largest
+
+    def check_download(self, manifest: Manifest, method: Method, state: FirstState) -> None:
+        """A word when the link was slow when the state came by it. Only a word: the donor may have been."""
+        load = load_of(manifest, method)
+        if load is None or state.nbytes < TOLD_BYTES or state.seconds <= 0:
+            return
+        verdict = of_link(load, state.nbytes / state.seconds, "download, as measured with the state")
+        if verdict is not None:
+            self._warn(verdict)
+
+    async def watch(
+        self, progress: Callable[[], Progress], round_s: float | None, rounds_left: Callable[[], int]
+    ) -> None:
+        """Until cancelled; has nothing to do any more once the first steps are measured. `round_s` None: rounds are in
+        inner steps. Raises MachineTooSlow when the run will be over before one step is done."""
+        while progress().steps < 1:
+            await asyncio.sleep(LOOK_S)
+        self._first_step()
+        while round_s is not None and progress().steps < MEASURED_STEPS and progress().step_s <= round_s:
+            await asyncio.sleep(LOOK_S)
+        if round_s is not None:
+            self._tell(of_steps(progress().step_s, round_s, rounds_left()))
+        await asyncio.Event().wait()
+
+    def _first_step(self) -> None:
+        self.end("first step")
+        took = self._laps.took
+        parts = (f"{name} {seconds:.1f} s{self._in_brackets(name)}" for name, seconds in took.items())
+        self._joined = f"joined in {self._laps.total:.1f} s: {', '.join(parts)}"
+        self._say(self._joined)
+        seconds = {phase: took.get(phase.replace("_", " "), 0.0) for phase in PHASES}
+        beside = {phase: self._trainer.get(phase.replace("_", " "), 0.0) for phase in BESIDE}
+        self._emit(events.Joined(seconds=self._laps.total, **seconds, **beside))
+
+    def _in_brackets(self, phase: str) -> str:
+        detail = self._details.get(phase, "")
+        return f" ({detail})" if detail else ""
+
+    def _tell(self, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        if verdict.never:
+            raise MachineTooSlow(verdict.found, verdict.fix)
+        self._warn(verdict)
+
+    def _warn(self, verdict: Verdict) -> None:
+        self._unfit.append(verdict.found)
+        self._say(f"slow: {verdict.found}. {verdict.fix}")
+        self._emit(events.Unfit(reason=verdict.found))

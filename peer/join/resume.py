@@ -1,0 +1,104 @@
+"""Whether a peer that has a checkpoint goes on from it or fetches the state anew.
+
+It goes on from the checkpoint when that is of this run and at most `RESUME_WITHIN` rounds behind those who train now,
+or when nobody can donate. In the second case the state may be far behind: until it has exchanged with somebody, this
+peer does not donate it (`FirstState.stale`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from peer.observe.events import Event, RoundEnded
+from peer.outer.state import OuterState
+from peer.protocol.messages import RunId
+from peer.protocol.model.layout import Layout
+from peer.state.checkpoint import Checkpoint, CheckpointStore
+
+RESUME_WITHIN = 50
+"""Rounds."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstState:
+    """The state a peer begins with, and how it came by it."""
+
+    outer: OuterState
+    round: int
+    why: str
+    """For a person: resumed or fetched, and from where."""
+    donor: str = ""
+    """Who gave most of it."""
+    nbytes: int = 0
+    seconds: float = 0.0
+    resume: Path | None = None
+    """The checkpoint's folder, for the trainer."""
+    founded: bytes | None = None
+    """Of a checkpoint: digest of the state the run had last been refounded on; None: not a checkpoint."""
+    checkpoint_tokens: int = -1
+    """The trainer's token counter when the checkpoint was written; -1 without one."""
+    stale: str = ""
+    """Why this state may be far behind the run's, for a person; empty: it is not."""
+
+
+@dataclass(slots=True)
+class Own:
+    """The newest own checkpoint, and what to begin with if it is that."""
+
+    name: str
+    state: FirstState
+    left: str = ""
+    """Why it was not taken, for a person."""
+
+    def stale(self, problem: str) -> FirstState:
+        """Begin with it although it is too old: nobody else gives a state."""
+        why = f"{self.state.why}, although {self.left}: nobody gives a later state ({problem})"
+        return replace(self.state, why=why, stale=self.left)
+
+
+def newest_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say) -> Own | None:
+    """The newest valid one of this run and layout; those skipped are said."""
+    checkpoint, skipped = checkpoints.latest(run_id, layout.digest())
+    for reason in skipped:
+        say(f"checkpoint skipped: {reason}")
+    return None if checkpoint is None else Own(checkpoint.folder.name, _state_of(checkpoint, layout))
+
+
+def _state_of(checkpoint: Checkpoint, layout: Layout) -> FirstState:
+    params, momentum = checkpoint.load()
+    outer = OuterState(layout, params.to(torch.float32), momentum.to(torch.float32))
+    facts = checkpoint.facts
+    round_, tokens = int(facts["round"]), int(facts["tokens"])
+    why = f"resumed from own {checkpoint.folder.name} of round {round_}"
+    try:
+        founded = bytes.fromhex(str(facts.get("founded", "")))
+    except ValueError:
+        founded = b""
+    return FirstState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)
+
+
+def why_fetch(own: Own, live: int | None) -> tuple[str, FirstState]:
+    """Why the checkpoint is too old, for a person (empty: it is not), and the state with the reason to resume.
+    `live`: the round of those who train; None: nobody is known to."""
+    behind = 0 if live is None else live - own.state.round
+    if behind > RESUME_WITHIN:
+        own.left = f"own {own.name} of round {own.state.round} is {behind} rounds behind, more than {RESUME_WITHIN}"
+        return f"{own.left}: fetching the state", own.state
+    reason = "nobody else is known to train" if live is None else f"the run is in round {live}"
+    return "", replace(own.state, why=f"{own.state.why}: {reason}")
+
+
+class Staleness:
+    """Listens to the journal: a state that was stale is not once it has been exchanged."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def hear(self, event: Event, at: float) -> None:
+        if isinstance(event, RoundEnded) and event.outcome == "exchanged":
+            self.why = ""

@@ -1,0 +1,261 @@
+"""From a ticket to a complete state: the manifest from any peer, the state from an own checkpoint or from donors.
+
+Several donors bring pieces at once (`peer.state.transfer.download`). Pieces that are here stay over a lost donor and
+over a kill of this process. A pair run takes them from whatever donor, of rounds within `OLD_ROUNDS` of the newest
+donor's; a group's are all of one state, so when every donor has moved on from it, the fetch starts over, saying so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from peer.aio.tasks import owned
+from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
+from peer.join.donors import MAX_DONORS, OLD_ROUNDS, Asking, Offered, Offers, candidates, live_round, together
+from peer.join.messages import check_clock, waiting_for
+from peer.join.resume import FirstState, Own, newest_checkpoint, why_fetch
+from peer.observe.progress import Progress, untold
+from peer.outer.state import OuterState
+from peer.ports.clock import Clock
+from peer.ports.console import Say
+from peer.ports.directory import Directory
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, RunId
+from peer.protocol.model.layout import Layout
+from peer.state.checkpoint import CheckpointStore
+from peer.state.transfer.download import Offload, Outcome, Transfer, in_place
+from peer.state.transfer.pieces import Pieces, shares
+from peer.state.transfer.scheduler import Rates
+
+RETRY_S = 1.0
+STATE_WAIT_S = 600.0
+"""A joiner gives up when for so long no piece came."""
+RECRUIT_S = 5.0
+"""How often donors that came, or came back, are looked for while others bring pieces; at first sooner, for those that
+had to copy their state."""
+RECRUIT_FIRST_S = 0.5
+BACKOFF_S = 10.0
+"""A donor that was lost is asked again after this."""
+SETTLE_S = 3.0
+"""With an own checkpoint: how long nobody else may be in the directory before we go on alone."""
+CALL_TIMEOUT_S = 10.0
+ASKED_AT_ONCE = 4
+"""For the manifest; the first to answer is enough."""
+NOBODY_YET = "nobody of this run is in the directory yet"
+FETCHING = "fetching the state"
+
+FINAL_REFUSALS = {
+    "wire_version": "Update this program: pip install -U peer-swarm",
+    "banned": "Ask the operator of the run.",
+    "clock": ClockWrong.fix,
+}
+"""Refusals that asking again does not change, and what does."""
+
+
+def join_refusal(refusal: PartnerRefused) -> PeerError:
+    kind = ClockWrong if refusal.code == "clock" else JoinRefused
+    return kind(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
+
+
+async def obtain_state(
+    run_id: RunId,
+    layout: Layout,
+    checkpoints: CheckpointStore,
+    directory: Directory,
+    transport: Transport,
+    clock: Clock,
+    say: Say,
+    progress: Progress = untold,
+    rng: random.Random | None = None,
+    *,
+    momentum: bool = False,
+    folder: Path | None = None,
+    offload: Offload = in_place,
+) -> FirstState:
+    """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
+    for them, saying so. `momentum`: a group's state has it, too. `folder`: for the pieces that are here, so that they
+    survive a kill; None: memory only. `offload`: where pieces are checked and written.
+
+    Raises StateError when for ten minutes no donor gave anything."""
+    own = newest_checkpoint(run_id, layout, checkpoints, say)
+    joining = _Joining(layout, directory, transport, clock, say, progress, rng or random.Random(), momentum)
+    if own is not None:
+        why = await joining.why_fetch(own)
+        if not why:
+            return own.state
+        say(why)
+    joining.pieces = Pieces(layout, folder, momentum=momentum)
+    joining.offload = offload
+    await offload(joining.pieces.load)
+    state = await joining.state(own)
+    joining.pieces.clear()
+    return state
+
+
+class _Joining:
+    """One fetch of a state, over as many attempts as it takes."""
+
+    pieces: Pieces
+    offload: Offload
+
+    def __init__(
+        self,
+        layout: Layout,
+        directory: Directory,
+        transport: Transport,
+        clock: Clock,
+        say: Say,
+        progress: Progress,
+        rng: random.Random,
+        momentum: bool,
+    ) -> None:
+        self._layout = layout
+        self._directory = directory
+        self._transport = transport
+        self._clock = clock
+        self._say = say
+        self._progress = progress
+        self._rng = rng
+        self._momentum = momentum
+        self._rates = Rates()
+        self._asking = Asking(transport, layout, momentum=momentum)
+        self._outcome = Outcome()
+        self._left_at: dict[PeerId, float] = {}
+        self._said = ""
+        self._wanted = ""
+        """Of a group: names the state that pieces are here of."""
+
+    # -- to resume or not --------------------------------------------------------------------------------------------
+
+    async def why_fetch(self, own: Own) -> str:
+        """Why the own checkpoint is too old to go on from; empty: it is not, or there is nobody to fetch from."""
+        until = self._now() + SETTLE_S
+        while not (records := (await self._directory.peers()).values()) and self._now() < until:
+            await self._clock.sleep(RETRY_S / 2)
+        why, own.state = why_fetch(own, live_round(records))
+        if not why:
+            return ""
+        offers = await self._offers()
+        if together(offers.offered, momentum=self._momentum):
+            return why
+        own.state = own.stale(offers.problem())
+        return ""
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    async def state(self, own: Own | None) -> FirstState:
+        """Raises StateError."""
+        self._wanted = self.pieces.mark
+        began, deadline, had = self._clock.now(), self._now() + STATE_WAIT_S, self.pieces.done
+        if had:
+            self._say(f"{had / 1e6:.1f} MB of the state are here from before")
+        while not self.pieces.complete:
+            offers = await self._offers()
+            chosen = together(offers.offered, momentum=self._momentum, wanted=self._wanted)
+            if chosen:
+                before = self.pieces.done
+                await self._fetch(chosen)
+                if self.pieces.done > before:
+                    deadline = self._now() + STATE_WAIT_S
+            if not self.pieces.complete:
+                if self._now() >= deadline:
+                    raise self._no_donor()
+                await self._wait(offers, deadline)
+        return self._first_state(self._clock.now() - began, own)
+
+    async def _offers(self) -> Offers:
+        records = (await self._directory.peers()).values()
+        now, wrong = self._now(), self._outcome.wrong
+        free = [r for r in records if r.peer_id not in wrong and self._left_at.get(r.peer_id, 0.0) <= now]
+        return await self._asking.ask(candidates(free, self._rates, self._rng), live_round(records) or 0, self._wanted)
+
+    async def _fetch(self, chosen: list[Offered]) -> None:
+        """One attempt: until all is here or no donor is left."""
+        await self._forget_others(chosen)
+        transfer = Transfer(self._transport, self.pieces, self._rates, self._outcome, self._told, self.offload)
+        for offered in chosen[:MAX_DONORS]:
+            transfer.add(offered.donor, offered.index)
+        async with owned(self._recruit(transfer, chosen[0])):
+            await transfer.run()
+        self._left_at = dict.fromkeys(self._outcome.left, self._now() + BACKOFF_S)
+
+    async def _forget_others(self, chosen: list[Offered]) -> None:
+        """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
+        if not self._momentum:
+            oldest = max(offered.index.round for offered in chosen) - OLD_ROUNDS
+            self.pieces.keep(lambda number, held: held.round >= oldest)
+            return
+        index, pieces = chosen[0].index, self.pieces
+        self._wanted = chosen[0].mark
+        if gone := pieces.keep(lambda number, held: held.piece.digest == index.pieces[number].digest):
+            self._say(f"the group has moved on from the state that was being fetched: {gone / 1e6:.1f} MB start over")
+        missing = [number for number in range(len(index.pieces)) if number not in pieces.held]
+
+        def take_zeros() -> None:
+            pieces.of_state(self._wanted)
+            for number in missing:
+                pieces.put_zeros(number, index.pieces[number], index.round)
+
+        await self.offload(take_zeros)
+
+    async def _recruit(self, transfer: Transfer, first: Offered) -> None:
+        """Add donors that came later, or came back, until cancelled."""
+        pause = RECRUIT_FIRST_S
+        while True:
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, RECRUIT_S)
+            now = self._now()
+            self._left_at = {p: self._left_at.get(p, now + BACKOFF_S) for p in self._outcome.left}
+            room = MAX_DONORS - len(transfer.donors)
+            if room <= 0:
+                continue
+            offers = await self._offers()
+            fitting = [o for o in offers.offered if self._fits(o, first) and o.donor.peer_id not in transfer.donors]
+            for offered in fitting[:room]:
+                transfer.add(offered.donor, offered.index)
+
+    def _fits(self, offered: Offered, first: Offered) -> bool:
+        if self._momentum:
+            return offered.mark == first.mark
+        return len(together([offered, first], momentum=False)) == 2
+
+    def _told(self, donors: int) -> None:
+        total = self.pieces.nbytes
+        self._progress(f"{FETCHING} ({donors} donor{'s' * (donors != 1)})", self.pieces.done, total, "bytes")
+
+    async def _wait(self, offers: Offers, deadline: float) -> None:
+        """Say why, and wait a moment."""
+        waited = STATE_WAIT_S - (deadline - self._now())
+        self._progress("waiting for a donor", max(0.0, waited), STATE_WAIT_S, "s")
+        check_clock(self._directory.contact())
+        left = "; ".join(f"{peer}: {why}" for peer, why in list(self._outcome.left.items())[:3])
+        waiting = waiting_for(self._directory.contact(), left or offers.problem())
+        if waiting != self._said:
+            self._say(f"waiting for a donor, at most {STATE_WAIT_S / 60:.0f} minutes: {waiting}")
+            self._said = waiting
+        await self._clock.sleep(max(RETRY_S, min(offers.eta_s, BACKOFF_S)))
+
+    def _no_donor(self) -> StateError:
+        return StateError(
+            f"no donor gave a state within {STATE_WAIT_S / 60:.0f} minutes: {self._said}",
+            "A peer that trains in this run has to be reachable; the bootstrap node suffices only in the first rounds. "
+            "Try again later.",
+        )
+
+    def _first_state(self, seconds: float, own: Own | None) -> FirstState:
+        params, momentum = self.pieces.state()
+        outer = OuterState.fresh(self._layout, params)
+        if momentum is not None:
+            outer.momentum.copy_(momentum)
+        given, rounds = self._outcome.given, [held.round for held in self.pieces.held.values()]
+        most = max(given, key=lambda peer: (given[peer], peer), default=PeerId(""))
+        donors = most if len(given) == 1 else f"{len(given)} donors"
+        why = f"fetched from {donors} (round {min(rounds)}; {shares(given)})"
+        if own is not None:
+            why += f"; {own.left}"
+        return FirstState(outer, min(rounds), why, most, sum(given.values()), seconds)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,57 @@
+"""The trainer's first start: from a state, with what became of the work of before in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from peer import __version__
+from peer.join.resume import FirstState
+from peer.node.open import Node
+from peer.observe import events
+from peer.observe.progress import Waits
+from peer.ports.trainer import TrainerInfo
+from peer.protocol.messages import PeerId
+from peer.run.manifest import Manifest
+from peer.run.memory import activation_bytes, free_bytes
+from peer.run.options import JoinOptions
+from peer.trainer.client import TrainerConfig, TrainerProcess
+
+Emit = Callable[[events.Event], None]
+
+
+def tell_of_the_state(node: Node, state: FirstState, emit: Emit) -> None:
+    """Where it came from."""
+    emit(events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why))
+    if state.donor:
+        emit(events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds))
+
+
+async def launch(
+    node: Node, trainer: TrainerProcess, state: FirstState, resume: Path | None, waits: Waits, emit: Emit
+) -> TrainerInfo:
+    """Raises as `TrainerProcess.start`."""
+    waits.tell("starting the trainer", 0, None, "s")
+    trainer.on_note = lambda note: waits.tell(f"the trainer is {note}", 0, None, "s")
+    info = await trainer.start(state.outer.params, state.round, resume)
+    waits.end()
+    trainer.on_note = lambda note: None  # later starts show in the phase
+    node.say(f"trainer: {info.device} ({info.device_reason})")
+    emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
+    return info
+
+
+def trainer_config(options: JoinOptions, me: PeerId, manifest: Manifest) -> TrainerConfig:
+    """What the trainer is told: the manifest's sections and this volunteer's choices."""
+    return TrainerConfig.of(
+        manifest,
+        me,
+        data_dir=str(options.data_dir) if options.data_dir else None,
+        threads=options.threads,
+        device=options.device,
+        speed=options.speed,
+        step_seconds=options.step_seconds,
+        micro_batch=options.micro_batch,
+        activation_bytes=activation_bytes(manifest, free_bytes()),
+        trail=options.trail,
+    )

@@ -1,0 +1,1 @@
+"""Nothing that a volunteer needs: simulator, local swarms, benchmarks, planning."""

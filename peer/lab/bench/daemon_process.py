@@ -1,0 +1,191 @@
+"""A process with the parts of a daemon that swap a fragment (its `Exchange`, its bulk thread, its transport), told by
+lines of JSON on stdin what to do, and measuring itself meanwhile. `peer.lab.bench.pair` starts two.
+
+Ends with its stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from peer.aio.threads import BulkThread
+from peer.clock.run_clock import WallClock
+from peer.codec.registry import EVERY
+from peer.errors import ExchangeError
+from peer.exchange.buffers import Buffers
+from peer.exchange.build import codec_of
+from peer.exchange.pair.swap import Exchange
+from peer.identity import Identity
+from peer.lab.bench.machine import forget_peak, resident
+from peer.lab.bench.transport_process import Willing
+from peer.node.process import settle, tune
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.run.codec_specs import FORMS
+from peer.transport.grpc_transport import GrpcTransport
+
+RUN = RunId(b"D" * 32)
+DIGEST = b"L" * 32
+TICK_S = 0.001
+WAIT_S = 60.0
+AN_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an end is started with. `cap`: bytes a second each way, 0: none."""
+
+    rank: int
+    codec: str
+    elements: int
+    cap: float = 0.0
+
+
+class Ticker:
+    """Asks to be woken every millisecond, and notes by how many seconds later than that it was."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self.late.clear()
+        task = asyncio.create_task(self._tick())
+        try:
+            yield
+            await asyncio.sleep(2 * TICK_S)  # the last stall is seen when the loop comes round again
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _tick(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(TICK_S)
+            self.late.append(max(0.0, time.perf_counter() - before - TICK_S))
+
+
+class DaemonEnd:
+    """`open` before use, `close` after."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._identity, self._clock, self._bulk = Identity.generate(), WallClock(), BulkThread()
+        self._willing = Willing()
+        limit = setting.cap or None
+        self._transport = GrpcTransport(
+            self._identity, RUN, self._willing, self._clock.now, max_upload=limit, max_download=limit
+        )
+        self._transport.set_layout(DIGEST, FORMS[setting.codec].nbytes(setting.elements), setting.codec)
+        self._exchange = Exchange(self._transport, self._clock, codec_of(setting.codec, self._bulk), self._bulk, limit)
+        self._outer = torch.randn(setting.elements, generator=torch.Generator().manual_seed(0))
+        random = torch.Generator().manual_seed(1 + setting.rank)
+        change = torch.randn(setting.elements, generator=random, out=self._place())
+        self._own = change.mul_(0.05).add_(self._outer)
+        self._buffers = Buffers(setting.elements, 1)
+        self._ticker = Ticker()
+        self._partner: PeerRecord
+        self._works: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, None]]] = {
+            "swap": self._swap,
+            "encode": self._encode,
+            "idle": self._idle,
+        }
+
+    def _place(self) -> torch.Tensor:
+        """Where our own values are to lie."""
+        return torch.empty(self._setting.elements)
+
+    async def open(self) -> dict[str, Any]:
+        """Listen on loopback; what the other end has to know."""
+        port = await self._transport.start("127.0.0.1", 0)
+        return {"peer": self._identity.peer_id, "endpoint": f"127.0.0.1:{port}"}
+
+    def meet(self, other: dict[str, Any]) -> None:
+        """`other`: what the other's `open` said, with the address to reach it at."""
+        now, where = self._clock.now(), (other["endpoint"],)
+        self._partner = PeerRecord(
+            PeerId(other["peer"]), RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + AN_HOUR_S
+        )
+
+    async def obey(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do one thing and tell what it took: `seconds`, `cpu_s` (of the process), `late_ms` (of each tick of the event
+        loop), `rss`, `peak` and `rss_after` (MiB). Raises ExchangeError."""
+        before, cpu = resident(), time.process_time()
+        forget_peak()
+        async with self._ticker.running():
+            began = time.perf_counter()
+            await self._works[command["do"]](command)
+            seconds = time.perf_counter() - began
+        used = time.process_time() - cpu
+        late = [round(1e3 * late, 3) for late in self._ticker.late]
+        memory = {"rss": before, "peak": resident("VmHWM"), "rss_after": resident()}
+        return {"seconds": seconds, "cpu_s": used, "late_ms": late, **memory}
+
+    @property
+    def _we_dial(self) -> bool:
+        return self._identity.peer_id < self._partner.peer_id
+
+    async def _swap(self, command: dict[str, Any]) -> None:
+        key, dial = RoundKey(command["round"], 0), self._we_dial
+        with self._buffers.lent() as into:
+            await self._exchange.swap(self._partner, key, self._own, self._outer, into, WAIT_S, dial, _alive)
+
+    async def _encode(self, command: dict[str, Any]) -> None:
+        """Again and again, in the thread in which the daemon does it."""
+        until, codec = time.perf_counter() + command["seconds"], EVERY[self._setting.codec]
+        while time.perf_counter() < until:
+            await self._bulk(lambda: codec.encode(self._own))
+
+    async def _idle(self, command: dict[str, Any]) -> None:
+        await asyncio.sleep(command["seconds"])
+
+    async def close(self) -> None:
+        await self._transport.close()
+        self._bulk.close()
+
+
+async def _alive() -> bool:
+    return True
+
+
+def say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def _serve(kind: type[DaemonEnd]) -> None:
+    end = kind(Setting(**json.loads(sys.argv[1])))
+    try:
+        say(await end.open())
+        end.meet(json.loads(await asyncio.to_thread(sys.stdin.readline)))
+        settle()
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            try:
+                say(await end.obey(json.loads(line)))
+            except ExchangeError as error:
+                say({"failed": f"{type(error).__name__}: {error}"})
+    finally:
+        await end.close()
+
+
+def main(kind: type[DaemonEnd] = DaemonEnd) -> None:
+    """Be an end of this kind."""
+    tune()
+    try:
+        import uvloop
+    except ImportError:
+        run = asyncio.run
+    else:
+        run = uvloop.run
+    run(_serve(kind))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""What benchmarks print and write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peer.lab.bench.machine import facts
+
+Cell = str | float | int | None
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that every benchmark has: --json FILE. `doc`: the module's, shown by --help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
+    return parser
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Right-aligned but for the first column; None and NaN are empty."""
+    shown = [list(heads), *([_shown(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
+    lines = []
+    for first, *rest in shown:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if isinstance(cell, float) and math.isnan(cell):
+        return ""
+    return f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}"
+
+
+def write(file: Path | None, found: dict[str, Any]) -> None:
+    """With machine, versions and commit; None: nowhere."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**facts(), **found}, indent=2) + "\n")
+
+
+def slope(values: Sequence[float]) -> float:
+    """Of the straight line of least squares through values one apart."""
+    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
+    spread = sum((at - middle) ** 2 for at in range(len(values)))
+    return sum((at - middle) * (value - mean) for at, value in enumerate(values)) / spread
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The value that this part of all is not above."""
+    return sorted(values)[min(len(values) - 1, math.ceil(part * len(values)) - 1)]

@@ -1,0 +1,147 @@
+"""How fast this machine trains a run's model: in a child process, over the same seam and with the same settings as the
+daemon does it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.clock.monotonic import steady
+from peer.errors import TrainerDied, TrainerFailed, UsageError
+from peer.lab.bench.machine import cpu_seconds, facts
+from peer.ports.trainer import WorkRequest
+from peer.protocol.messages import RoundKey
+from peer.run.model_layout import layout_for
+from peer.run.presets import resolve
+from peer.run.schema import Manifest
+from peer.trainer.client import TrainerProcess
+from peer.trainer.config import TrainerConfig
+from peer.trainer.model import first_params
+
+BURSTS = 5
+"""The steps are done in so many parts; rates are medians over them."""
+SETTLED, SETTLING_S = 0.05, 30.0
+"""Warm when the median of the last burst differs from the one before by no more than this part, or after so long."""
+WARM_STEPS = 5
+DEADLINE_S = 600.0
+SQUARE, PRODUCTS = 768, 9
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Some inner steps: how many, seconds inside of them, seconds in all, processor seconds of the trainer."""
+
+    steps: int
+    inside_s: float
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def step_s(self) -> float:
+        return self.inside_s / self.steps
+
+
+def measure(
+    manifest: Manifest, steps: int, *, threads: int = 1, device: str = "auto", data_dir: str | None = None
+) -> dict[str, Any]:
+    """Of `steps` inner steps after the trainer has warmed up: `tokens_per_s`, `step_s` (median), `step_s_slowest` (of
+    the bursts), `utilization`: the floating point operations the model needs (6 a parameter and token) over what
+    products of square fp32 matrices reach here with as many threads (None on an accelerator), `cores`: processor
+    seconds of the trainer a second (None where the system does not say), and where and with what.
+
+    Raises UsageError, TrainerFailed, and what a trainer refuses with: DataError, ManifestError, MachineTooSmall."""
+    if not BURSTS <= steps <= 1_000_000:
+        raise UsageError(f"--steps {steps} cannot be measured", f"Give {BURSTS} to 1000000.")
+    config = TrainerConfig.of(manifest, "bench", threads=threads, device=device, data_dir=data_dir)
+    with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
+        try:
+            info, bursts = asyncio.run(_train(manifest, config, Path(folder), steps))
+        except TrainerDied as error:
+            raise TrainerFailed(f"the trainer died: {error.cause}") from error
+        except TimeoutError as error:
+            raise TrainerFailed(f"the trainer did not get through within {DEADLINE_S:.0f} s") from error
+    return {**_rates(manifest, config, bursts, info.device), **_place(info, threads), **facts()}
+
+
+async def _train(manifest: Manifest, config: TrainerConfig, folder: Path, steps: int) -> tuple[Any, list[Burst]]:
+    layout = layout_for(manifest.model, resolve(manifest.sync))
+    trainer = TrainerProcess(folder, layout, config)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            info = await trainer.start(first_params(manifest.model, manifest.seed, layout), 0, None)
+            await _warm(trainer)
+            return info, [await burst(trainer, part) for part in _parts(steps)]
+    finally:
+        await trainer.stop()
+
+
+def _parts(steps: int) -> list[int]:
+    return [(steps * (number + 1)) // BURSTS - (steps * number) // BURSTS for number in range(BURSTS)]
+
+
+async def _warm(trainer: TrainerProcess) -> None:
+    until, before = steady() + SETTLING_S, math.inf
+    while steady() < until:
+        now = (await burst(trainer, WARM_STEPS)).step_s
+        if abs(now - before) <= SETTLED * before < math.inf:
+            return
+        before = now
+
+
+async def burst(trainer: TrainerProcess, steps: int) -> Burst:
+    """So many inner steps, and a snapshot of the first fragment. Raises TrainerDied."""
+    pid, before, began = trainer.pid, trainer.counters(), steady()
+    assert pid is not None
+    cpu = cpu_seconds(pid)
+    await trainer.work(WorkRequest(RoundKey(0, 0), steps=steps, until=None, hold=True))
+    wall, after, used = steady() - began, trainer.counters(), cpu_seconds(pid)
+    done = after.steps - before.steps
+    cpu_s = math.nan if cpu is None or used is None else used - cpu
+    return Burst(done, after.seconds_training - before.seconds_training, wall, cpu_s)
+
+
+def _rates(manifest: Manifest, config: TrainerConfig, bursts: list[Burst], device: str) -> dict[str, Any]:
+    step_s = statistics.median(burst.step_s for burst in bursts)
+    rate = statistics.median(config.tokens_per_step * burst.steps / burst.wall_s for burst in bursts)
+    cores = statistics.median(burst.cpu_s / burst.wall_s for burst in bursts)
+    peak = flops(config.threads) if device == "cpu" else math.nan
+    utilization = 6 * manifest.model.parameters * rate / peak
+    return {
+        "tokens_per_s": rate,
+        "step_s": step_s,
+        "step_s_slowest": max(burst.step_s for burst in bursts),
+        "utilization": None if math.isnan(utilization) else utilization,
+        "cores": None if math.isnan(cores) else cores,
+        "steps": sum(burst.steps for burst in bursts),
+        "tokens_per_step": config.tokens_per_step,
+        "parameters": manifest.model.parameters,
+    }
+
+
+def _place(info: Any, threads: int) -> dict[str, Any]:
+    reasons = {"device_reason": info.device_reason, "micro_batch": info.micro_batch}
+    return {"device": info.device, "threads": threads, **reasons}
+
+
+def flops(threads: int) -> float:
+    """Floating point operations a second in products of square fp32 matrices, median."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        one, into = torch.randn(SQUARE, SQUARE), torch.zeros(SQUARE, SQUARE)
+        took = []
+        for _ in range(PRODUCTS + 1):
+            began = time.perf_counter()
+            torch.mm(one, one, out=into)
+            took.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    return float(2 * SQUARE**3 / statistics.median(took[1:]))

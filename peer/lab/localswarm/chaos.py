@@ -1,0 +1,269 @@
+"""Carries out a plan of faults on the real processes of a local swarm: signals to single processes that are checked to
+be ours, relays between them, a limit on the size of their files, and a wrong wall clock. Everything that lasts is
+undone, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from peer.errors import UsageError
+from peer.lab.localswarm.processes import Daemon
+from peer.lab.localswarm.relay import LINK_RATE, Effect, Links, Relay, free_port, inside, outside
+from peer.lab.localswarm.socket_owners import children, command_of
+from peer.lab.sim.faults import Fault
+
+NOT_REAL = {"loss_burst": "a relay carries streams, which lose no packets"}
+"""Kinds for the simulator only, and why."""
+DISK_LEFT = 2**18
+"""Bytes that a file may have while a disk is "full" (RLIMIT_FSIZE): journals and small files go on, a checkpoint ends
+in the middle of a tensor, as on a disk with little left."""
+CLOCK = "wall-clock-offset"
+
+if sys.platform == "linux":
+    FREE = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+class Game(Protocol):
+    """What chaos needs of the swarm. Peers are numbered from 1."""
+
+    @property
+    def daemons(self) -> Mapping[int, Daemon]: ...
+    async def killed(self, number: int) -> None: ...
+    async def back(self, number: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Happened:
+    """A fault of the plan. Times in seconds since the epoch."""
+
+    fault: Fault
+    began: float
+    until: float
+    """For one that lasts, its end; else its beginning."""
+    why_not: str = ""
+    """It did not happen, because."""
+
+
+def check(faults: tuple[Fault, ...], peers: int) -> None:
+    """Raises UsageError for what cannot be done to real processes, here."""
+    if not sys.platform.startswith("linux"):
+        raise UsageError("--chaos needs Linux: /proc, prlimit and loopback addresses beside 127.0.0.1", "Use Linux.")
+    for fault in faults:
+        if fault.kind in NOT_REAL:
+            raise UsageError(f"{fault.kind} cannot be done to real processes: {NOT_REAL[fault.kind]}", "Leave it out.")
+        if fault.at is None:
+            raise UsageError(f"{fault} waits for an event: real processes take faults at times only", "Give it `at`.")
+        if not all(0 <= number < peers for number in (fault.peer, *fault.others)):
+            raise UsageError(f"{fault}: there are {peers} peers, counted from 0", "Use --peers of the plan.")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The fixed addresses of one node, a relay in front of them."""
+
+    node: int
+    exchange: int
+    directory: int
+
+    @classmethod
+    def take(cls, node: int) -> Seat:
+        return cls(node, free_port(inside(node)), free_port(inside(node)))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of `peer join` and `peer bootstrap`."""
+        listen, tell = (f"/ip4/{host}/tcp/{self.directory}" for host in (inside(self.node), outside(self.node)))
+        return ("--host-maddrs", listen, "--announce-maddrs", tell, "--port", str(self.exchange))
+
+
+class Chaos:
+    """`home`: of the swarm. `run_folder`: below a peer's home, where its checkpoints lie."""
+
+    def __init__(self, faults: tuple[Fault, ...], peers: int, home: Path, say: Callable[[str], None]) -> None:
+        check(faults, peers)
+        self._faults, self._home, self._say = faults, home, say
+        self.seats = {node: Seat.take(node) for node in range(peers + 1)}
+        self._links = Links()
+        self._game: Game | None = None
+        self.happened: list[Happened] = []
+
+    @contextlib.asynccontextmanager
+    async def relays(self, game: Game, bootstrap: Daemon) -> AsyncIterator[None]:
+        """In front of every node, as long as the block lasts."""
+        self._game = game
+
+        def processes() -> dict[int, int]:
+            nodes = {0: bootstrap, **game.daemons}
+            own = {d.process.pid: node for node, d in nodes.items() if d.running and d.process is not None}
+            return own | {pid: own[parent] for pid, parent in children(own).items()}
+
+        async with contextlib.AsyncExitStack() as stack:
+            for seat in self.seats.values():
+                relay = Relay(seat.node, (seat.exchange, seat.directory), self._links, processes)
+                stack.push_async_callback(relay.close)
+                await relay.start()
+            yield
+
+    def program(self, number: int) -> tuple[str, ...]:
+        """The module and arguments that peer `number` is started with, in the place of `peer`."""
+        return ("peer.lab.localswarm.skewed_clock", str(self._clock_of(number)))
+
+    def _clock_of(self, number: int) -> Path:
+        return self._home / f"peer-{number}" / CLOCK
+
+    async def run(self) -> None:
+        """The whole plan, from now on."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for fault in self._faults:
+                assert fault.at is not None
+                group.create_task(self._later(fault, began + fault.at - time.monotonic()))
+
+    async def _later(self, fault: Fault, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+        now = time.time()
+        happened = Happened(fault, now, now + fault.seconds)
+        self.happened.append(happened)
+        try:
+            self._say(f"fault: {fault!r}")
+            await self._cause(fault)
+        except ProcessLookupError:
+            happened.why_not = "its process was gone already"
+        except _Missed as missed:
+            happened.why_not = str(missed)
+        if happened.why_not:
+            self._say(f"it did not happen: {happened.why_not}")
+
+    async def _cause(self, fault: Fault) -> None:
+        assert self._game is not None
+        number = fault.peer + 1
+        daemon = self._game.daemons[number]
+        if daemon.running == (fault.kind in ("restart", "rejoin")):
+            raise _Missed("the peer runs" if daemon.running else "the peer was dead")
+        match fault.kind:
+            case "kill":
+                await self._game.killed(number)
+            case "restart" | "rejoin":
+                if fault.kind == "rejoin":
+                    _forget_state(daemon)
+                await self._game.back(number)
+            case "kill_trainer":
+                os.kill(_child(daemon, "peer.trainer"), signal.SIGKILL)
+            case "kill_helper":
+                os.kill(_child(daemon, "p2pd"), signal.SIGKILL)
+            case "stall" | "stall_trainer":
+                await _stopped(_to_stop(fault, daemon), fault.seconds)
+            case "disk_full":
+                await _with_small_files([_pid(daemon), _child(daemon, "peer.trainer")], fault.seconds)
+            case "clock_jump":
+                await self._with_wrong_clock(number, fault.amount, fault.seconds)
+            case _:
+                await self._with_bad_links(_effect(fault), fault.seconds)
+
+    async def _with_wrong_clock(self, number: int, offset_s: float, seconds: float) -> None:
+        try:
+            _write(self._clock_of(number), offset_s)
+            await asyncio.sleep(seconds)
+        finally:
+            _write(self._clock_of(number), 0.0)
+
+    async def _with_bad_links(self, effect: Effect, seconds: float) -> None:
+        self._links.begin(effect)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._links.end(effect)
+
+
+class _Missed(Exception):
+    """A fault met nobody."""
+
+
+def _effect(fault: Fault) -> Effect:
+    me, others = fault.peer + 1, {number + 1 for number in fault.others}
+
+    def between(a: int | None, b: int | None) -> bool:
+        return (a == me and b in others) or (b == me and a in others)
+
+    match fault.kind:
+        case "cut":
+            return Effect(between, silent=True)
+        case "sever":
+            return Effect(between, silent=True, broken=True)
+        case "cut_one_way":
+            return Effect(lambda sender, receiver: sender == me and receiver in others, silent=True)
+        case "partition":
+            side = {me, *others}
+            return Effect(lambda sender, receiver: (sender in side) != (receiver in side), silent=True)
+        case "slow_link":
+            return Effect(lambda sender, receiver: me in (sender, receiver), rate=fault.amount * LINK_RATE)
+        case "lag":
+            return Effect(lambda sender, receiver: me in (sender, receiver), delay_s=fault.amount)
+    raise AssertionError(fault.kind)
+
+
+def _to_stop(fault: Fault, daemon: Daemon) -> list[int]:
+    trainer = fault.kind == "stall_trainer" or fault.amount == 1
+    pids = [_pid(daemon)] if fault.kind == "stall" else []
+    return [*pids, *([_child(daemon, "peer.trainer")] if trainer else [])]
+
+
+async def _stopped(pids: list[int], seconds: float) -> None:
+    names = {pid: command_of(pid) for pid in pids}
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+    finally:
+        for pid in pids:
+            if command_of(pid) == names[pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+
+async def _with_small_files(pids: list[int], seconds: float) -> None:
+    assert sys.platform == "linux"
+    try:
+        for pid in pids:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (DISK_LEFT, resource.RLIM_INFINITY))
+        await asyncio.sleep(seconds)
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, FREE)
+
+
+def _pid(daemon: Daemon) -> int:
+    assert daemon.process is not None
+    return daemon.process.pid
+
+
+def _child(daemon: Daemon, name: str) -> int:
+    """The daemon's child with this word in its command line."""
+    for pid in children([_pid(daemon)]):
+        if name in command_of(pid):
+            return pid
+    raise _Missed(f"it had no {name} at that moment")
+
+
+def _forget_state(daemon: Daemon) -> None:
+    """Its checkpoints, so that it has to fetch the state. Journal and counters stay."""
+    for folder in daemon.home.glob("runs/*/checkpoints"):
+        shutil.rmtree(folder)
+
+
+def _write(path: Path, offset_s: float) -> None:
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(repr(offset_s))
+    draft.replace(path)

@@ -1,0 +1,146 @@
+"""What `peer swarm` is asked to do, and the manifest it derives for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer.errors import DataError, UsageError
+from peer.lab.sim.faults import Fault
+from peer.run.manifest import derive, parse_manifest
+from peer.run.presets import resolve
+
+DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
+"""Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Something to do to peer `number` (counted from 1), `at_s` seconds after training began."""
+
+    number: int
+    at_s: float
+
+    @classmethod
+    def parse(cls, text: str, what: str) -> Timed:
+        """`K@SECONDS`. Raises UsageError."""
+        number, _, seconds = text.partition("@")
+        try:
+            parsed = cls(int(number), float(seconds))
+        except ValueError:
+            raise UsageError(f"--{what} {text!r} cannot be read", f"Write K@SECONDS, e.g. --{what} 2@30.") from None
+        if parsed.number < 1 or not 0 <= parsed.at_s < 1e7:
+            raise UsageError(f"--{what} {text!r}: peers count from 1, seconds from 0", f"E.g. --{what} 2@30.")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmPlan:
+    """Everything `peer swarm` was told."""
+
+    peers: int
+    manifest: str
+    """TOML text, overrides applied, without the operator's key."""
+    minutes: float | None
+    kills: tuple[Timed, ...]
+    joins: tuple[Timed, ...]
+    speeds: dict[int, float]
+    """Peer number to the part of the time its trainer may work."""
+    home: Path
+    seed: int
+    state: Path | None = None
+    """The checkpoint that the manifest's `init` names."""
+    join_options: tuple[str, ...] = ()
+    """More options of every peer's `peer join`, such as its caps."""
+    faults: tuple[Fault, ...] | None = None
+    """What befalls the peers. Not None, an empty plan too: they run behind relays, so that two runs compare."""
+    data: dict[int, Path] = field(default_factory=dict)
+    """Peer number to the folder of its texts; empty: the run brings its own."""
+
+
+def derive_manifest(
+    base: str,
+    *,
+    preset: str | None,
+    settings: tuple[str, ...],
+    rounds: int | None,
+    steps: int | None,
+    minutes: float | None,
+    seed: int | None,
+    own_default: bool,
+) -> str:
+    """The base manifest with what the command line says put over it. Raises UsageError or ManifestError."""
+    changes = list(DEFAULT_SETTINGS if own_default else ())
+    changes += settings
+    if preset is not None:
+        changes.append(f"sync.preset={preset}")
+    if seed is not None:
+        changes.append(f"seed={seed}")
+    text = derive(base, changes)
+    length = _length(text, rounds, steps, minutes)
+    return text if length is None else derive(text, [f"train.total_rounds={length}"])
+
+
+def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) -> dict[int, Path]:
+    """The texts of each of these peers: `K@FOLDER` is peer K's, `FOLDER` everybody else's. `kind`: of the run's data.
+
+    Raises UsageError for a peer without texts and for texts that the run would not read; DataError for no folder."""
+    if kind != "text":
+        if given:
+            raise UsageError(f"this run brings its own data ({kind}): --data is not read", "Add --set data.kind=text.")
+        return {}
+    everybodys: Path | None = None
+    found: dict[int, Path] = {}
+    for text in given:
+        which, at, path = text.partition("@")
+        if at and which.isdecimal():
+            found[int(which)] = _folder(path)
+        else:
+            everybodys = _folder(text)
+    for number in numbers:
+        if (its := found.get(number, everybodys)) is None:
+            raise UsageError(
+                f"this run trains on the peers' own texts, and peer {number} has none",
+                "Add --data FOLDER for all peers, or --data K@FOLDER for peer K alone.",
+            )
+        found[number] = its
+    if strangers := found.keys() - set(numbers):
+        raise UsageError(f"--data {min(strangers)}@…: there is no such peer", "Peers count from 1.")
+    return found
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path).absolute()
+    if not folder.is_dir():
+        raise DataError(f"the data folder {folder} does not exist or is no folder", "Give --data existing folders.")
+    return folder
+
+
+def founded_by(manifest: str, peers: int) -> str:
+    """The manifest with all peers of a swarm as the founders of its group, for they begin together. As it is: without
+    groups, with founders of its own, and for more peers than a group holds. Raises ManifestError."""
+    method = resolve(parse_manifest(manifest.encode()).sync)
+    if method.topology != "group" or method.founders or peers > method.max_group:
+        return manifest
+    return derive(manifest, [f"sync.founders={peers}"])
+
+
+def _length(text: str, rounds: int | None, steps: int | None, minutes: float | None) -> int | None:
+    """Rounds of the run; None: as the manifest says."""
+    if sum(value is not None for value in (rounds, steps, minutes)) > 1:
+        raise UsageError("--rounds, --steps and --minutes exclude each other", "Give one of them.")
+    method = resolve(parse_manifest(text.encode()).sync)
+    if rounds is not None:
+        return rounds * method.fragments
+    if steps is not None:
+        if method.clock != "steps" or steps % int(method.sync_every):
+            raise UsageError(
+                f"--steps {steps} is no whole number of rounds of {method.sync_every:g} {method.clock}",
+                'Use a multiple of sync_every with clock = "steps", or --rounds.',
+            )
+        return steps // int(method.round_length)
+    if minutes is not None and method.clock == "seconds":
+        return max(1, math.ceil(minutes * 60 / method.round_length))
+    return None

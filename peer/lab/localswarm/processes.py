@@ -1,0 +1,169 @@
+"""The processes of a local swarm: started without a shell, watched, and never killed as a group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peer.errors import PeerError, SwarmFailed
+from peer.node.control import ask
+from peer.run.home import Home
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+ANYWHERE = ("--host-maddrs", LOOPBACK)
+STARTUP_S = 120.0
+
+
+@dataclass
+class Daemon:
+    """One `peer` process, its home and its log. A restart under the same home is the same peer."""
+
+    name: str
+    home: Path
+    process: asyncio.subprocess.Process | None = None
+    killed: bool = False
+    started_at: float = 0.0
+    exit_codes: list[int] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.home / "daemon.log"
+
+    async def start(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+        program: tuple[str, ...] = ("peer",),
+    ) -> None:
+        """`python -m peer …` with its output appended to the log. `prefix`: a program to run it under, which must
+        replace itself by it. `program`: another module than `peer`, and its own arguments.
+
+        It is in a session of its own, where Ctrl+C at our terminal does not reach it: we end it, once. When we are gone
+        without having done so its standard input ends, and it leaves."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.started_at, self.killed = time.time(), False
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *prefix,
+                sys.executable,
+                "-m",
+                *program,
+                *arguments,
+                "--home",
+                str(self.home),
+                "--leave-on-eof",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **(env or {})},
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    async def wait(self) -> int:
+        assert self.process is not None
+        code = await self.process.wait()
+        self.exit_codes.append(code)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL of the daemon alone; its trainer and DHT helper have to notice by themselves."""
+        if self.running and self.process is not None:
+            self.killed = True
+            self.process.kill()
+
+    async def stop(self, grace_s: float) -> None:
+        """Drain, then kill. Never raises."""
+        if not self.running or self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+
+    async def status(self) -> dict[str, Any] | None:
+        """What it says of itself, None when it does not answer."""
+        if not self.running:
+            return None
+        try:
+            return await ask(Home(self.home).control_socket, "status", 3.0)
+        except PeerError:
+            return None
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-8:])
+
+
+async def start_bootstrap(
+    daemon: Daemon, manifest: Path, min_peers: int, state: Path | None = None, where: tuple[str, ...] = ANYWHERE
+) -> str:
+    """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up."""
+    ticket = daemon.home / "ticket"
+    daemon.home.mkdir(parents=True, exist_ok=True)
+    ticket.unlink(missing_ok=True)
+    await daemon.start(
+        "bootstrap",
+        str(manifest),
+        *where,
+        "--ticket-file",
+        str(ticket),
+        "--min-peers",
+        str(min_peers),
+        *(("--state", str(state)) if state else ()),
+    )
+    deadline = time.monotonic() + STARTUP_S
+    while not ticket.exists():
+        if not daemon.running or time.monotonic() > deadline:
+            raise SwarmFailed(f"the bootstrap node did not start:\n{daemon.last_words()}", f"Its log: {daemon.log}")
+        await asyncio.sleep(0.1)
+    return ticket.read_text().strip()
+
+
+async def start_peer(
+    daemon: Daemon,
+    ticket: str,
+    *,
+    threads: int,
+    speed: float,
+    min_peers: int,
+    more: tuple[str, ...] = (),
+    where: tuple[str, ...] = ANYWHERE,
+    program: tuple[str, ...] = ("peer",),
+) -> None:
+    """Start a peer of the swarm on loopback. `more`: options of `peer join`. `where`: those that name its addresses."""
+    await daemon.start(
+        "join",
+        ticket,
+        *where,
+        "--threads",
+        str(threads),
+        "--speed",
+        repr(speed),
+        "--min-peers",
+        str(min_peers),
+        "--checkpoint-every",
+        "15",
+        *more,
+        env={"OMP_NUM_THREADS": str(threads)},
+        program=program,
+    )

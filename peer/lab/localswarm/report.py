@@ -1,0 +1,248 @@
+"""The report of a local swarm, made from what its peers left: journals, counters and last checkpoints. Nothing here
+trusts a peer's own account of another, and killed peers count like the others."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.join.reset import digest_of
+from peer.lab.localswarm.attendance import Attendance, attendance, recoveries
+from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.processes import Daemon
+from peer.lab.sim.faults import Fault
+from peer.observe.event_codec import read_lines
+from peer.observe.events import Evaluated, Event, RoundDue, RoundEnded
+from peer.observe.totals import Ledger, former, ledger, read_totals
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
+from peer.run.home import Home, RunFolder
+from peer.run.manifest import SignedManifest
+from peer.run.model_layout import layout_for
+from peer.run.presets import resolve
+from peer.state.checkpoint import CheckpointStore
+from peer.trainer.arena import read_counters
+
+COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refused", "failed": "missed"}
+"""The report's names of the journal's counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAccount:
+    """One peer's row, and what the swarm's sums need of it."""
+
+    row: dict[str, Any]
+    book: Ledger
+    events: list[tuple[float, Event]]
+    outer: torch.Tensor | None
+    killed_at: float | None
+
+
+def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: SignedManifest, began: float) -> PeerAccount:
+    """Read what a peer left under its home."""
+    folder = Home(daemon.home).run(signed.run_id)
+    layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
+    elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
+    totals, counters = read_totals(folder.journal), read_counters(folder.path, len(elements))
+    book = ledger(totals, counters.tokens, counters.base, elements)
+    lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
+    events = [(t, event) for event, t in filter(None, lines)]
+    joined = totals.joined_at
+    code = daemon.exit_codes[-1] if daemon.exit_codes else None
+    losses = [[round_, loss] for round_, loss, _ in totals.val_loss]
+    own = [event.own_loss for _, event in events if isinstance(event, Evaluated)]
+    outer = _saved_outer(folder, signed.run_id, layout) if code == 0 else None
+    row = {
+        "peer_id": peer_id,
+        "exit_code": code,
+        "killed": killed_at is not None,
+        "joined_at_s": None if joined is None else round(joined - began, 3),
+        "steps": counters.steps,
+        "tokens": counters.tokens,
+        "rounds": {name: totals.rounds.get(count, 0) for name, count in COUNTS.items()},
+        "bytes_sent": totals.bytes_sent,
+        "bytes_received": totals.bytes_received,
+        "val_loss": losses,
+        "val_loss_first": losses[0][1] if losses else None,
+        "val_loss_last": losses[-1][1] if losses else None,
+        "val_loss_own": own[-1] if own and math.isfinite(own[-1]) else None,
+        "outer_digest": None if outer is None else digest_of(outer).hex(),
+        "seconds_training": counters.seconds_training,
+        "seconds_waiting": counters.seconds_waiting,
+        "ledger": _numbers(book),
+    }
+    return PeerAccount(row, book, events, outer, killed_at)
+
+
+def _numbers(book: Ledger) -> dict[str, int]:
+    return {
+        "processed": book.processed,
+        "applied": book.applied,
+        "dropped": book.dropped,
+        "outstanding": book.outstanding,
+    }
+
+
+def _saved_outer(folder: RunFolder, run_id: bytes, layout: Layout) -> torch.Tensor | None:
+    checkpoint, _ = CheckpointStore(folder.checkpoints).latest(run_id, layout.digest())
+    return None if checkpoint is None else checkpoint.load()[0]
+
+
+def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
+    """Root mean square over the peers of ||outer_params - mean|| / ||mean||, in float64; None without a peer."""
+    known = [outer.to(torch.float64) for outer in outers if outer is not None]
+    if not known:
+        return None
+    mean = torch.stack(known).mean(dim=0)
+    squares = [((outer - mean).norm() / mean.norm()).square() for outer in known]
+    return float(torch.stack(squares).mean().sqrt())
+
+
+def participation(accounts: Iterable[PeerAccount], topology: str) -> float | None:
+    """Exchanged peer-rounds over due ones, counted from outside: with n live peers a pair round has 2 * floor(n/2), a
+    group round n. Live in a round: it was due there, and the peer was not killed before its deadline. None: no round
+    had two peers."""
+    live: dict[int, int] = {}
+    exchanged: dict[int, int] = {}
+    for peer in accounts:
+        for round_ in _live_rounds(peer):
+            live[round_] = live.get(round_, 0) + 1
+        for _, event in peer.events:
+            if isinstance(event, RoundEnded) and event.outcome == "exchanged":
+                exchanged[event.round] = exchanged.get(event.round, 0) + 1
+    due = sum(2 * (count // 2) if topology == "pair" else count for count in live.values() if count > 1)
+    return sum(exchanged.values()) / due if due else None
+
+
+def _live_rounds(peer: PeerAccount) -> set[int]:
+    ended = {event.round for _, event in peer.events if isinstance(event, RoundEnded)}
+    rounds = set()
+    for _, event in peer.events:
+        if isinstance(event, RoundDue):
+            cut_short = peer.killed_at is not None and peer.killed_at < event.deadline and event.round not in ended
+            if not cut_short:
+                rounds.add(event.round)
+    return rounds
+
+
+def swarm_report(
+    signed: SignedManifest,
+    seed: int,
+    wall_s: float,
+    accounts: list[PeerAccount],
+    happened: Sequence[Happened] = (),
+    hung: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The JSON object of `--report`."""
+    topology = resolve(signed.manifest.sync).topology
+    seen = _attendance(signed, accounts, happened)
+    losses = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0 and a.row["val_loss"]]
+    books = [a.book for a in accounts]
+    tokens = sum(a.row["tokens"] for a in accounts)
+    busy = max((a.row["seconds_training"] + a.row["seconds_waiting"] for a in accounts), default=0.0)
+    return {
+        "run_id": signed.run_id.hex(),
+        "preset": signed.manifest.sync.preset,
+        "seed": seed,
+        "wall_s": round(wall_s, 3),
+        "peers": [a.row for a in accounts],
+        "faults": recoveries([a.events for a in accounts], happened),
+        "hung": list(hung),
+        "swarm": {
+            "val_loss_mean": sum(losses) / len(losses) if losses else None,
+            "replica_spread": replica_spread(a.outer for a in accounts),
+            "participation": _participation(accounts, topology, seen),
+            "rounds_ended_in_time": None if seen is None else seen.ended_in_time,
+            "rounds_closed_in_time": None if seen is None else seen.closed_in_time,
+            "tokens_per_s": tokens / busy if busy else 0.0,
+            "ledger": {
+                "processed": sum(b.processed for b in books),
+                "applied": sum(b.applied for b in books),
+                "dropped": sum(b.dropped for b in books),
+                "outstanding": sum(b.outstanding for b in books),
+            },
+        },
+    }
+
+
+def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: Sequence[Happened]) -> Attendance | None:
+    """None with a clock in steps: there no round has a moment that could be known from outside."""
+    sync = signed.manifest.sync
+    method = resolve(sync)
+    if method.clock != "seconds":
+        return None
+    clock = RoundClock("seconds", sync.sync_every, method.fragments)
+    rounds = signed.manifest.train.total_rounds
+    kills = [
+        Happened(Fault("kill", number, at=0.0), a.killed_at, a.killed_at)
+        for number, a in enumerate(accounts)
+        if a.killed_at is not None and not any(h.fault.kind == "kill" and h.fault.peer == number for h in happened)
+    ]
+    return attendance([a.events for a in accounts], [*happened, *kills], clock, rounds, method.topology)
+
+
+def _participation(accounts: list[PeerAccount], topology: str, seen: Attendance | None) -> float | None:
+    if topology == "solo":
+        return None
+    return participation(accounts, topology) if seen is None else seen.participation
+
+
+def was_killed(row: dict[str, Any]) -> bool:
+    """Whether a peer's last process ended by our SIGKILL. (One that was started again has an exit code of its own.)"""
+    return bool(row["killed"]) and row["exit_code"] == -signal.SIGKILL
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report for a person."""
+    head = (
+        f"{'peer':<10}{'exit':>7}{'steps':>7}{'paired':>8}{'solo':>6}{'failed':>8}{'first':>8}{'last':>8}{'sent MB':>9}"
+    )
+    lines = [head]
+    for number, peer in enumerate(report["peers"], 1):
+        rounds = peer["rounds"]
+        end = "killed" if was_killed(peer) else peer["exit_code"]
+        lines.append(
+            f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>8}{rounds['solo']:>6}"
+            f"{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"
+            f"{peer['bytes_sent'] / 1e6:>9.1f}"
+        )
+    swarm = report["swarm"]
+    book = swarm["ledger"]
+    balance = book["processed"] - book["applied"] - book["dropped"] - book["outstanding"]
+    lines += [
+        "",
+        f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a byte",
+        f"replica spread                       {_number(swarm['replica_spread'], 5)}",
+        f"participation of the living          {_number(swarm['participation'])}",
+        f"their rounds that ended in time      {_number(swarm['rounds_ended_in_time'])}",
+        f"or were given up in time, with a word {_number(swarm['rounds_closed_in_time'])}",
+        f"tokens a second                      {swarm['tokens_per_s']:.0f}",
+        f"ledger (processed - rest)            {balance}",
+    ]
+    return "\n".join([*lines, *_fault_lines(report["faults"])])
+
+
+def _fault_lines(faults: list[dict[str, Any]]) -> list[str]:
+    if not faults:
+        return []
+    ends = [f"{row['recovered_s']:.1f} s" if row["recovered_s"] is not None else row["why"] for row in faults]
+    return ["", "fault and recovery", *(f"  {row['fault']}: {end}" for row, end in zip(faults, ends, strict=True))]
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """One JSON object, whole or not at all."""
+    import json
+
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(report, indent=2) + "\n")
+    draft.replace(path)

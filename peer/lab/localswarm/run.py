@@ -1,0 +1,258 @@
+"""`peer swarm`: one bootstrap node and N peers as real processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from peer import identity as identities
+from peer.errors import SwarmFailed, UsageError
+from peer.lab.localswarm.chaos import Chaos
+from peer.lab.localswarm.plan import SwarmPlan
+from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
+from peer.lab.localswarm.report import account, swarm_report, was_killed
+from peer.node.process import on_stop_signals
+from peer.run.home import Home
+from peer.run.manifest import SignedManifest, sign_text
+
+PROGRESS_S = 5.0
+STOP_GRACE_S = 15.0
+EACH_STARTUP_S = 15.0
+"""Of processor time, about what a peer's processes take to start."""
+QUIET_S = 300.0
+"""A swarm in which nothing is journaled for so long hangs."""
+
+Say = Callable[[str], None]
+
+
+class Swarm:
+    """Runs a plan once. The homes of its processes lie under `plan.home` and stay there."""
+
+    def __init__(self, plan: SwarmPlan, say: Say) -> None:
+        self._plan = plan
+        self._say = say
+        self._began = time.time()
+        self._bootstrap = Daemon("bootstrap", plan.home / "bootstrap")
+        self._peers: dict[int, Daemon] = {}
+        self._killed_at: dict[int, float] = {}
+        self._stop = asyncio.Event()
+        self._ticket = ""
+        self.hung: list[str] = []
+        """Who had to be ended because nothing moved any more."""
+        self._chaos = None if plan.faults is None else Chaos(plan.faults, plan.peers, plan.home, say)
+        self._signed: SignedManifest | None = None
+
+    async def run(self) -> dict[str, Any]:
+        """The report. Raises SwarmFailed when a peer that nobody killed ended with an error."""
+        self._write_manifest()
+        with on_stop_signals(self._told_to_stop):
+            if self._chaos is None:
+                await self._processes()
+            else:
+                async with self._chaos.relays(self, self._bootstrap):
+                    await self._processes()
+        return self._report()
+
+    def _told_to_stop(self) -> None:
+        self._say("stopping: the peers leave (once more: at once)")
+        self._stop.set()
+
+    async def _processes(self) -> None:
+        try:
+            await self._launch()
+            await self._play()
+        finally:
+            await self._end()
+
+    # -- before ------------------------------------------------------------------------------------------------------
+
+    def _write_manifest(self) -> None:
+        home = self._plan.home
+        home.mkdir(parents=True, exist_ok=True)
+        if any(home.glob("peer-*")):
+            raise UsageError(f"{home} holds an earlier swarm", "Choose an empty --home, or leave it out.")
+        operator = identities.load_or_create(Home(self._bootstrap.home).identity)
+        self._signed = sign_text(self._plan.manifest, operator, home / "run.toml")
+
+    async def _launch(self) -> None:
+        plan = self._plan
+        self._say(f"swarm of {plan.peers} peers under {plan.home}")
+        where = self._chaos.seats[0].options if self._chaos is not None else ANYWHERE
+        manifest = plan.home / "run.toml"
+        self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where)
+        for number in range(1, plan.peers + 1):
+            await self._start_peer(number, plan.peers)
+        self._say("the processes start; that takes a quarter of a minute")
+
+    async def _start_peer(self, number: int, min_peers: int) -> None:
+        daemon = self._peers.setdefault(number, Daemon(f"peer {number}", self._plan.home / f"peer-{number}"))
+        if daemon.running:
+            self._say(f"{daemon.name} already runs")
+            return
+        threads = max(1, (os.cpu_count() or 1) // self._plan.peers)
+        speed = self._plan.speeds.get(number, 1.0)
+        chaos = self._chaos
+        await start_peer(
+            daemon,
+            self._ticket,
+            threads=threads,
+            speed=speed,
+            min_peers=min_peers,
+            more=self._plan.join_options + self._texts_of(number),
+            where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
+            program=("peer",) if chaos is None else chaos.program(number),
+        )
+
+    def _texts_of(self, number: int) -> tuple[str, ...]:
+        folder = self._plan.data.get(number)
+        return () if folder is None else ("--data", str(folder))
+
+    # -- what chaos does with us -------------------------------------------------------------------------------------
+
+    @property
+    def daemons(self) -> Mapping[int, Daemon]:
+        """By number, from 1."""
+        return self._peers
+
+    async def killed(self, number: int) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._killed_at[number] = time.time()
+        self._peers[number].kill()
+        await self._peers[number].wait()
+
+    async def back(self, number: int) -> None:
+        await self._start_peer(number, 1)
+
+    # -- during ------------------------------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        """Wait until training begins, then do what the plan says, until all peers have ended."""
+        await self._until_training()
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(self._progress())]
+            helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.kills]
+            joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.joins]
+            if self._chaos is not None:
+                helpers.append(group.create_task(self._chaos.run()))
+            if self._plan.minutes is not None:
+                helpers.append(group.create_task(self._leave_after(self._plan.minutes * 60)))
+            stopping = group.create_task(self._stop.wait())
+            ended = group.create_task(self._all_ended(joins))
+            stuck = group.create_task(self._nothing_moves())
+            await asyncio.wait({stopping, ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*helpers, *joins, stopping, ended, stuck):
+                task.cancel()
+
+    async def _until_training(self) -> None:
+        deadline = time.monotonic() + STARTUP_S + EACH_STARTUP_S * len(self._peers)
+        while time.monotonic() < deadline and not self._stop.is_set():
+            reports = await asyncio.gather(*(peer.status() for peer in self._peers.values()))
+            if all(r is not None and r["status"] in ("training", "finished") for r in reports):
+                self._say("all peers are ready; training begins")
+                return
+            dead = [peer for peer in self._peers.values() if not peer.running]
+            if dead:
+                raise SwarmFailed(f"{dead[0].name} did not start:\n{dead[0].last_words()}", f"Log: {dead[0].log}")
+            await asyncio.sleep(0.3)
+
+    async def _all_ended(self, joins: list[asyncio.Task[None]]) -> None:
+        if joins:
+            await asyncio.wait(joins)
+        while any(peer.running for peer in self._peers.values()):
+            await asyncio.sleep(0.2)
+
+    async def _nothing_moves(self) -> None:
+        """Returns when the swarm hangs: no journal grew for long, although somebody runs."""
+        sizes: dict[Path, int] = {}
+        moved_at = time.monotonic()
+        while time.monotonic() - moved_at < self._patience_s():
+            await asyncio.sleep(1.0)
+            now = {path: path.stat().st_size for path in self._plan.home.glob("peer-*/runs/*/journal*")}
+            if now != sizes:
+                sizes, moved_at = now, time.monotonic()
+        self.hung = [daemon.name for daemon in self._peers.values() if daemon.running]
+        self._say(f"nothing has moved for {self._patience_s():.0f} s; ending {', '.join(self.hung)}")
+
+    def _patience_s(self) -> float:
+        """Several rounds and then some: a start, or a last peer that lingers, is no hang."""
+        assert self._signed is not None
+        sync = self._signed.manifest.sync
+        return QUIET_S + (4 * sync.sync_every if sync.clock == "seconds" else 0.0)
+
+    async def _kill(self, number: int, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        if number in self._peers and self._peers[number].running:
+            self._killed_at[number] = time.time()
+            self._peers[number].kill()
+            self._say(f"killed peer {number}")
+
+    async def _join(self, number: int, at_s: float) -> None:
+        """A newcomer, or a killed peer again. When everybody has finished before, there is nothing left to join."""
+        waiting = asyncio.create_task(asyncio.sleep(at_s))
+        try:
+            while not waiting.done():
+                if not any(peer.running for peer in self._peers.values()):
+                    return
+                await asyncio.wait({waiting}, timeout=0.2)
+        finally:
+            waiting.cancel()
+        self._say(f"peer {number} joins")
+        await self._start_peer(number, 1)
+
+    async def _leave_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._say("time is over; the peers leave")
+        await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
+
+    async def _progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            peers = list(self._peers.items())
+            reports = await asyncio.gather(*(daemon.status() for _, daemon in peers))
+            pairs = zip(peers, reports, strict=True)
+            words = [f"{number}: {_brief(daemon, report)}" for (number, daemon), report in pairs]
+            self._say("   ".join(words))
+
+    # -- after -------------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Nobody is left running, whatever happened."""
+        await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
+        await self._bootstrap.stop(STOP_GRACE_S)
+        for daemon in self._peers.values():
+            if daemon.process is not None and daemon.process.returncode is not None:
+                daemon.exit_codes.append(daemon.process.returncode)
+
+    def _report(self) -> dict[str, Any]:
+        assert self._signed is not None
+        accounts = []
+        for number, daemon in sorted(self._peers.items()):
+            peer_id = identities.load_or_create(Home(daemon.home).identity).peer_id
+            killed_at = self._killed_at.get(number)
+            accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began))
+        happened = self._chaos.happened if self._chaos is not None else []
+        return swarm_report(self._signed, self._plan.seed, time.time() - self._began, accounts, happened, self.hung)
+
+
+def check(report: dict[str, Any], home: Path) -> None:
+    """Raises SwarmFailed naming the peers that ended with an error although nobody killed them."""
+    bad = [
+        f"peer {number} (exit code {peer['exit_code']})"
+        for number, peer in enumerate(report["peers"], 1)
+        if peer["exit_code"] != 0 and not was_killed(peer)
+    ]
+    if bad:
+        raise SwarmFailed(f"ended with an error: {', '.join(bad)}", f"See daemon.log below {home}.")
+
+
+def _brief(daemon: Daemon, report: dict[str, Any] | None) -> str:
+    if report is None:
+        return "killed" if daemon.killed else "no answer" if daemon.running else "done"
+    if "steps" not in report:
+        return str(report["phase"])
+    loss = "-" if report["loss"] is None else f"{report['loss']:.2f}"
+    return f"round {report['round']} loss {loss}"

@@ -1,0 +1,156 @@
+"""Bulk transfers that share links. A link gives each of its transfers an equal part; a transfer goes at the smaller of
+its parts at both ends and its stream's own cap. (What one end cannot use is not given to the other end's neighbours:
+a mix of fast and slow partners comes out a little slower than it would be.)
+
+Rates change only when a transfer begins or ends, or a link changes; between two changes progress is a product, so a
+transfer costs a few events, however long it is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peer.errors import PartnerLost, PartnerSilent
+from peer.lab.sim.links import Link, stream_cap
+from peer.protocol.messages import PeerId
+
+STALL_S = 5.0
+"""A transfer in which nothing moves for so long is given up, as the real transport does."""
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """One transfer under way. Bytes are those on the wire."""
+
+    sender: PeerId
+    receiver: PeerId
+    total: float
+    done: float = 0.0
+    rate: float = 0.0
+    at: float = 0.0
+    target: float = 0.0
+    """Somebody waits until so many bytes are through."""
+    waiter: asyncio.Future[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    order: int = 0
+
+    def settle(self, now: float) -> None:
+        self.done = min(self.total, self.done + self.rate * (now - self.at))
+        self.at = now
+
+    def schedule(self, now: float) -> None:
+        """Have the waiter woken when the target is reached at today's rate, or told that nothing moves."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.waiter is None or self.waiter.done():
+            return
+        left = self.target - self.done
+        if left <= 1e-6 * max(1.0, self.total):
+            self.done = max(self.done, self.target)
+            self.waiter.set_result(None)
+        elif self.rate > 0:
+            self.timer = asyncio.get_running_loop().call_at(now + left / self.rate, self._arrived)
+        else:
+            self.timer = asyncio.get_running_loop().call_at(now + STALL_S, self._stalled)
+
+    def _arrived(self) -> None:
+        self.timer = None
+        self.settle(asyncio.get_running_loop().time())
+        self.done = max(self.done, self.target)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def _stalled(self) -> None:
+        self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent"))
+
+    def fail(self, error: PartnerLost) -> None:
+        """Whoever waits for it gives up."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+
+
+@dataclass(slots=True)
+class Flows:
+    """All transfers of a network. `link` of a peer; `open`: whether bytes pass from one to another now."""
+
+    link: Callable[[PeerId], Link]
+    open: Callable[[PeerId, PeerId], bool]
+    path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
+    """Bytes per second between two peers, whatever their links could carry."""
+    _up: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
+    _down: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
+    _begun: int = 0
+
+    def begin(self, sender: PeerId, receiver: PeerId, nbytes: float) -> Flow:
+        """A transfer that takes its part of both links until `end`."""
+        self._begun += 1
+        flow = Flow(sender, receiver, nbytes, at=asyncio.get_running_loop().time(), order=self._begun)
+        self._up.setdefault(sender, {})[flow] = None
+        self._down.setdefault(receiver, {})[flow] = None
+        self._share(sender, receiver)
+        return flow
+
+    def end(self, flow: Flow) -> None:
+        """Complete or not: it frees its part."""
+        self._up[flow.sender].pop(flow, None)
+        self._down[flow.receiver].pop(flow, None)
+        if flow.timer is not None:
+            flow.timer.cancel()
+        self._share(flow.sender, flow.receiver)
+
+    async def until(self, flow: Flow, nbytes: float) -> None:
+        """Wait until so many bytes are through. Raises PartnerLost when an end vanishes, PartnerSilent when
+        nothing moves for `STALL_S`."""
+        now = asyncio.get_running_loop().time()
+        flow.settle(now)
+        flow.target, flow.waiter = nbytes, asyncio.get_running_loop().create_future()
+        flow.schedule(now)
+        await flow.waiter
+
+    def changed(self, peer: PeerId | None = None) -> None:
+        """A link, or what passes where, is another than before: of one peer, or (None) of anybody."""
+        for one in {*self._up, *self._down} if peer is None else {peer}:
+            self._share(one, one)
+
+    def break_off(self, peer: PeerId) -> None:
+        """The peer is gone: whoever waits for a transfer with it sees the connection break."""
+        for flow in [*self._up.get(peer, ()), *self._down.get(peer, ())]:
+            flow.settle(asyncio.get_running_loop().time())
+            flow.fail(PartnerLost(f"{peer} vanished in the middle"))
+
+    def _share(self, sender: PeerId, receiver: PeerId) -> None:
+        """Give every transfer that meets one of these two its part anew."""
+        now = asyncio.get_running_loop().time()
+        touched = self._touching(sender) | self._touching(receiver)
+        for flow in sorted(touched, key=lambda flow: flow.order):
+            rate = self._rate(flow)
+            if rate != flow.rate:
+                flow.settle(now)
+                flow.rate = rate
+                flow.schedule(now)
+
+    def _touching(self, peer: PeerId) -> set[Flow]:
+        return {*self._up.get(peer, ()), *self._down.get(peer, ())}
+
+    def _rate(self, flow: Flow) -> float:
+        if not self.open(flow.sender, flow.receiver):
+            return 0.0
+        sender, receiver = self.link(flow.sender), self.link(flow.receiver)
+        up = sender.up / max(1, len(self._up[flow.sender]))
+        down = receiver.down / max(1, len(self._down[flow.receiver]))
+        return min(up, down, stream_cap(sender, receiver), self.path(flow.sender, flow.receiver))
+
+
+def milestones(total: int, rate: float) -> list[int]:
+    """Where a payload of `total` bytes is handed over while it comes in at about `rate` bytes per second: the part that
+    is held back never exceeds half of what was handed over, nor a sixteenth of the whole; nothing is cut finer than a
+    quarter of a second."""
+    least = max(1.0, rate / 4)
+    marks, at = [], 0.0
+    while at < total:
+        at = min(total, at + max(least, min(at / 2, total / 16)))
+        marks.append(math.ceil(at))
+    return marks

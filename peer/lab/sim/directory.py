@@ -1,0 +1,283 @@
+"""The directory in memory: many peers, one hub, no I/O, and time is what `now` says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import cast
+
+from peer.discovery.record_store import View, live_record
+from peer.identity import Identity
+from peer.ports.directory import Contact
+from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status, first_expiry
+from peer.protocol.swarm.buckets import SPLIT, Buckets
+from peer.signed_record import BadRecord, seal, unseal
+
+FORGET_EVERY_S = 60.0
+SOON_S = 30.0
+"""If one may expire before readers look again, it is found out which."""
+
+
+class MemoryDirectoryHub:
+    """What the DHT is to the real directory. Holds the latest record of each peer in each bucket of each run.
+
+    `look`: of more live records than that a bucket splits, by the rule of `peer.protocol.swarm.buckets`, as in the DHT.
+    None: one bucket, as groups have it."""
+
+    def __init__(self, now: Callable[[], float], look: int | None = None) -> None:
+        self.look = look
+        self.now = now
+        """Seconds since the epoch, usually a virtual clock's."""
+        self._hide: Callable[[PeerId, PeerId], bool] | None = None
+        self._readers: list[MemoryDirectory] = []
+        self.alike = True
+        """All see the same, and all is taken at its word: what was held is what everybody knows."""
+        self._held: dict[tuple[RunId, str], dict[PeerId, PeerRecord | bytes]] = {}
+        """By run and bucket; each ordered by peer id."""
+        self._live: dict[tuple[RunId, str], _Live] = {}
+        """What a look finds there, while all see alike."""
+        self._side: dict[PeerId, int] = {}
+        self._forgot_at = 0.0
+
+    @property
+    def hide(self) -> Callable[[PeerId, PeerId], bool] | None:
+        """`hide(reader, other)`: keep `other` out of what `reader` sees, for incomplete and differing views."""
+        return self._hide
+
+    @hide.setter
+    def hide(self, hide: Callable[[PeerId, PeerId], bool] | None) -> None:
+        self._views_differ()
+        self._hide = hide
+
+    def joined(self, reader: MemoryDirectory) -> None:
+        """A new reader; from the first difference on each remembers by itself what it has seen."""
+        self._readers.append(reader)
+
+    def _views_differ(self) -> None:
+        if self.alike:
+            for reader in self._readers:
+                reader.remember()
+            self.alike = False
+
+    def store(self, raw: bytes, places: Sequence[str] = ("",)) -> bool:
+        """Hold a sealed record in these buckets if a DHT node would admit it; whether it was held."""
+        self._views_differ()
+        try:
+            record = unseal(raw)
+        except BadRecord:
+            return False
+        return self._hold(record, raw, places)
+
+    def store_unsigned(self, record: PeerRecord, places: Sequence[str] = ("",)) -> bool:
+        """Hold a record of a peer that has no key."""
+        now, lasting = self.now(), record.expires_at > record.issued_at
+        if record.issued_at > now or (record.status is Status.LEAVING and lasting):
+            self._views_differ()  # not everybody will take it at its word
+        return self._hold(record, record, places)
+
+    def plant(self, run_id: RunId, peer_id: PeerId, raw: bytes) -> None:
+        """Hold these bytes without a look at them, as a hostile node would."""
+        self._views_differ()
+        self._put((run_id, ""), peer_id, raw)
+
+    def partition(self, *sides: Iterable[PeerId]) -> None:
+        """Cut the swarm: nobody sees what is announced on another side. Peers named nowhere form one more side. What a
+        peer saw before, it knows until it expires."""
+        self._views_differ()
+        self._side = {peer: index for index, side in enumerate(sides) for peer in side}
+
+    def heal(self) -> None:
+        """Undo `partition`."""
+        self._side = {}
+
+    def visible(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord | bytes]:
+        """What a look of `reader` finds in a bucket, ordered by peer id."""
+        self._forget(self.now())
+        held = self._held.get((run_id, bits), {})
+        if not self._side and self.hide is None:
+            return list(held.values())
+        return [record for peer, record in held.items() if self._sees(reader, peer)]
+
+    def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, _Live]:
+        """The unexpired records in these buckets, ordered by peer id, while all see alike. Not to be changed, and good
+        for this moment only."""
+        now = self.now()
+        self._forget(now)
+        return {bits: self._live_at((run_id, bits), now) for bits in wanted}
+
+    def _live_at(self, place: tuple[RunId, str], now: float) -> _Live:
+        live = self._live.get(place)
+        if live is None or now >= live.until:
+            held = cast(dict[PeerId, PeerRecord], self._held.get(place, {}))
+            live = self._live[place] = _Live({peer: r for peer, r in held.items() if r.expires_at > now})
+        elif live.until < now + SOON_S:
+            live.until = first_expiry(live.records)
+        return live
+
+    def _sees(self, reader: PeerId, peer: PeerId) -> bool:
+        return self._side.get(peer) == self._side.get(reader) and not self.hidden(reader, peer)
+
+    def hidden(self, reader: PeerId, peer: PeerId) -> bool:
+        return self.hide is not None and self.hide(reader, peer)
+
+    def _hold(self, record: PeerRecord, held: PeerRecord | bytes, places: Sequence[str]) -> bool:
+        stored = False
+        for place in [(record.run_id, bits) for bits in places]:
+            records = self._held.get(place)
+            former = None if records is None else records.get(record.peer_id)
+            if former is None or _issued(former) <= record.issued_at:
+                self._put(place, record.peer_id, held)
+                stored = True
+        return stored
+
+    def _put(self, place: tuple[RunId, str], peer: PeerId, held: PeerRecord | bytes) -> None:
+        records, live = self._held.setdefault(place, {}), self._live.get(place)
+        new = peer not in records
+        records[peer] = held
+        if new:
+            self._held[place] = dict(sorted(records.items()))
+        if live is not None and peer in live.records and isinstance(held, PeerRecord):
+            live.put(held)
+        else:
+            self._live.pop(place, None)
+
+    def _forget(self, now: float) -> None:
+        """What is too old to count; looked for now and then."""
+        if now - self._forgot_at < FORGET_EVERY_S:
+            return
+        self._forgot_at = now
+        horizon = now - MAX_RECORD_TTL_S
+        for place, records in self._held.items():
+            self._held[place] = {peer: held for peer, held in records.items() if _issued(held) > horizon}
+
+
+class _Live:
+    """The unexpired records of a bucket: as good as new until one of them may have expired."""
+
+    __slots__ = ("records", "until")
+
+    def __init__(self, records: dict[PeerId, PeerRecord]) -> None:
+        self.records = records
+        self.until = first_expiry(records)
+
+    def put(self, record: PeerRecord) -> None:
+        """A later one of a peer that is here."""
+        self.records[record.peer_id] = record
+        self.until = min(self.until, record.expires_at)
+
+
+class MemoryDirectory:
+    """Implements `Directory`. With an `Identity` records are signed and verified as in the DHT; with a bare peer id
+    they are handed over as they are, which is faster."""
+
+    def __init__(self, hub: MemoryDirectoryHub, own: Identity | PeerId, run_id: RunId) -> None:
+        self._hub, self._run_id = hub, run_id
+        self._identity = own if isinstance(own, Identity) else None
+        self.peer_id = PeerId(own.peer_id) if isinstance(own, Identity) else own
+        self._own: PeerRecord | None = None
+        self._view = View(run_id, self.peer_id)
+        self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
+        """By bucket and id(), what the view was told already."""
+        self._last: dict[PeerId, PeerRecord] = {}
+        self._good_until = math.inf
+        self.buckets = Buckets(self.peer_id, hub.look or SPLIT)
+        self.buckets.everybody = hub.look is None
+        hub.joined(self)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Bad records met, by the code of BadRecord."""
+        return self._view.dropped
+
+    async def announce(self, record: PeerRecord) -> None:
+        assert record.peer_id == self.peer_id, "a peer announces itself alone"
+        self._own = record
+        self._publish(record)
+
+    async def withdraw(self) -> None:
+        if self._own is not None:
+            at = max(self._hub.now(), self._own.issued_at + 1e-3)
+            self._publish(replace(self._own, status=Status.LEAVING, issued_at=at, expires_at=at))
+            self._own = None
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        round_, self._good_until = self._own.round if self._own is not None else 0, math.inf
+        found = self._read(self.buckets.reads(round_))
+        if more := self.buckets.more(round_, found):
+            found |= self._read(more)
+        if self.buckets.saw(found, self._hub.now()) and self._own is not None:
+            self._publish(self._own)
+        if self._hub.alike:
+            self._last = _merged(found, self.peer_id)
+            return self._last
+        live = self._view.live(self._hub.now())
+        self._good_until = first_expiry(live)
+        if self._hub.hide is None:
+            return live
+        return {peer: record for peer, record in live.items() if not self._hub.hidden(self.peer_id, peer)}
+
+    @property
+    def good_until(self) -> float:
+        return self._good_until
+
+    def _read(self, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
+        """The live records in these buckets."""
+        if self._hub.alike:
+            live = self._hub.live(self._run_id, wanted)
+            self._good_until = min(self._good_until, *(bucket.until for bucket in live.values()))
+            return {bits: bucket.records for bits, bucket in live.items()}
+        return {bits: self._taken_in(bits) for bits in wanted}
+
+    def _taken_in(self, bits: str) -> dict[PeerId, PeerRecord]:
+        now, taken = self._hub.now(), self._taken.get(bits, {})
+        found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id, bits)}
+        for held in [held for key, held in found.items() if key not in taken]:
+            self._view.take(held, now)
+        self._taken[bits] = found
+        live = (live_record(held, self._run_id, now) for held in found.values())
+        return {record.peer_id: record for record in live if record is not None}
+
+    def remember(self) -> None:
+        """From here on what was seen before is known here alone."""
+        now = self._hub.now()
+        for record in self._last.values():
+            self._view.take(record, now)
+        self._last = {}
+
+    def contact(self) -> Contact:
+        """Nothing is dialled here, and there is one clock."""
+        return Contact()
+
+    def _publish(self, record: PeerRecord) -> None:
+        places = self.buckets.places(self._hub.now())
+        if self._identity is not None:
+            self._hub.store(seal(record, self._identity), places)
+        else:
+            self._hub.store_unsigned(record, places)
+
+
+def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[PeerId, PeerRecord]:
+    """The others, each once, by its latest record."""
+    first, *others = found.values()
+    latest = first.copy()
+    for records in others:
+        latest |= records
+    if len(latest) < sum(map(len, found.values())):  # somebody is in two of them
+        for record in chain.from_iterable(records.values() for records in found.values()):
+            if latest[record.peer_id].issued_at < record.issued_at:
+                latest[record.peer_id] = record
+    latest.pop(me, None)
+    return latest
+
+
+def _issued(held: PeerRecord | bytes) -> float:
+    """When it was issued; planted rubbish stays for good."""
+    if isinstance(held, PeerRecord):
+        return held.issued_at
+    try:
+        return unseal(held).issued_at
+    except BadRecord:
+        return float("inf")

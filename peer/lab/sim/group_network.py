@@ -1,0 +1,149 @@
+"""A group's calls over the in-memory network: the `GroupTransport` interface without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.lab.sim.bandwidth import STALL_S
+from peer.ports.clock import Clock
+from peer.ports.handler import GroupHandler
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Join, JoinReply
+from peer.protocol.group.shards import Opening, Receipt, ResultSink, Seat, ShardResult
+from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.wire.payload import BytesSource, Sink, Source
+
+if TYPE_CHECKING:
+    from peer.lab.sim.network import MemoryTransport, Network
+
+T = TypeVar("T")
+PULSE_S = 1.0
+
+
+class MemoryGroup:
+    """One peer's end."""
+
+    def __init__(self, network: Network, me: PeerId, clock: Clock) -> None:
+        self._network = network
+        self._me = me
+        self._clock = clock
+
+    async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+        async def call() -> JoinReply:
+            group = self._group(await self._network.reach(self._me, leader.peer_id))
+            reply = await self._watched(leader.peer_id, group.on_join(self._me, join))
+            await self._network.reach(leader.peer_id, self._me, answer=True)
+            return reply
+
+        return await _bounded(call(), timeout_s, leader.peer_id)
+
+    async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+        async def call() -> Base:
+            base = self._group(await self._network.reach(self._me, by.peer_id)).on_held(fragment)
+            await self._network.reach(by.peer_id, self._me, answer=True)
+            if base is None:
+                raise PartnerRefused("no_state", f"{by.peer_id} holds no complete state of that fragment")
+            return base
+
+        return await _bounded(call(), timeout_s, by.peer_id)
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        async def call() -> bytes:
+            host = await self._network.reach(self._me, donor.peer_id)
+            data = host._handler.on_piece(snapshot, part)
+            if data is None:
+                raise PartnerRefused("gone", f"{donor.peer_id} no longer holds {snapshot}")
+            if len(data) != nbytes:
+                raise BadPayload("length", f"{len(data)} bytes announced, {nbytes} are due")
+            copy = bytes(data)
+            await self._network.carry(donor.peer_id, self._me, len(copy))
+            return copy
+
+        return await _bounded(call(), timeout_s, donor.peer_id)
+
+    async def contribute(
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+    ) -> Receipt:
+        return await _bounded(self._contribute(owner.peer_id, opening, source, sink), timeout_s, owner.peer_id)
+
+    async def _contribute(self, owner: PeerId, opening: Opening, source: Source | None, sink: ResultSink) -> Receipt:
+        began = self._clock.now()
+        group = self._group(await _bounded(self._network.reach(self._me, owner), STALL_S, owner))
+        result = await self._watched(owner, self._served(group, owner, opening, source))
+        await self._take(owner, result, sink)
+        return Receipt(opening.nbytes, sink.nbytes, self._clock.now() - began)
+
+    async def _served(self, group: GroupHandler, owner: PeerId, opening: Opening, source: Source | None) -> ShardResult:
+        """The owner's side, up to the result."""
+        seat = await group.on_contribution(self._me, opening)
+        try:
+            if seat.sink is not None and source is not None:
+                await self._send(owner, seat, self._network.tamper(self._me, source), opening)
+            return await seat.result()
+        finally:
+            seat.leave()
+
+    async def _send(self, owner: PeerId, seat: Seat, source: Source, opening: Opening) -> None:
+        assert seat.sink is not None
+        if source.nbytes != seat.sink.nbytes:
+            raise PartnerRefused("bad_payload:length", "the contribution has another length than announced")
+        self._network.gave(self._me, opening.key, source)
+        await self._network.carry(self._me, owner, source.nbytes, into(seat.sink, source))
+        seat.complete()
+
+    async def _take(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
+        given = self._network.tamper(owner, BytesSource(result.payload))
+        if given.nbytes != sink.nbytes:
+            raise BadPayload("length", f"a result of {given.nbytes} bytes, {sink.nbytes} are due")
+        sink.begins(result.named, result.signature)
+        await self._network.carry(owner, self._me, given.nbytes, into(sink, given))
+
+    def _group(self, host: MemoryTransport) -> GroupHandler:
+        group = host._handler.group
+        if group is None:
+            raise PartnerRefused("no_group", f"{host._me} takes part in no group (yet)")
+        return group
+
+    async def _watched(self, to: PeerId, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for a peer's answer, and notice within STALL_S that it is gone, stopped or cut off."""
+        running, silent_s = asyncio.ensure_future(call), 0.0
+        try:
+            while True:
+                done, _ = await asyncio.wait({running}, timeout=PULSE_S)
+                if to not in self._network._hosts:
+                    raise PartnerLost(f"{to} vanished in the middle")
+                if self._network._flows_between(to, self._me):
+                    silent_s = 0.0
+                    if done:
+                        return running.result()
+                elif (silent_s := silent_s + PULSE_S) >= STALL_S:
+                    raise PartnerSilent(f"{to} said nothing for {STALL_S:.0f} s", "silent")
+                elif done:
+                    await asyncio.sleep(PULSE_S)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+
+def into(sink: Sink, source: Source) -> Callable[[int], None]:
+    """Hands a payload over up to where it has arrived; the sink sees every byte, in order."""
+    at = 0
+
+    def arrived(upto: int) -> None:
+        nonlocal at
+        if upto > at:
+            sink.write(at, source.read(at, upto - at))
+            at = upto
+
+    return arrived
+
+
+async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) -> T:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await call
+    except TimeoutError:
+        raise PartnerSilent(f"{who} did not answer within {timeout_s:.1f} s") from None

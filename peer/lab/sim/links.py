@@ -1,0 +1,123 @@
+"""Home connections as data, and what a TCP stream gets out of one.
+
+The model. A peer hangs on the net by one access link with an uplink and a downlink; the net between is never the
+bottleneck. Latency, jitter and loss of both ends add up. A bulk stream over a lossy path gets no more than Mathis et
+al. (1997) give: MSS / RTT * sqrt(3/2) / sqrt(loss). A small message that is lost comes one retransmission timeout
+later (RFC 6298: the round trip, never under 200 ms; doubled when lost again)."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from dataclasses import dataclass, replace
+
+from peer.errors import UsageError
+from peer.protocol.wire.frames import HEADER
+from peer.transport.wire.pacing import BULK_SHARE, chunk_size
+
+MBIT = 125_000.0
+"""Bytes per second."""
+MSS = 1448
+"""Bytes of a TCP segment's payload on a path of 1500 with timestamps."""
+LEAST_RTO_S = 0.2
+TCP_IP = 52
+"""Bytes of IP and TCP headers of a segment."""
+TLS_RECORD, TLS_AND_HTTP2 = 16384, 22 + 9
+"""Bytes: of a full TLS record, and what TLS and HTTP/2 put around it."""
+CHUNK, CHUNK_FRAME = 2**17, 24 + 5
+"""Bytes: of a payload chunk without a cap, and its header with gRPC's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One peer's access. Rates in bytes per second on the wire, times in seconds, one way."""
+
+    name: str
+    up: float
+    down: float
+    latency_s: float
+    jitter_s: float = 0.0
+    """A message comes up to so much later, uniformly."""
+    loss: float = 0.0
+    """Part of the packets that are lost."""
+
+    def __post_init__(self) -> None:
+        assert self.up > 0
+        assert self.down > 0
+        assert self.latency_s >= 0
+        assert 0 <= self.loss < 1
+
+
+PROFILES = {
+    link.name: link
+    for link in (
+        Link("lan", 100e6, 100e6, 0.005),
+        Link("datacentre", 10_000 * MBIT, 10_000 * MBIT, 0.0005),
+        Link("fibre", 500 * MBIT, 500 * MBIT, 0.004, 0.001, 1e-6),
+        Link("home", 10 * MBIT, 100 * MBIT, 0.015),
+        Link("cable", 10 * MBIT, 100 * MBIT, 0.010, 0.004, 1e-5),
+        Link("dsl", 5 * MBIT, 25 * MBIT, 0.015, 0.005, 1e-4),
+        Link("lte", 8 * MBIT, 30 * MBIT, 0.030, 0.025, 1e-3),
+        Link("transatlantic", 500 * MBIT, 500 * MBIT, 0.045, 0.002, 1e-5),
+        Link("full", 30_000.0, 60_000.0, 0.25, 0.75, 0.02),
+    )
+}
+"""`lan` is what tests take that are not about links: fast, and nothing random in it. `home` is the reference home:
+30 ms between two of them. `full` is a line that somebody else fills: half a second to two for a message."""
+
+
+def profile(name: str) -> Link:
+    """Raises UsageError for a name that is none."""
+    if name in PROFILES:
+        return PROFILES[name]
+    near = difflib.get_close_matches(name, PROFILES, 1, 0.4)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    raise UsageError(f"there is no link profile {name!r}", f"{hint}Known: {', '.join(PROFILES)}.")
+
+
+def capped(link: Link, max_upload: float | None = None, max_download: float | None = None) -> Link:
+    """The link under a volunteer's caps, bytes per second. They count payload frames, not what is put around those."""
+    up, down = (math.inf if cap is None else _under(cap) for cap in (max_upload, max_download))
+    return replace(link, up=min(link.up, up), down=min(link.down, down))
+
+
+def _under(cap: float) -> float:
+    """On the wire, so that payload moves as it does under this cap."""
+    size, long = chunk_size(cap), 2**30
+    return BULK_SHARE * cap * size / (size + HEADER.size) * wire_bytes(long) / long
+
+
+def one_way_s(sender: Link, receiver: Link) -> float:
+    """The least time of a message."""
+    return sender.latency_s + receiver.latency_s
+
+
+def path_loss(sender: Link, receiver: Link) -> float:
+    return 1 - (1 - sender.loss) * (1 - receiver.loss)
+
+
+def stream_cap(sender: Link, receiver: Link) -> float:
+    """Most bytes per second one TCP stream gets over this path, whatever its links could carry."""
+    loss, rtt = path_loss(sender, receiver), 2 * one_way_s(sender, receiver)
+    return MSS / rtt * math.sqrt(1.5 / loss) if loss > 0 and rtt > 0 else math.inf
+
+
+def message_s(sender: Link, receiver: Link, rng: random.Random) -> float:
+    """How long a small message takes one way: it waits for no bulk, but it may get lost."""
+    took = sender.latency_s + receiver.latency_s
+    if jitter := sender.jitter_s + receiver.jitter_s:
+        took += rng.uniform(0, jitter)
+    if (sender.loss or receiver.loss) and (loss := path_loss(sender, receiver)):
+        timeout = max(LEAST_RTO_S, 2 * one_way_s(sender, receiver))
+        while rng.random() < loss and timeout < 60:
+            took += timeout
+            timeout *= 2
+    return took
+
+
+def wire_bytes(payload: int) -> float:
+    """What a payload is on the link: with the frames of the exchange, HTTP/2, TLS, TCP and IP; about 4 % more."""
+    framed = payload + math.ceil(payload / CHUNK) * CHUNK_FRAME
+    sealed = framed + math.ceil(framed / TLS_RECORD) * TLS_AND_HTTP2
+    return sealed * (1 + TCP_IP / MSS)

@@ -1,0 +1,192 @@
+"""One machine of a simulation through all its lives: what survives a kill (journal, counters, checkpoint), and the
+process that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.lab.sim.directory import MemoryDirectory
+from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.trainer import VirtualTrainer
+from peer.lab.sim.virtual_clock import Gate
+from peer.membership.amendment_sync import Amendments
+from peer.membership.peer_table import View
+from peer.membership.reachability import Reach
+from peer.node.handler import Donor
+from peer.observe.events import Event, RoundEnded
+from peer.observe.totals import Ledger, Totals, fold, ledger
+from peer.outer.state import OuterState
+from peer.ports.trainer import Counters
+from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.model.layout import Layout
+from peer.rounds.loop import Coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A checkpoint in memory; what `peer.join.state` asks of one on disk. The simulated trainer keeps none of its
+    own state in it, so it is never resumed from a folder."""
+
+    folder: Path
+    facts: dict[str, Any]
+    params: torch.Tensor
+    momentum: torch.Tensor
+
+    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.params.clone(), self.momentum.clone()
+
+
+@dataclass(slots=True)
+class KeptStates:
+    """The checkpoints of one machine: the last one."""
+
+    last: KeptState | None = None
+    group: bytes = b""
+    """What a group is not to forget."""
+    due: float = 0.0
+    full: bool = False
+    """Its disk: what is to be kept now is lost, the former one stays."""
+
+    def keep(self, outer: OuterState, round_: int, tokens: int) -> None:
+        if self.full:
+            return
+        facts = {"round": round_, "tokens": tokens}
+        folder = Path(f"checkpoint-{round_}")
+        self.last = KeptState(folder, facts, outer.params.clone(), outer.momentum.clone())
+
+    def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[KeptState | None, list[str]]:
+        return self.last, []
+
+
+@dataclass(slots=True)
+class Life:
+    """One process, from its start to its kill or end."""
+
+    gate: Gate
+    directory: MemoryDirectory
+    transport: MemoryTransport
+    donor: Donor
+    rng: random.Random
+    reach: Reach
+    amendments: Amendments
+    view: View | None = None
+    coordinator: Coordinator | None = None
+    outer: OuterState | None = None
+    record: PeerRecord | None = None
+    """The last that was made of it."""
+    task: asyncio.Task[None] | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """It ended, or was killed."""
+    began_at: float = 0.0
+    killed: bool = False
+    killed_at: float = 0.0
+    over: bool = False
+    """It was killed, or the simulation is over: it writes to no journal any more."""
+
+
+@dataclass(slots=True)
+class SimulatedPeer:
+    """One peer of a simulation and everything it journaled, over all its lives."""
+
+    number: int
+    peer_id: PeerId
+    layout: Layout
+    trainer: VirtualTrainer
+    """Its counters are the file that outlives the process."""
+    events: list[Event] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """When each was journaled, seconds from the start of the simulation's loop."""
+    kept: KeptStates = field(default_factory=KeptStates)
+    lives: list[Life] = field(default_factory=list)
+    at_end: Counters | None = None
+    """The trainer's, when the simulation ended."""
+    listeners: list[Callable[[SimulatedPeer, Event], None]] = field(default_factory=list)
+    """Called with every event, in the middle of the peer's own doing."""
+    _totals: Totals = field(default_factory=Totals)
+    """Of the first `_folded` events."""
+    _folded: int = 0
+
+    @property
+    def life(self) -> Life:
+        """The latest."""
+        return self.lives[-1]
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.lives) and not self.life.over
+
+    @property
+    def killed(self) -> bool:
+        """Its latest life ended with a kill."""
+        return self.life.killed
+
+    @property
+    def coordinator(self) -> Coordinator:
+        assert self.life.coordinator is not None, "it has no state yet"
+        return self.life.coordinator
+
+    @property
+    def outer(self) -> OuterState:
+        assert self.life.outer is not None, "it has no state yet"
+        return self.life.outer
+
+    @property
+    def transport(self) -> MemoryTransport:
+        return self.life.transport
+
+    @property
+    def reach(self) -> Reach:
+        return self.life.reach
+
+    @property
+    def amendments(self) -> Amendments:
+        return self.life.amendments
+
+    def journal(self, event: Event) -> None:
+        self.events.append(event)
+        self.times.append(asyncio.get_running_loop().time())
+        for hear in self.listeners:
+            hear(self, event)
+
+    def outcomes(self) -> Counter[str]:
+        return Counter(event.outcome for event in self.events if isinstance(event, RoundEnded))
+
+    def partners(self) -> dict[int, str]:
+        """Round to partner, of the exchanged rounds."""
+        ended = [event for event in self.events if isinstance(event, RoundEnded)]
+        return {event.round: event.partner for event in ended if event.outcome == "exchanged"}
+
+    def away_s(self, until: float) -> float:
+        """How long it was dead, up to a moment of the simulation."""
+        return sum(max(0.0, min(end, until) - begin) for begin, end in self._gaps())
+
+    def _gaps(self) -> list[tuple[float, float]]:
+        ends = [life.killed_at for life in self.lives if life.killed]
+        begins = [*(life.began_at for life in self.lives[1:]), math.inf]
+        return list(zip(ends, begins[: len(ends)], strict=True))
+
+    def totals(self) -> Totals:
+        """Of its journal."""
+        for event in self.events[self._folded :]:
+            self._totals = fold(self._totals, event, 0.0)
+        self._folded = len(self.events)
+        return self._totals
+
+    def counters(self) -> Counters:
+        """The trainer's; after the simulation, as they were when it ended."""
+        return self.at_end or self.trainer.counters()
+
+    def ledger(self) -> Ledger:
+        """Over all its lives."""
+        counters = self.counters()
+        elements = [self.layout.fragment_elements(number) for number in range(len(self.layout.fragments))]
+        return ledger(self.totals(), counters.tokens, counters.base, elements)

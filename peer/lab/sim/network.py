@@ -1,0 +1,394 @@
+"""An in-memory network: the `Transport` interface without sockets, in virtual or real time. Every peer hangs on it by a
+link (`peer.lab.sim.links`) that its transfers share (`peer.lab.sim.bandwidth`); links can be cut, one way too, peers be
+stopped or killed while they exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from blake3 import blake3
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.lab.sim.bandwidth import Flows, milestones
+from peer.lab.sim.group_network import MemoryGroup
+from peer.lab.sim.lingering_source import Lasting
+from peer.lab.sim.links import PROFILES, Link, message_s, wire_bytes
+from peer.lab.sim.reconnect import Arriving, carried, lingering
+from peer.lab.sim.swap_rendezvous import Meeting, Meetings
+from peer.lab.sim.virtual_clock import Gate, nap
+from peer.ports.clock import Clock
+from peer.ports.handler import Handler
+from peer.protocol.diagnosis.analysis import believed
+from peer.protocol.messages import (
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    Probed,
+    RoundKey,
+    StateIndex,
+    SwapReport,
+    Told,
+    Verdict,
+    Vouched,
+    Welcome,
+)
+from peer.protocol.swarm.failure_detection import HEARD_S
+from peer.protocol.wire.payload import Sink, Source
+from peer.transport.server.indirect_probe import DIAL_S
+
+T = TypeVar("T")
+
+LEAST_RATE = 62_500.0
+"""Bytes per second at which a state has to come at least, of what the held bytes stand for beyond themselves."""
+
+
+@dataclass(slots=True)
+class Carried:
+    """What a peer's link carried, in bytes on the wire, both ways, and how many small messages it sent."""
+
+    up: float = 0.0
+    down: float = 0.0
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class Network:
+    """Joins `MemoryTransport`s."""
+
+    link: Link = PROFILES["lan"]
+    """Of every peer that is not in `links`."""
+    links: dict[PeerId, Link] = field(default_factory=dict)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    """Of jitter and loss."""
+    connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
+    """More cut links: whether a message passes now. Transfers under way notice at their next milestone."""
+    dialable: Callable[[PeerId], bool] = lambda peer: True
+    """Whether others can open a connection to it; a call to one that is not hangs. Answers always pass."""
+    tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
+    """What the others get instead of a sender's payload."""
+    path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
+    """Bytes per second that the net between two links carries."""
+    mute: Callable[[PeerId], bool] = lambda peer: False
+    """Peers that lock and answer, and never come to the swap."""
+    gave: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda sender, key, source: None
+    """Told of every payload that goes out for a round, and (None, None) of every state that is described."""
+    weight: float = 1.0
+    """Bytes that a byte of a payload stands for: a small model on it takes as long as a large one."""
+    carried: dict[PeerId, Carried] = field(default_factory=dict)
+    gates: dict[PeerId, Gate] = field(default_factory=dict)
+    """Of peers that can be stopped."""
+    _cut: set[tuple[PeerId, PeerId]] = field(default_factory=set)
+    _side: dict[PeerId, int] = field(default_factory=dict)
+    _hosts: dict[PeerId, MemoryTransport] = field(default_factory=dict)
+    meetings: Meetings = field(default_factory=Meetings)
+    flows: Flows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flows = Flows(self.link_of, self._flows_between, lambda sender, to: self.path(sender, to))
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def kill(self, peer: PeerId) -> None:
+        """The peer is gone: calls to it fail at once (connection refused), transfers with it break."""
+        self._hosts.pop(peer, None)
+        self.flows.break_off(peer)
+
+    def cut(self, one: PeerId, other: PeerId, *, both_ways: bool = True) -> None:
+        """Nothing passes from `one` to `other` any more, nor (`both_ways`) back; nobody is told."""
+        self._cut |= {(one, other), (other, one)} if both_ways else {(one, other)}
+        self.changed(one)
+
+    def mend(self, one: PeerId, other: PeerId) -> None:
+        """Undo `cut`, both ways."""
+        self._cut -= {(one, other), (other, one)}
+        self.changed(one)
+
+    def partition(self, *sides: Iterable[PeerId]) -> None:
+        """Nothing passes between two sides. Peers named nowhere form one more side."""
+        self._side = {peer: index for index, side in enumerate(sides) for peer in side}
+        self.changed()
+
+    def heal(self) -> None:
+        """Undo `partition`."""
+        self.partition()
+
+    def changed(self, peer: PeerId | None = None) -> None:
+        """To be called after `links`, `gates` or `connected` were changed, for transfers under way."""
+        self.flows.changed(peer)
+
+    # -- what passes -------------------------------------------------------------------------------------------------
+
+    def link_of(self, peer: PeerId) -> Link:
+        return self.links.get(peer, self.link)
+
+    def passes(self, sender: PeerId, to: PeerId) -> bool:
+        """Whether a message from one to the other arrives now."""
+        apart = bool(self._side) and self._side.get(sender) != self._side.get(to)
+        return not apart and (sender, to) not in self._cut and self.connected(sender, to)
+
+    def _flows_between(self, sender: PeerId, to: PeerId) -> bool:
+        """A transfer needs its acknowledgements too, and two running processes."""
+        stopped = any((gate := self.gates.get(peer)) is not None and gate.shut for peer in (sender, to))
+        return not stopped and self.passes(sender, to) and self.passes(to, sender)
+
+    def load(self, peer: PeerId) -> Carried:
+        carried = self.carried.get(peer)
+        if carried is None:
+            carried = self.carried[peer] = Carried()
+        return carried
+
+    async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
+        """One way of a call. Raises TimeoutError when it is not there by this moment of the loop (that of one that is
+        cut off never is), PartnerLost when nobody listens."""
+        self.load(sender).messages += 1
+        loop, seconds = asyncio.get_running_loop(), message_s(self.link_of(sender), self.link_of(to), self.rng)
+        if seconds < by - loop.time():
+            await nap(seconds)
+            if loop.time() > by:  # we were stopped meanwhile
+                raise TimeoutError
+        else:
+            await _until(seconds, by)
+        if not self.passes(sender, to) or not (answer or self.dialable(to)):
+            await _until(math.inf, by)
+        if (gate := self.gates.get(to)) is not None and gate.shut:
+            async with asyncio.timeout_at(None if by == math.inf else by):
+                await gate.opened()
+        host = self._hosts.get(to)
+        if host is None:
+            raise PartnerLost(f"{to} does not answer: connection refused")
+        return host
+
+    async def carry(
+        self, sender: PeerId, to: PeerId, nbytes: int, arrived: Callable[[int], None] = lambda upto: None, have: int = 0
+    ) -> None:
+        """Move so many bytes of payload, at what the links leave it; `arrived` hears of progress now and then, in bytes
+        from the beginning. `have`: so many are there already. Raises PartnerLost when an end vanishes, PartnerSilent
+        when nothing moves for long."""
+        await nap(message_s(self.link_of(sender), self.link_of(to), self.rng))
+        rest = nbytes - have
+        total, before = wire_bytes(math.ceil(rest * self.weight)), 0.0
+        flow = self.flows.begin(sender, to, total)
+        try:
+            for mark in milestones(rest, flow.rate * rest / max(total, 1.0)):
+                try:
+                    await self.flows.until(flow, total * mark / rest)
+                except PartnerLost:
+                    arrived(have + int(flow.done / total * rest))
+                    raise
+                finally:
+                    self.load(sender).up += flow.done - before
+                    self.load(to).down += flow.done - before
+                    before = flow.done
+                arrived(have + mark)
+        finally:
+            self.flows.end(flow)
+
+    def host(self, peer: PeerId) -> MemoryTransport | None:
+        """Who answers under this name now."""
+        return self._hosts.get(peer)
+
+
+class MemoryTransport:
+    """One peer's end of a `Network`."""
+
+    def __init__(self, network: Network, me: PeerId, handler: Handler, clock: Clock) -> None:
+        self._network = network
+        self._me = me
+        self._handler = handler
+        self._clock = clock
+        self.group = MemoryGroup(network, me, clock)
+        network._hosts[me] = self
+
+    def close(self) -> None:
+        self._network.kill(self._me)
+
+    async def _ask(self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T]) -> T:
+        """A small call: there, served at once, and back. Most simulated calls are such, so that it sets no timer for a
+        deadline that it does not meet. Raises PartnerLost, PartnerSilent, and what `serve` raises."""
+        network, by = self._network, asyncio.get_running_loop().time() + timeout_s
+        try:
+            answer = serve(await network.reach(self._me, to, by=by))
+            await network.reach(to, self._me, answer=True, by=by)
+        except TimeoutError:
+            raise _silent(to, timeout_s) from None
+        return answer
+
+    async def forget_connections(self) -> None:
+        """There are none here."""
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
+        before = self._clock.now()
+        theirs = await self._ask(to.peer_id, timeout_s, lambda host: host._clock.now())
+        after = self._clock.now()
+        middle = (before + after) / 2 - self._clock.correction
+        return Welcome(theirs - middle, after - before, f"memory:{self._me}")
+
+    def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Coroutine[Any, Any, Answer]:
+        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_offer(self._me, offer))
+
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        await self._ask(by.peer_id, timeout_s, lambda host: None)
+        reached = self._network.dialable(self._me)
+        return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer")
+
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        async def call() -> Vouched:
+            host = await self._network.reach(self._me, by.peer_id)
+            vouched = await host._look(*host._handler.on_vouch(about), about)
+            await self._network.reach(by.peer_id, self._me, answer=True)
+            return vouched
+
+        return await _bounded(call(), timeout_s, by.peer_id)
+
+    async def _look(self, record: PeerRecord | None, heard_ago_s: float | None, about: PeerId) -> Vouched:
+        """As `peer.transport.server.indirect_probe` does it, without its limits."""
+        if heard_ago_s is not None and heard_ago_s <= HEARD_S:
+            return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
+        if record is None:
+            return Vouched(None, "no address of it is known here")
+        try:
+            await _bounded(self._network.reach(self._me, about), DIAL_S, about)
+        except PartnerLost as error:
+            return Vouched(False, str(error))
+        return Vouched(True, "it answers")
+
+    async def swap(
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        timeout_s: float,
+        dial: bool,
+        told: Told | None = None,
+    ) -> SwapReport:
+        lasting, begun = Lasting(source), list[Arriving]()
+        try:
+            swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
+            return await _bounded(swap, timeout_s, partner.peer_id)
+        except PartnerSilent as error:
+            raise (begun[0].broken if begun else None) or error from None
+        finally:
+            lasting.keep()
+            self._network.meetings.part(self._me, partner.peer_id, key)
+
+    async def _swap(
+        self,
+        partner: PeerId,
+        key: RoundKey,
+        lasting: Lasting,
+        sink: Sink,
+        dial: bool,
+        told: Told | None,
+        begun: list[Arriving],
+    ) -> SwapReport:
+        if dial:
+            host = await self._network.reach(self._me, partner)
+            answer = host._handler.on_swap(self._me, key)
+            if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
+                raise PartnerRefused(answer.verdict.value, answer.reason or f"{partner} does not swap {key}")
+        if self._network.mute(self._me):
+            await asyncio.Event().wait()
+        meeting = self._network.meetings.of(self._me, partner, key)
+        meeting.sides[self._me] = (lasting, sink, told)
+        if len(meeting.sides) == 2:
+            meeting.both.set()
+        await meeting.both.wait()
+        started = self._clock.now()
+        theirs = self._network.tamper(partner, meeting.sides[partner][0])
+        if theirs.nbytes != sink.nbytes:
+            raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
+        self._network.gave(partner, key, theirs)
+        arriving = Arriving(theirs.nbytes, sink, theirs)
+        begun.append(arriving)
+        await self._carried(partner, key, meeting, arriving, dial)
+        meeting.content.add(self._me)
+        heard = believed(meeting.sides[partner][2], told)
+        return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
+
+    async def _carried(self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: Arriving, dial: bool) -> None:
+        """The partner's payload. It is there for us until it leaves, and for a while when it has everything."""
+        network, me = self._network, self._me
+
+        def gave_up() -> bool:
+            return partner not in meeting.content and not network.meetings.is_on(me, partner, key, meeting)
+
+        def patience_s() -> float:
+            return lingering(partner in meeting.content)
+
+        calls = me if dial else partner
+        await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
+
+    def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> Coroutine[Any, Any, list[tuple[bytes, bytes]]]:
+        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head))
+
+    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
+        async def call() -> tuple[bytes, bytes]:
+            host = await self._network.reach(self._me, to.peer_id)
+            manifest = host._handler.on_manifest()
+            if manifest is None:
+                raise PartnerRefused("no_manifest", f"{to.peer_id} has no manifest yet")
+            return manifest
+
+        return await _bounded(call(), timeout_s, to.peer_id)
+
+    async def describe_state(
+        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+    ) -> StateIndex:
+        def serve(host: MemoryTransport) -> StateIndex:
+            index = host._handler.on_state(fresh, wanted)
+            if index is None:
+                raise PartnerRefused("no_state", f"{donor.peer_id} has no complete state to give")
+            self._network.gave(donor.peer_id, None, None)
+            return index
+
+        return await self._ask(donor.peer_id, timeout_s, serve)
+
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+        async def call() -> bytes:
+            host = await self._network.reach(self._me, donor.peer_id)
+            data = host._handler.on_piece(index.snapshot, piece)
+            if data is None:
+                raise PartnerRefused("gone", f"{donor.peer_id} no longer keeps snapshot {index.snapshot}")
+            arriving = Arriving(len(data))
+            await carried(
+                self._network, donor.peer_id, self._me, arriving, calls=self._me, patience_s=lambda: lingering(True)
+            )
+            if blake3(data).digest() != index.pieces[piece].digest:
+                raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
+            return bytes(data)
+
+        named = index.pieces[piece].nbytes
+        more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
+        return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
+
+
+async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) -> T:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await call
+    except TimeoutError:
+        raise _silent(who, timeout_s) from None
+
+
+def _silent(who: PeerId, timeout_s: float) -> PartnerSilent:
+    return PartnerSilent(f"{who} did not answer within {timeout_s:.1f} s")
+
+
+async def _until(seconds: float, by: float) -> None:
+    """Let so much time pass. Raises TimeoutError at `by`, also when it is later already because we were stopped."""
+    loop = asyncio.get_running_loop()
+    left = by - loop.time()
+    if seconds == left == math.inf:
+        await asyncio.get_running_loop().create_future()
+    await nap(max(0.0, min(seconds, left)))
+    if seconds >= left or loop.time() > by:
+        raise TimeoutError

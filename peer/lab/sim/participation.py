@@ -1,0 +1,92 @@
+"""Due, missed, participation of a simulated swarm, counted from outside: by who lived when, not by what peers say was
+due to them. With n live peers a pair round has 2 * floor(n / 2) due peer-rounds, any other round n. Live in a round are
+those that train in it and are not killed, stopped or cut off between its due moment and its deadline: the end of its
+window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH
+from peer.observe import events
+from peer.protocol.schedule import pairing_window
+
+AWAY = ("stall", "partition", "cut", "cut_one_way")
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """Peer-rounds of live peers."""
+
+    live: int
+    due: int
+    exchanged: int
+    missed: int
+    """No outcome by the deadline."""
+
+    @property
+    def share(self) -> float:
+        """Exchanged of due; 1 where nothing was due."""
+        return self.exchanged / self.due if self.due else 1.0
+
+
+def participation_of(swarm: SimulatedSwarm) -> Participation | None:
+    """Of a swarm whose run is over; None with a clock in steps, whose rounds are due to each at another time."""
+    if swarm.rounds.kind != "seconds":
+        return None
+    count, window = swarm.total_rounds, pairing_window(swarm.rounds.round_length)
+    live, exchanged, missed = [0] * count, [0] * count, 0
+    away = _away(swarm)
+    for peer in swarm.peers:
+        ended = {e.round: (at, e.outcome) for at, e in _outcomes(peer)}
+        for round_ in _rounds_lived(peer, swarm, window, away.get(peer.number, [])):
+            at, outcome = ended.get(round_, (math.inf, ""))
+            in_time = at <= swarm.rounds.due_at(round_) - EPOCH + window
+            live[round_] += 1
+            exchanged[round_] += in_time and outcome == "exchanged"
+            missed += not in_time
+    pairs = swarm.method.topology == "pair"
+    due = [2 * (n // 2) if pairs else n for n in live]
+    return Participation(sum(live), sum(due), sum(map(min, exchanged, due)), missed)
+
+
+def _outcomes(peer: SimulatedPeer) -> Iterator[tuple[float, events.RoundEnded]]:
+    pairs = zip(peer.times, peer.events, strict=True)
+    return ((at, event) for at, event in pairs if isinstance(event, events.RoundEnded))
+
+
+def _away(swarm: SimulatedSwarm) -> dict[int, list[Span]]:
+    """When somebody was stopped or cut off from somebody."""
+    spans: dict[int, list[Span]] = {}
+    for at, fault in swarm.mischief.done:
+        for number in (fault.peer, *fault.others) if fault.kind in AWAY else ():
+            spans.setdefault(number, []).append((at, at + fault.seconds))
+    return spans
+
+
+def _lives(peer: SimulatedPeer) -> Iterator[tuple[int, Span]]:
+    """Of each life that came to train: its first round, when it began to, and when it was killed."""
+    journal = zip(peer.times, peer.events, strict=True)
+    begins = [(at, event.round) for at, event in journal if isinstance(event, events.TrainingBegan)]
+    for life in peer.lives:
+        end = life.killed_at if life.killed else math.inf
+        for at, round_ in begins:
+            if life.began_at <= at <= end:
+                yield round_, (at, end)
+                break
+
+
+def _rounds_lived(peer: SimulatedPeer, swarm: SimulatedSwarm, window: float, away: list[Span]) -> Iterator[int]:
+    for first, (began, end) in _lives(peer):
+        for round_ in range(first, swarm.total_rounds):
+            due = swarm.rounds.due_at(round_) - EPOCH
+            if end <= due + window:
+                break
+            if began <= due and not any(left <= due + window and due <= right for left, right in away):
+                yield round_

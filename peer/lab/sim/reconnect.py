@@ -1,0 +1,80 @@
+"""Transfers over the in-memory network that go on when a link was away, as `peer.transport.wire.resumption` has it:
+from where they were, over and over until the caller's deadline, unless the other end died, was started anew or gave
+up."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from peer.errors import PartnerLost
+from peer.lab.sim.virtual_clock import nap
+from peer.protocol.messages import PeerId
+from peer.protocol.wire.payload import Sink, Source
+from peer.transport.wire.resumption import FIRST_PAUSE_S, LINGER_S, LONGEST_PAUSE_S, REACH_S
+
+if TYPE_CHECKING:
+    from peer.lab.sim.network import Network
+
+
+FIRST_REACH_S = 1.0
+"""What is lost here stays lost; a first packet of TCP is sent again after 1, 2, 4 s."""
+
+
+class Arriving:
+    """What came of a payload, handed over up to where it has arrived; the sink sees every byte once, in order."""
+
+    def __init__(self, nbytes: int, sink: Sink | None = None, source: Source | None = None) -> None:
+        self.nbytes = nbytes
+        self._sink, self._source = sink, source
+        self.at = 0
+        self.broken: PartnerLost | None = None
+        """Why nothing moves now."""
+
+    def upto(self, mark: int) -> None:
+        if mark > self.at and self._sink is not None and self._source is not None:
+            self._sink.write(self.at, self._source.read(self.at, mark - self.at))
+        self.at = max(self.at, mark)
+
+
+async def carried(
+    network: Network,
+    sender: PeerId,
+    to: PeerId,
+    arriving: Arriving,
+    *,
+    calls: PeerId,
+    is_lost: Callable[[], bool] = lambda: False,
+    patience_s: Callable[[], float] = lambda: math.inf,
+) -> None:
+    """Move the payload. `calls`: which of the two connects again; `is_lost`: whether there is no going on;
+    `patience_s`: how long a break may last. Raises what broke it."""
+    other = sender if calls == to else to
+    known = network.host(other)
+    while True:
+        try:
+            await network.carry(sender, to, arriving.nbytes, arriving.upto, arriving.at)
+            return
+        except PartnerLost as error:
+            arriving.broken = error
+        loop, pause, reach_s = asyncio.get_running_loop(), FIRST_PAUSE_S, FIRST_REACH_S
+        began = loop.time()
+        while arriving.broken is not None:
+            if network.host(other) is not known or known is None or is_lost() or loop.time() - began > patience_s():
+                raise arriving.broken
+            await nap(pause)
+            by = loop.time() + reach_s
+            pause, reach_s = min(2 * pause, LONGEST_PAUSE_S), min(2 * reach_s, REACH_S)
+            try:
+                await network.reach(calls, other, by=by)
+                await network.reach(other, calls, answer=True, by=by)
+                arriving.broken = None
+            except TimeoutError:
+                continue
+
+
+def lingering(finished: bool) -> float:
+    """How long a break may last when the sender has everything itself, and when not."""
+    return LINGER_S if finished else math.inf

@@ -1,0 +1,151 @@
+"""What `peer simulate --peers N` does: a whole swarm of the production coordinator in virtual time, under links, speeds
+and churn that are given as numbers, and what came of it."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peer.errors import UsageError
+from peer.lab.sim.faults import Fault
+from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
+from peer.lab.sim.links import profile
+from peer.lab.sim.report import Report, report_of
+from peer.lab.sim.swarm import MakeTrainer, SimulatedSwarm, layout_of
+from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.protocol.model.fragments import cut
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import RoundClock
+from peer.run.manifest import parse_manifest
+from peer.run.method import Method
+from peer.run.presets import resolve
+
+TRAINERS = ("fake", "tiny")
+FAKE_ELEMENTS = 65536
+"""Parameters of the fake model."""
+MOST_PEERS = 4096
+HELD_ELEMENTS = 1024
+"""So many of the fake model's parameters each peer holds at most; on the wire they stand for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be simulated."""
+
+    peers: int
+    manifest: str
+    """TOML text; of it count [sync], [train] eval_every and the seed."""
+    hours: float
+    link: str = "cable"
+    churn: float = 0.0
+    """How often a peer goes, a peer and hour; it is back, by turns with its checkpoint and without, after a while."""
+    speeds: float = 1.0
+    """The fastest peer's speed over the slowest's."""
+    step_seconds: float = 1.0
+    """Of an inner step of the slowest."""
+    trainer: str = "fake"
+    parameters: int = FAKE_ELEMENTS
+    """Of the fake trainer's model; the tiny one has its own."""
+
+
+def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> Report:
+    """`watch` is given the swarm before its first round. Raises UsageError or ManifestError for what cannot be."""
+    _check(wish)
+    manifest = parse_manifest(wish.manifest.encode())
+    method, link = resolve(manifest.sync), profile(wish.link)
+    layout, make = _trainers(wish, method, manifest.seed)
+    first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
+    rounds = _rounds(wish, method)
+    began = time.monotonic()
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(
+            wish.peers,
+            method=method,
+            rounds=RoundClock(method.clock, method.sync_every, method.fragments, EPOCH),  # type: ignore[arg-type]
+            total_rounds=rounds,
+            seed=manifest.seed,
+            layout=layout,
+            links=link,
+            eval_every=max(1, round(rounds / wish.hours / 4)),
+            first=first,
+            make_trainer=make,
+            stops=False,
+            weight=wish.parameters / layout.elements if wish.trainer == "fake" else 1.0,
+        )
+        watch(swarm)
+        await swarm.run(churn_plan(manifest.seed, wish.peers, wish.hours * 3600, wish.churn))
+        return swarm
+
+    swarm = run_virtual(main())
+    return report_of(swarm, wish.hours, time.monotonic() - began)
+
+
+def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Fault, ...]:
+    """Peers that go without a word and come back: each `rate` times an hour, away for half of the mean time between.
+    Peer 0 stays, so that there is always somebody to join."""
+    rng, plan = random.Random(f"churn {seed}"), list[Fault]()
+    for peer in range(1, peers if rate > 0 else 0):
+        at = rng.expovariate(rate / 3600)
+        while at < seconds:
+            back = at + min(900.0, rng.expovariate(2 * rate / 3600))
+            plan += [Fault("kill", peer, at=round(at, 1))]
+            plan += [Fault(rng.choice(("restart", "rejoin")), peer, at=round(back, 1) + 0.1)]
+            at = back + rng.expovariate(rate / 3600)
+    return tuple(plan)
+
+
+def _check(wish: Wish) -> None:
+    if not 1 <= wish.peers <= MOST_PEERS:
+        raise UsageError(f"--peers {wish.peers} cannot be simulated", f"Give a number from 1 to {MOST_PEERS}.")
+    if not 0 < wish.hours <= 24 * 366:
+        raise UsageError(f"--hours {wish.hours:g} cannot be", "Give a number above 0, at most a year.")
+    if not 0 <= wish.churn <= 60:
+        raise UsageError(f"--churn {wish.churn:g} cannot be", "Give departures a peer and hour, from 0 to 60.")
+    if not 1 <= wish.speeds <= 1000:
+        raise UsageError(f"--speeds {wish.speeds:g} cannot be", "Give fastest over slowest, from 1 to 1000.")
+    if not 1e-3 <= wish.step_seconds <= 1e5:
+        raise UsageError(f"--step-seconds {wish.step_seconds:g} cannot be", "Give seconds from 0.001 to 100000.")
+    if not 64 <= wish.parameters <= 10**12:
+        raise UsageError(f"--parameters {wish.parameters} cannot be simulated", "Give a number from 64 to 10^12.")
+    if wish.trainer not in TRAINERS:
+        raise UsageError(f"there is no simulated trainer {wish.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
+
+
+def _rounds(wish: Wish, method: Method) -> int:
+    """How many fit into the hours; in steps, at the pace of the slowest."""
+    seconds = method.round_length * (wish.step_seconds if method.clock == "steps" else 1.0)
+    rounds = int(wish.hours * 3600 / seconds + 1e-9)
+    if rounds < 1:
+        raise UsageError(
+            f"not one round of {seconds:g} s fits into {wish.hours:g} hours",
+            "Give more --hours, or a shorter --sync-every.",
+        )
+    return rounds
+
+
+def _trainers(wish: Wish, method: Method, seed: int) -> tuple[Layout, MakeTrainer]:
+    """The slowest peer is the first, the fastest the last; between them speeds rise by a constant factor."""
+
+    def seconds(number: int) -> float:
+        return wish.step_seconds / float(wish.speeds ** (number / max(1, wish.peers - 1)))
+
+    if wish.trainer == "fake":
+        layout = layout_of(method, math.ceil(min(HELD_ELEMENTS, wish.parameters) / method.fragments))
+
+        def fake(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
+            return FakeTrainer(layout, clock, step_seconds=seconds(number), seed=seed * 1000 + number)
+
+        return layout, fake
+
+    pattern = "whole" if method.schedule == "full" else method.fragment_layout
+    tiny_layout = cut(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
+
+    def tiny(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
+        return TinyTrainer(layout, clock, step_seconds=seconds(number), seed=seed, data=f"peer {number}")
+
+    return tiny_layout, tiny

@@ -1,0 +1,192 @@
+"""A real model small enough for simulations: predicts the next of sixteen symbols from the two before it. The teacher
+is a fixed random chain, so the loss on everything it can say is known exactly, without sampling; a step takes some
+90 us of CPU. Names and blocks are those of the real model, so that it is cut into fragments in the same ways."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from peer.outer.rules import merge_
+from peer.protocol.model.layout import Layout, TensorSpec
+
+Floats = NDArray[np.float32]
+Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+SYMBOLS, WIDTH, HIDDEN, BLOCKS, BATCH = 16, 16, 32, 4, 16
+SHARPNESS = 2.0
+"""Standard deviation of the teacher's logits: its entropy is about half of that of a fair die."""
+ONE_HOT: Floats = np.eye(SYMBOLS, dtype=np.float32)
+DRAWN = 64
+"""Batches that are drawn together."""
+LR, BETA1, BETA2, EPS = 6e-3, 0.9, 0.99, 1e-8
+
+
+def _block(number: int) -> list[TensorSpec]:
+    name = f"model.layers.{number}.mlp"
+    return [
+        TensorSpec(f"{name}.up_proj.weight", (HIDDEN, WIDTH)),
+        TensorSpec(f"{name}.down_proj.weight", (WIDTH, HIDDEN)),
+    ]
+
+
+TENSORS: tuple[TensorSpec, ...] = (
+    TensorSpec("model.embed_tokens.weight", (SYMBOLS, WIDTH)),
+    *(tensor for number in range(BLOCKS) for tensor in _block(number)),
+    TensorSpec("lm_head.weight", (SYMBOLS, WIDTH)),
+)
+"""In the order of the model; 4608 elements."""
+
+
+def first_params(seed: int, layout: Layout) -> torch.Tensor:
+    """outer_params to begin a run with: flat fp32 in the layout's order; each tensor's values are the same in every
+    order."""
+    flat = torch.empty(layout.elements)
+    views, noise = _views(flat.numpy(), layout), np.random.default_rng([seed, 1])
+    for spec in TENSORS:
+        views[spec.name][...] = noise.normal(0.0, 1.0 / math.sqrt(spec.shape[1]), spec.shape)
+    return flat
+
+
+@lru_cache(maxsize=4)
+def teacher(seed: int) -> NDArray[np.float64]:
+    """Probability of the next symbol, [SYMBOLS * SYMBOLS, SYMBOLS], after (the one before, the last)."""
+    logits = np.random.default_rng([seed, 0]).normal(0.0, SHARPNESS, (SYMBOLS**2, SYMBOLS))
+    odds = np.exp(logits)
+    return np.asarray(odds / odds.sum(1, keepdims=True))
+
+
+@lru_cache(maxsize=256)
+def _drawn(seed: int, data: str, round_: int, block: int) -> Batch:
+    """`DRAWN` batches, each [DRAWN, BATCH]: last but one, last, next."""
+    key = blake3(f"{seed}\0{data}\0{round_}\0{block}".encode()).digest(16)
+    random = np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
+    pairs = random.integers(0, SYMBOLS**2, (DRAWN, BATCH))
+    sums = teacher(seed).cumsum(1)
+    dice = random.random((DRAWN, BATCH, 1)) * sums[0, -1]
+    following = np.minimum((sums[pairs] < dice).sum(2), SYMBOLS - 1)
+    return pairs // SYMBOLS, pairs % SYMBOLS, following
+
+
+def _views(flat: Floats, layout: Layout) -> dict[str, Floats]:
+    views, at = {}, 0
+    for spec in layout.tensors:
+        views[spec.name] = flat[at : at + spec.elements].reshape(spec.shape)
+        at += spec.elements
+    return views
+
+
+def _forward(weights: dict[str, Floats], before: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[Any, Any]:
+    """Logits [batch, SYMBOLS], and what the way back needs: each block's input and hidden values, the last output."""
+    embed = weights["model.embed_tokens.weight"]
+    x = embed[last] + _turned(embed[before])
+    kept = []
+    for number in range(BLOCKS):
+        hidden = np.maximum(x @ weights[f"model.layers.{number}.mlp.up_proj.weight"].T, 0.0)
+        kept.append((x, hidden))
+        x = x + hidden @ weights[f"model.layers.{number}.mlp.down_proj.weight"].T
+    return x @ weights["lm_head.weight"].T, (kept, x)
+
+
+def _turned(x: Floats) -> Floats:
+    """Halves swapped, so that the older symbol is not taken for the last; its own inverse."""
+    return np.concatenate((x[:, WIDTH // 2 :], x[:, : WIDTH // 2]), 1)
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    shifted = logits - logits.max(1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+
+
+def loss_of(params: torch.Tensor, layout: Layout, seed: int) -> float:
+    """Expected loss, nats a symbol, of these flat fp32 params over all that the teacher of this run can say: exact."""
+    before, last = np.divmod(np.arange(SYMBOLS**2), SYMBOLS)
+    logits, _ = _forward(_views(params.numpy(), layout), before, last)
+    return float(-(teacher(seed) * _log_softmax(logits)).sum(1).mean())
+
+
+def least_loss(seed: int) -> float:
+    """The teacher's own entropy: no model gets below it."""
+    odds = teacher(seed)
+    return float(-(odds * np.log(odds)).sum(1).mean())
+
+
+class TinyLoop:
+    """Inner steps with AdamW, as `peer.trainer.inner_loop.InnerLoop` has them: each a function of the params, the
+    optimizer, and (seed of the run, data of the peer, round, step in it)."""
+
+    def __init__(self, layout: Layout, params: torch.Tensor, *, seed: int, data: str) -> None:
+        """params: flat fp32 in the layout's order, copied. data: names the peer whose batches are drawn."""
+        assert {spec.name for spec in layout.tensors} == {spec.name for spec in TENSORS}, layout
+        self._layout, self._seed, self._data = layout, seed, data
+        self.params = params.clone()
+        self._flat: Floats = self.params.numpy()
+        self._grad, self._room = np.zeros_like(self._flat), np.empty_like(self._flat)
+        self._weights, self._grads = _views(self._flat, layout), _views(self._grad, layout)
+        self.mean, self.square = np.zeros_like(self._flat), np.zeros_like(self._flat)
+        self.age = np.zeros(1, np.int64)
+        self.round = self.step_in_round = 0
+        self.lr_scale = 1.0
+
+    def move_to(self, round_: int, step: int) -> None:
+        self.round, self.step_in_round = round_, step
+
+    def merge(self, fragment: int, outer_params: torch.Tensor, alpha: float) -> None:
+        """As `peer.outer.rules.merge_`, of one fragment; the optimizer's moments stay."""
+        start, end = self._layout.fragment_span(fragment)
+        merge_(self.params[start:end], outer_params, alpha)
+
+    def step(self) -> float:
+        """One inner step; the batch's mean loss before it, nats a symbol."""
+        block, row = divmod(self.step_in_round, DRAWN)
+        before, last, following = (part[row] for part in _drawn(self._seed, self._data, self.round, block))
+        loss = self._backward(before, last, following)
+        self._adam()
+        self.step_in_round += 1
+        return loss
+
+    def _backward(self, before: NDArray[np.int64], last: NDArray[np.int64], following: NDArray[np.int64]) -> float:
+        weights, grads, rows = self._weights, self._grads, np.arange(BATCH)
+        logits, (kept, x) = _forward(weights, before, last)
+        logs = _log_softmax(logits)
+        slope = np.exp(logs)
+        slope[rows, following] -= 1.0
+        slope /= BATCH
+        grads["lm_head.weight"][...] = slope.T @ x
+        back = slope @ weights["lm_head.weight"]
+        for number in reversed(range(BLOCKS)):
+            name = f"model.layers.{number}.mlp"
+            x, hidden = kept[number]
+            grads[f"{name}.down_proj.weight"][...] = back.T @ hidden
+            inner = (back @ weights[f"{name}.down_proj.weight"]) * (hidden > 0)
+            grads[f"{name}.up_proj.weight"][...] = inner.T @ x
+            back = back + inner @ weights[f"{name}.up_proj.weight"]
+        embed = grads["model.embed_tokens.weight"]
+        np.matmul(ONE_HOT[last].T, back, out=embed)
+        embed += ONE_HOT[before].T @ _turned(back)
+        return float(-logs[rows, following].mean())
+
+    def _adam(self) -> None:
+        self.age += 1
+        age = int(self.age[0])
+        warm = min(1.0, age / 10)
+        grad, mean, square, room = self._grad, self.mean, self.square, self._room
+        np.subtract(grad, mean, out=room)
+        room *= np.float32(1.0 - BETA1)
+        mean += room
+        grad *= grad
+        grad -= square
+        grad *= np.float32(1.0 - BETA2)
+        square += grad
+        rate = LR * warm * self.lr_scale * math.sqrt(1.0 - BETA2**age) / (1.0 - BETA1**age)
+        np.sqrt(square, out=room)
+        room += np.float32(EPS)
+        np.divide(mean, room, out=room)
+        room *= np.float32(rate)
+        self._flat -= room

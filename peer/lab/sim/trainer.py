@@ -1,0 +1,420 @@
+"""Trainers in virtual time: they count and merge as the real one does, step boundary by step boundary, but no step is
+waited for. `FakeTrainer` has no model; `peer.lab.sim.learning_trainer` has one that learns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from peer.aio.tasks import unless
+from peer.errors import TrainerDied
+from peer.outer.rules import merge_
+from peer.ports.clock import Clock
+from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, Work, WorkRequest
+from peer.protocol.messages import RoundKey
+from peer.protocol.model.layout import Layout
+from peer.protocol.schedule import margin
+from peer.trainer.accounting import Account, Tally
+
+T = TypeVar("T")
+
+SLOP = 1e-3
+"""Of a step: what adding floats may lose."""
+TENSORS, PLACE = "virtual.safetensors", "virtual.json"
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True)
+class _Goal:
+    """A `work` under way."""
+
+    request: WorkRequest
+    at: int
+    """Steps in all, at the boundary at which the snapshot is taken."""
+    done: asyncio.Future[Work] = field(default_factory=_future)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """An `apply` that waits for its boundary."""
+
+    key: RoundKey
+    outer_params: torch.Tensor
+    base: int
+    next_round: int
+    merge: Merge
+    at: int
+    done: asyncio.Future[None] = field(default_factory=_future)
+
+
+class VirtualTrainer(ABC):
+    """The `Trainer` interface on any clock. `kill` makes it die as a killed process does; its counters survive.
+
+    Every step takes the same time, so each snapshot and merge has its boundary the moment it is asked for. What happens
+    at the boundaries happens in their order, when somebody looks: a call costs one timer, however many steps it takes.
+
+    step_seconds: time of an inner step. tokens_per_step: what a step counts."""
+
+    kind = "virtual"
+
+    def __init__(self, layout: Layout, clock: Clock, *, step_seconds: float, tokens_per_step: int) -> None:
+        self._layout = layout
+        self._clock = clock
+        self._step_seconds = step_seconds
+        self._tokens_per_step = tokens_per_step
+        self._dead: asyncio.Future[None] | None = None
+        self._cause = "never started"
+        self._began: tuple[float, int] | None = None
+        self._held_since: float | None = None
+        self._goal: _Goal | None = None
+        self._arrivals: list[_Arrival] = []
+        self._awaited: dict[int, int] = {}
+        """By fragment: the boundary, in steps in all, at which the trainer waits for a result."""
+        self._freed = asyncio.Event()
+        self._account = Account(len(layout.fragments))
+        self._slots = torch.full((layout.elements,), math.nan)
+        """Of the snapshots, one a fragment, as in the arena: the next one of a fragment is written over the last."""
+        self._tokens = self._steps = 0
+        self._base = [0] * len(layout.fragments)
+        self._training = self._waiting = 0.0
+        self.round = 0
+        self.step_in_round = 0
+        self.lr_scales: list[float] = []
+        """Of every request so far."""
+
+    # -- what a step is ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _reset(self, params: torch.Tensor) -> None:
+        """Begin anew from these, flat fp32, with a fresh inner optimizer."""
+
+    @abstractmethod
+    def _params(self) -> torch.Tensor:
+        """The live ones, flat fp32: written to by merges."""
+
+    @abstractmethod
+    def _train(self, steps: int) -> float:
+        """Take the steps from `step_in_round` of `round` on; the sum of their losses."""
+
+    @abstractmethod
+    def _measure(self, params: torch.Tensor) -> Evaluation: ...
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        """Of the inner optimizer, for `save`; restored in place."""
+        return {}
+
+    def _scale_lr(self, scale: float) -> None:
+        self.lr_scales.append(scale)
+
+    # -- the interface -----------------------------------------------------------------------------------------------
+
+    def kill(self, cause: str = "killed by SIGKILL") -> None:
+        if self._dead is None or self._dead.done():
+            return
+        self._catch_up()
+        self._cause, self._began, self._goal = cause, None, None
+        self._arrivals.clear()
+        self._awaited.clear()
+        self._dead.set_result(None)
+
+    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
+        await self.stop()
+        self._dead = _future()
+        self._reset(outer_params)
+        self._account = Account(len(self._base))
+        self._held_since = None
+        self.round, self.step_in_round = round_, 0
+        if resume is None or not self._resume(resume):
+            self._base = [self._tokens] * len(self._base)
+        return TrainerInfo(self.kind, "a simulation has no device", self._tokens_per_step)
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Cancelled, it holds the trainer."""
+        self._assert_alive()
+        self._catch_up()
+        assert self._goal is None, "one work at a time"
+        self._scale_lr(request.lr_scale)
+        self._go_on()
+        if request.key.round > self.round:
+            self.round, self.step_in_round = request.key.round, 0
+        goal = self._goal = _Goal(request, self._boundary_of(request))
+        try:
+            return await self._at_boundary(goal.at, goal.done)
+        except asyncio.CancelledError:
+            if self._goal is goal:
+                self.hold()
+            raise
+
+    async def apply(
+        self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
+    ) -> None:
+        """Cancelled, it leaves the merge to come."""
+        self._assert_alive()
+        self._catch_up()
+        at = self._boundary_of_merge(key.fragment, base, merge)
+        arrival = _Arrival(key, outer_params.clone(), base, next_round, merge, at)
+        self._arrivals.append(arrival)
+        await self._at_boundary(at, arrival.done)
+
+    def release(self, key: RoundKey) -> None:
+        self._catch_up()
+        self._free(key.fragment)
+
+    def hold(self) -> None:
+        self._catch_up()
+        self._goal, self._began = None, None
+        self._merge_all()
+
+    async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
+        await self._breath()
+        self._catch_up()
+        return self._measure(self._params() if outer_params is None else outer_params)
+
+    async def save(self, folder: Path) -> int:
+        await self._breath()
+        self._catch_up()
+        place = {
+            "tokens": self._tokens,
+            "round": self.round,
+            "step": self.step_in_round,
+            "since_snapshot": self._account.since_snapshot,
+            "tallies": [asdict(tally) for tally in self._account.tallies],
+        }
+        save_file({"params": self._params(), **self._moments()}, folder / TENSORS)
+        (folder / PLACE).write_text(json.dumps(place))
+        return self._tokens
+
+    def counters(self) -> Counters:
+        self._catch_up()
+        return Counters(self._tokens, self._steps, tuple(self._base), self._training, self._waiting)
+
+    async def stop(self) -> None:
+        self.kill("stopped")
+
+    def _assert_alive(self) -> None:
+        if self._dead is None or self._dead.done():
+            raise TrainerDied(self._cause)
+
+    async def _breath(self) -> None:
+        self._assert_alive()
+        await asyncio.sleep(0)
+        self._assert_alive()
+
+    def _resume(self, folder: Path) -> bool:
+        """Restore the moments; and, when nothing was done since the save, everything else."""
+        place, tensors = json.loads((folder / PLACE).read_text()), load_file(folder / TENSORS)
+        for name, moment in self._moments().items():
+            moment.copy_(tensors[name])
+        if place["tokens"] != self._tokens:
+            return False
+        self._params().copy_(tensors["params"])
+        self.round, self.step_in_round = place["round"], place["step"]
+        self._account.resume(place["since_snapshot"], [Tally(**tally) for tally in place["tallies"]])
+        return True
+
+    # -- which boundary ----------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        """Raw local clock."""
+        return self._clock.raw(self._clock.now())
+
+    def _moment(self, at: int) -> float:
+        """When the trainer has taken `at` steps in all; for one at rest: now."""
+        if self._began is None:
+            return self._now()
+        since, steps = self._began
+        return since + (at - steps) * self._step_seconds
+
+    def _first_after(self, moment: float) -> int:
+        """The first boundary that is not before this moment, in steps in all."""
+        assert self._began is not None
+        since, steps = self._began
+        reached = min(steps + math.ceil((moment - since) / self._step_seconds - SLOP), self._limit())
+        return max(self._steps, int(reached))
+
+    def _limit(self) -> float:
+        """The boundary that is not passed before a result has come, in steps in all."""
+        return min(self._awaited.values(), default=math.inf)
+
+    def _free(self, fragment: int) -> None:
+        """The result is there, or will not come: a trainer that waited for it goes on from here."""
+        now, before = self._now(), self._limit()
+        self._awaited.pop(fragment, None)
+        if self._began is not None and before <= self._steps < self._limit():
+            self._waiting += now - self._moment(self._steps)
+            self._began = now, self._steps
+        self._freed.set()
+
+    def _go_on(self) -> None:
+        now = self._now()
+        self._end_waiting(now)
+        if self._began is None:
+            self._began = now, self._steps
+
+    def _boundary_of(self, request: WorkRequest) -> int:
+        """By count, or nearest to the moment; one that has passed is the next."""
+        soonest = self._first_after(self._now())
+        if request.until is not None:
+            worked = self._account.tallies[request.key.fragment].steps > 0
+            if not worked and margin(self._step_seconds, request.round_s, worked=False) == 0.0:
+                soonest = max(soonest, self._steps + 1)  # a step longer than a round is begun all the same
+            ahead = margin(self._step_seconds, request.round_s, worked=True)
+            return max(soonest, self._first_after(request.until - ahead))
+        assert request.steps is not None
+        return max(soonest, self._steps - self._account.since_snapshot + request.steps)
+
+    def _boundary_of_merge(self, fragment: int, base: int, merge: Merge) -> int:
+        if self._began is None:
+            return self._steps
+        if merge.shift:
+            return self._first_after(self._now())
+        at = self._first_after(self._now() if merge.after is None else max(self._now(), merge.after))
+        taken_at = self._steps - self._account.steps_since(fragment, base)
+        return max(at, taken_at + (merge.after_steps or 0))
+
+    # -- what happens there ------------------------------------------------------------------------------------------
+
+    async def _at_boundary(self, at: int, done: asyncio.Future[T]) -> T:
+        dead = self._dead
+        assert dead is not None
+        while not done.done():
+            if dead.done():
+                raise TrainerDied(self._cause)
+            moment = self._moment(at)
+            self._freed.clear()
+            paused = self._began is not None and self._steps >= self._limit() and at > self._steps
+            if paused:
+                await unless(dead, self._freed.wait())
+            elif (delay := moment - self._now()) > 0:
+                ends: set[asyncio.Future[Any]] = {dead, done}
+                await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(0)
+            if not (done.done() or dead.done()):
+                self._catch_up(0.0 if paused else moment)
+        return done.result()
+
+    def _catch_up(self, moment: float = 0.0) -> None:
+        """Everything that happens until now, which is `moment` at least, in its order."""
+        while self._began is not None:
+            since, steps = self._began
+            reached = int(
+                min(steps + int((max(moment, self._now()) - since) / self._step_seconds + SLOP), self._limit())
+            )
+            following = min((arrival.at for arrival in self._arrivals), default=reached + 1)
+            goal = self._goal
+            if goal is not None and goal.at < following and goal.at <= reached:
+                self._train_to(goal.at)
+                self._snapshot(goal)
+            elif following <= reached:
+                self._train_to(following)
+                self._merge_all(following)
+            else:
+                self._train_to(reached)
+                return
+        self._merge_all()
+
+    def _train_to(self, at: int) -> None:
+        steps = at - self._steps
+        if steps <= 0:
+            return
+        losses, seconds = self._train(steps), steps * self._step_seconds
+        self._account.worked(Tally(steps, 0, losses, round(seconds * 1e9)))
+        self._tokens += steps * self._tokens_per_step
+        self._steps += steps
+        self.step_in_round += steps
+        self._training += seconds
+
+    def _snapshot(self, goal: _Goal) -> None:
+        key = goal.request.key
+        start, end = self._layout.fragment_span(key.fragment)
+        tally = self._account.snapshot(key.fragment, self._tokens)
+        work = Work(
+            key=key,
+            params=self._slots[start:end].copy_(self._params()[start:end]),
+            steps=tally.steps,
+            tokens=self._tokens - self._base[key.fragment],
+            processed=self._tokens,
+            loss=tally.loss,
+            seconds=tally.nanoseconds / 1e9,
+        )
+        self._goal = None
+        if goal.request.hold:
+            self._held_since, self._began = self._moment(goal.at), None
+        else:
+            self.round, self.step_in_round = key.round + 1, 0
+            if goal.request.pause_after is not None:
+                self._awaited[key.fragment] = goal.at + goal.request.pause_after
+        if not goal.done.done():
+            goal.done.set_result(work)
+
+    def _merge_all(self, at: int | None = None) -> None:
+        """Those of this boundary; None: all, for a trainer at rest."""
+        for arrival in list(self._arrivals):
+            if at is None or arrival.at <= at:
+                self._arrivals.remove(arrival)
+                self._merge(arrival)
+
+    def _merge(self, arrival: _Arrival) -> None:
+        fragment = arrival.key.fragment
+        start, end = self._layout.fragment_span(fragment)
+        if arrival.merge.shift:
+            self._params()[start:end] += arrival.outer_params
+            if not arrival.done.done():
+                arrival.done.set_result(None)
+            return
+        merge_(self._params()[start:end], arrival.outer_params, arrival.merge.alpha)
+        self._account.rebase(fragment, arrival.base)
+        self._base[fragment] = arrival.base
+        self._free(fragment)
+        if self.round < arrival.next_round:
+            self._end_waiting(self._now())
+            self.round, self.step_in_round = arrival.next_round, 0
+        if not arrival.done.done():
+            arrival.done.set_result(None)
+
+    def _end_waiting(self, now: float) -> None:
+        if self._held_since is not None:
+            self._waiting += now - self._held_since
+            self._held_since = None
+
+
+class FakeTrainer(VirtualTrainer):
+    """No model: steps move the parameters by seeded noise. A simulated day of many costs next to nothing.
+
+    step_seconds: time of an inner step. tokens_per_step: what a step counts. seed: of the noise."""
+
+    kind = "fake"
+
+    def __init__(
+        self, layout: Layout, clock: Clock, *, step_seconds: float, tokens_per_step: int = 64, seed: int = 0
+    ) -> None:
+        super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=tokens_per_step)
+        self._noise = torch.Generator().manual_seed(seed)
+        self._values = torch.empty(0)
+
+    def _reset(self, params: torch.Tensor) -> None:
+        self._values = params.clone()
+
+    def _params(self) -> torch.Tensor:
+        return self._values
+
+    def _train(self, steps: int) -> float:
+        """As so many steps of noise add up, in one."""
+        self._values += 0.01 * steps**0.5 * torch.randn(self._values.shape, generator=self._noise)
+        return steps * math.exp(-(self._steps + steps) / 1000)
+
+    def _measure(self, params: torch.Tensor) -> Evaluation:
+        loss = float(params.square().mean())
+        return Evaluation(loss, loss / math.log(2), 1)

@@ -1,0 +1,1 @@
+"""What this peer believes of the others."""

@@ -1,0 +1,153 @@
+"""The amendments a daemon holds: kept in its run folder, asked of others every few seconds, handed on to whoever asks.
+A new one reaches everybody in a few hops even when the operator's node is seen by some only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from peer.errors import BadPayload, ExchangeError, HomeUnusable, JoinRefused, ManifestError
+from peer.observe import events
+from peer.ports.clock import Clock
+from peer.ports.transport import Transport
+from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Status
+from peer.protocol.policy.amendments import Amendment, Ruling, describe, ruling
+from peer.run.amendments import Chain, SignedAmendment, keep, load
+
+ASK_EVERY_S = 5.0
+ASK_TIMEOUT_S = 5.0
+TRIES = 8
+"""Draws before it is given up, until the next time, to find one that can be called."""
+MAX_HANDED_ON = 64
+"""In one answer; who lacks more asks again."""
+
+
+class Amendments:
+    """One daemon's. `told` is called with every amendment that is new here."""
+
+    def __init__(
+        self, chain: Chain, path: Path | None, emit: Callable[[events.Event], None], *, in_steps: bool = False
+    ) -> None:
+        """Reads what was kept (None: nothing is, in simulations). A kept file that does not check counts as
+        far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps."""
+        self._chain = chain
+        self._in_steps = in_steps
+        self._ruled: tuple[int, int, Ruling] = (-1, -1, Ruling())
+        self._path = path
+        self._emit = emit
+        self._refused: set[tuple[PeerId, str]] = set()
+        self.told: Callable[[Amendment], None] = lambda amendment: None
+        self.answered: Callable[[PeerId, float], None] = lambda peer, took_s: None
+        """Called with how many seconds an answer of a peer took. Who is called by all others and calls nobody
+        for an exchange learns only so that its line is slow."""
+        try:
+            if path is not None:
+                load(path, chain)
+        except ManifestError as damaged:
+            emit(events.AmendmentRefused(peer="", code="kept", reason=damaged.found))
+
+    def ruling(self, round_: int) -> Ruling:
+        """What holds in this round, by the amendments known here. Asked at every call of another peer: the last answer
+        is kept."""
+        known = len(self._chain.amendments)
+        if self._ruled[:2] != (round_, known):
+            self._ruled = round_, known, ruling(self._chain.amendments, round_, in_steps=self._in_steps)
+        return self._ruled[2]
+
+    def latest(self, count: int) -> list[str]:
+        """The last ones, for a person."""
+        return [describe(amendment) for amendment in self._chain.amendments[-count:]]
+
+    @property
+    def count(self) -> int:
+        return len(self._chain.signed)
+
+    def since(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        """For one who asks: what it lacks, in order."""
+        lacking = self._chain.since(held, head)
+        return [(signed.raw, signed.signature) for signed in lacking[:MAX_HANDED_ON]]
+
+    def read(self, operators_file: Path) -> None:
+        """Take what the operator has added to the file beside the manifest. Raises ManifestError."""
+        before = self.count
+        try:
+            load(operators_file, self._chain)
+        finally:
+            self._new_since(before)
+
+    async def ask(self, transport: Transport, record: PeerRecord) -> bool:
+        """Get all we lack from one peer; whether one good answer was all. Never raises: what does not check is
+        journaled, once a peer and code."""
+        before, answers, more = self.count, 0, True
+        try:
+            while more:
+                more = await self._take(transport, record)
+                answers += 1
+        except BadPayload as bad:
+            if (record.peer_id, bad.code) not in self._refused and len(self._refused) < 1024:
+                self._refused.add((record.peer_id, bad.code))
+                self._emit(events.AmendmentRefused(peer=record.peer_id, code=bad.code, reason=bad.reason))
+        except ExchangeError:
+            return False
+        finally:
+            self._new_since(before)
+        return answers == 1 and not more
+
+    async def _take(self, transport: Transport, record: PeerRecord) -> bool:
+        """Ask once; whether there was anything."""
+        held = self.count
+        given = await transport.fetch_amendments(record, held, self._chain.head, ASK_TIMEOUT_S)
+        for raw, signature in given[:MAX_HANDED_ON]:
+            self._chain.extend(SignedAmendment(raw, signature))
+        return self.count > held
+
+    def _new_since(self, before: int) -> None:
+        if self.count == before:
+            return
+        for amendment in self._chain.amendments[before:]:
+            self._emit(events.Amended(number=amendment.number, round=amendment.round, change=describe(amendment)))
+            self.told(amendment)
+        try:
+            if self._path is not None:
+                keep(self._path, self._chain)
+        except HomeUnusable as error:  # obeyed all the same; after a restart the others tell again
+            self._emit(events.AmendmentRefused(peer="", code="not_kept", reason=error.found))
+
+    async def run(
+        self,
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]],
+        every_s: float = ASK_EVERY_S,
+    ) -> None:
+        """Ask for ever: now the operator's node, now anybody. The owner cancels."""
+        while True:
+            if (record := _whom(list((await peers()).values()), rng)) is not None:
+                began = clock.now()
+                if await self.ask(transport, record):  # several say nothing of how long one takes
+                    self.answered(record.peer_id, clock.now() - began)
+            await clock.sleep(every_s * rng.uniform(0.8, 1.2))
+
+
+def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
+    """The operator's node every other time, if there is one, else anybody who can be called."""
+    if rng.random() < 0.5:
+        serving = Status.SERVING
+        records = [record for record in records if record.status is serving] or records
+    drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
+    return next((record for record in drawn if record.reachable and record.endpoints), None)
+
+
+def check(now: Ruling, me: PeerId) -> None:
+    """Raises JoinRefused when the operator keeps this peer out."""
+    if me in now.banned:
+        why = now.banned[me]
+        raise JoinRefused(f"the operator of this run has banned this peer: {why}", "Ask the operator of the run.")
+    if now.wire is not None and not now.wire[0] <= WIRE_VERSION <= now.wire[1]:
+        low, high = now.wire
+        raise JoinRefused(
+            f"the operator has moved this run to wire versions {low} to {high}; this program speaks {WIRE_VERSION}",
+            "Update this program: pip install -U peer-swarm",
+        )

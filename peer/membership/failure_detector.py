@@ -1,0 +1,153 @@
+"""Who answers, how fast, and who is suspected: feeds `peer.protocol.swarm.failure_detection` and
+`peer.protocol.swarm.rtt` with what calls come to, asks others about suspects, and journals what becomes of them.
+
+What happens on failure: a witness that does not answer is suspected itself; nothing here raises for what others do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.observe import events
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, PeerRecord, Status
+from peer.protocol.swarm.failure_detection import Changed, Check, Membership, confirm_after
+from peer.protocol.swarm.rtt import RoundTrips
+
+TICK_S = 1.0
+DIAL_S = 4.0
+"""A witness may take this, on top of the call itself."""
+SHOWN = 20
+_KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[events.PeerBack]] = {
+    "suspected": events.PeerSuspected,
+    "out": events.PeerOut,
+    "back": events.PeerBack,
+    "vouched": events.PeerBack,
+}
+
+
+class Watch:
+    """`now`: run time, seconds. `lifetime_s`: of a record; `look_every_s`: between two looks at the directory."""
+
+    def __init__(self, now: Callable[[], float], lifetime_s: float = 45.0, look_every_s: float = 3.0) -> None:
+        self._now = now
+        self.membership = Membership(confirm_after(lifetime_s, look_every_s))
+        self.trips = RoundTrips()
+        self.emit: Callable[[events.Event], None] = lambda event: None
+        self._suspected = asyncio.Event()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when somebody is out or back: candidates have changed."""
+
+    # -- what calls came to ------------------------------------------------------------------------------------------
+
+    def timeout(self, peer: PeerId) -> float:
+        """Seconds that a small call to this peer may take."""
+        return self.trips.timeout(peer)
+
+    def heard(self, peer: PeerId, what: str = "it called") -> None:
+        """It said something to us."""
+        self._tell(self.membership.heard(peer, self._now(), what))
+
+    def answered(self, peer: PeerId, took_s: float) -> None:
+        """A small call to it was answered; it took so long, without what it was asked to wait."""
+        self.trips.observe(peer, took_s)
+        self.heard(peer, "it answered")
+
+    def failed(self, peer: PeerId, why: str, after_s: float) -> None:
+        """A call to it came to nothing after so many seconds."""
+        if after_s >= self.trips.timeout(peer):
+            self.trips.gave_up(peer, after_s)
+        self._tell(self.membership.failed(peer, self._now(), why))
+
+    def seen(self, records: Mapping[PeerId, PeerRecord]) -> None:
+        """A look at the directory is done: the records at hand."""
+        self._tell(self.membership.seen(records, self._now()))
+
+    def forget(self) -> None:
+        """We were asleep: nothing measured or suspected before holds."""
+        self.membership.forget()
+        self.trips.forget()
+        self.changed()
+
+    # -- what is believed --------------------------------------------------------------------------------------------
+
+    def out(self, peer: PeerId) -> bool:
+        """Whether it is left out of candidates."""
+        return self.membership.out(peer)
+
+    def heard_ago(self, peer: PeerId) -> float | None:
+        """Seconds since it was heard; None: never, or long ago."""
+        return self.membership.heard_ago(peer, self._now())
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status` and the metrics."""
+        now, cases = self._now(), self.membership.cases()
+        cut_off = self.membership.cut_off(now)
+        return {
+            "suspected": [
+                {
+                    "peer_id": peer,
+                    "out": case.out,
+                    "seconds": round(now - case.since, 1),
+                    "reason": case.why,
+                    "asked": len(case.asked),
+                    "denied": len(case.denied),
+                }
+                for peer, case in list(cases.items())[:SHOWN]
+            ],
+            "suspected_count": sum(not case.out for case in cases.values()),
+            "out_count": sum(case.out for case in cases.values()),
+            "cut_off_s": None if cut_off is None else round(cut_off, 1),
+        }
+
+    # -- asking others -----------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        transport: Transport,
+        peers: Callable[[], Mapping[PeerId, PeerRecord]],
+        rng: random.Random,
+        sleep: Callable[[float], Any],
+    ) -> None:
+        """Ask about suspects for ever; the owner cancels."""
+        async with asyncio.TaskGroup() as asking:
+            while True:
+                if not self.membership.suspects():
+                    self._suspected.clear()
+                    await self._suspected.wait()
+                known = peers()
+                for check in self._due(known, rng):
+                    by, about = known[check.by], check.about
+                    asking.create_task(self._ask(transport, by, about))
+                await sleep(TICK_S)
+
+    def _due(self, known: Mapping[PeerId, PeerRecord], rng: random.Random) -> list[Check]:
+        able = [p for p, r in known.items() if r.reachable and r.endpoints and r.status is Status.TRAINING]
+        checks, changed = self.membership.checks(able, self._now(), rng)
+        self._tell(changed)
+        return checks
+
+    async def _ask(self, transport: Transport, by: PeerRecord, about: PeerId) -> None:
+        began, bound_s = self._now(), self.timeout(by.peer_id) + DIAL_S
+        try:
+            vouched = await transport.vouch(by, about, bound_s)
+        except PartnerLost as error:
+            self.failed(by.peer_id, f"asked about another, it did not answer: {error}", self._now() - began)
+            return
+        except (PartnerRefused, BadPayload):
+            return  # it answers, but says nothing
+        self.heard(by.peer_id, "it answered")
+        if vouched.reaches is not None:
+            self._tell(self.membership.word(by.peer_id, about, vouched.reaches, vouched.reason, self._now()))
+
+    def _tell(self, changed: list[Changed]) -> None:
+        for one in changed:
+            if one.change == "suspected":
+                self._suspected.set()
+            kind = _KINDS[one.change]
+            self.emit(kind(peer=one.peer, reason=one.reason, seconds=round(one.seconds, 3)))
+        if any(one.change != "suspected" for one in changed):
+            self.changed()

@@ -1,0 +1,224 @@
+"""Who is there, as this peer sees it: reads the directory now and then, and keeps our own record in it fresh."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Container
+
+from peer.aio.events import Signal
+from peer.membership.failure_detector import Watch
+from peer.ports.clock import Clock
+from peer.ports.directory import Directory
+from peer.protocol.messages import PeerId, PeerRecord, Status, first_expiry
+from peer.protocol.pair.matching import Acquaintance
+from peer.protocol.schedule import lower_median
+
+LOOK_EVERY_S = 3.0
+"""At least between two looks; see `pace`."""
+LOOKS_A_ROUND = 10
+SELDOM_S = 30.0
+RECORD_TTL_S = 45.0
+"""At least; see `lifetime`."""
+TOLD_S = 10.0
+"""What a caller said of itself counts so long: until the directory shows it."""
+GLANCE_S = 0.5
+"""How soon we see at the earliest that our own record has changed."""
+ANNOUNCE_ROUND_EVERY_S = 2.0
+"""A new round alone is not announced more often than this."""
+
+
+def pace(round_s: float | None) -> float:
+    """Seconds between two looks at what others may have changed, for rounds of so many seconds (None: they are counted
+    in steps): often enough in a round, and in a long one no oftener than that. A look costs the directory a lookup and
+    a peer work for every record it gets."""
+    return LOOK_EVERY_S if round_s is None else min(max(LOOK_EVERY_S, round_s / LOOKS_A_ROUND), SELDOM_S)
+
+
+def lifetime(look_every_s: float) -> float:
+    """Seconds for which a record holds: it is announced again at a third, and one that was as old as that when others
+    saw it must not expire before their next look."""
+    return max(RECORD_TTL_S, 3 * look_every_s)
+
+
+class View:
+    """`describe` makes our current record; `changed` is called when the set of live peers changes. `look_every_s`: see
+    `pace`. `peek`: as `describe`, of which only the times may be old: we look at ourselves often."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        rng: random.Random,
+        describe: Callable[[], PeerRecord],
+        changed: Callable[[int, str], None] = lambda count, reason: None,
+        look_every_s: float = LOOK_EVERY_S,
+        peek: Callable[[], PeerRecord] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._rng = rng
+        self._describe = describe
+        self._peek = peek or describe
+        self._changed = changed
+        self._look_every_s = look_every_s
+        self._lifetime_s = lifetime(look_every_s)
+        self._merged: dict[PeerId, PeerRecord] | None = None
+        self._merged_for = (0.0, 0.0)
+        """From when until when `_merged` is what a fresh merge would give."""
+        self._sorted: tuple[list[PeerId], frozenset[PeerId]] | None = None
+        """Of `_merged`, who trains and who only dials out; None: not looked for yet."""
+        self._present: dict[PeerId, PeerRecord] = {}
+        self._looked: dict[PeerId, PeerRecord] = {}
+        self._good_until = float("inf")
+        self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
+        self._announced: PeerRecord | None = None
+        self._dirty = Signal()
+        self.acquaintance = Acquaintance()
+        self.watch = Watch(clock.now, self._lifetime_s, look_every_s)
+        self.banned: Callable[[], Container[PeerId]] = frozenset
+
+    @property
+    def peers(self) -> dict[PeerId, PeerRecord]:
+        """The live records, from the directory and from what callers said of themselves; the later issued wins. Asked
+        for many times a second: the merge is kept until one of them expires or another comes."""
+        now = self._clock.now()
+        since, until = self._merged_for
+        if self._merged is None or not since <= now < until:
+            self._merged = self._merge(now)
+        return self._merged
+
+    def _merge(self, now: float) -> dict[PeerId, PeerRecord]:
+        looked, later = self._looked, dict[PeerId, PeerRecord]()
+        until, told_until = self._good_until, float("inf")
+        for peer, (told_at, record) in self._told.items():
+            fresh = told_at + TOLD_S > now and record.status is not Status.LEAVING
+            if fresh and (peer not in looked or looked[peer].issued_at < record.issued_at):
+                later[peer] = record
+                until, told_until = min(until, record.expires_at), min(told_until, told_at + TOLD_S)
+        merged = looked | later if later else looked
+        if until <= now:
+            merged = {peer: record for peer, record in merged.items() if record.expires_at > now}
+            until = first_expiry(merged)
+        self._merged_for = now, min(until, told_until)
+        self._sorted = None
+        return merged
+
+    async def known(self) -> dict[PeerId, PeerRecord]:
+        return self.peers
+
+    def learn(self, record: PeerRecord) -> None:
+        """A caller showed its record, already verified."""
+        if len(self._told) >= 1024:
+            self._told.clear()
+        self._told[record.peer_id] = (self._clock.now(), record)
+        self._merged = None
+        self.watch.heard(record.peer_id, "it called")
+
+    def candidates(self, round_: int) -> list[PeerId]:
+        """Live peers that train, are not out (`peer.protocol.swarm.failure_detection`) and were not met too often
+        lately."""
+        outs, banned, training = self.watch.membership.outs(), self.banned(), self._trainers()
+        if outs or banned:
+            training = [peer for peer in training if peer not in outs and peer not in banned]
+        tired = self.acquaintance.tired_of(round_, len(training) + 1)
+        return [peer for peer in training if peer not in tired] if tired else training
+
+    def remembered(self) -> list[PeerRecord]:
+        """What the last look found, expired or not: after a sleep there is nothing else to go by. Only whom one can
+        call."""
+        return [record for record in self._looked.values() if record.reachable and record.endpoints]
+
+    def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        """For another that asks whether we reach a peer: its record, and how long ago it was heard, seconds."""
+        return self.peers.get(about), self.watch.heard_ago(about)
+
+    def dialable(self) -> bool:
+        """Whether others can dial us, as our record says."""
+        return self._peek().reachable
+
+    def undialable(self) -> frozenset[PeerId]:
+        """Live peers that only dial out."""
+        return self._sorted_out()[1]
+
+    def others_training(self) -> int:
+        return len(self._trainers())
+
+    def _trainers(self) -> list[PeerId]:
+        return self._sorted_out()[0]
+
+    def _sorted_out(self) -> tuple[list[PeerId], frozenset[PeerId]]:
+        """Who trains, and who only dials out: found together, for the live records lie all over memory."""
+        peers, trains = self.peers, Status.TRAINING
+        if self._sorted is None:
+            training = [peer for peer, record in peers.items() if record.status is trains]
+            self._sorted = training, frozenset([peer for peer, record in peers.items() if not record.reachable])
+        return self._sorted
+
+    def swarm_round(self, own: int) -> int:
+        """Lower median of the live training records, ourselves included."""
+        rounds = [record.round for record in self.peers.values() if record.status is Status.TRAINING]
+        median = lower_median([*rounds, own])
+        assert median is not None
+        return median
+
+    def run_start(self) -> float:
+        """When round 0 began, from the records; the earliest word wins. 0: nobody says."""
+        return min((r.run_start for r in self.peers.values() if r.run_start > 0), default=0.0)
+
+    def touch(self) -> None:
+        """Our record changed in a way others should know soon (status)."""
+        self._dirty.ring()
+
+    async def look(self) -> None:
+        """Read the directory now."""
+        self._looked = await self._directory.peers()
+        self._good_until = self._directory.good_until
+        self._merged = None
+        present, before = self.peers, self._present
+        self._present = present
+        self.watch.seen(present)
+        if present.keys() != before.keys():
+            stayed = len(present.keys() & before.keys())
+            came, went = len(present) - stayed, len(before) - stayed
+            self.acquaintance.forget_absent(present)
+            self._changed(len(present), f"{came} came, {went} went")
+
+    async def announce(self) -> None:
+        """Publish our record now."""
+        self._dirty.hush()
+        self._announced = self._describe()
+        await self._directory.announce(self._announced)
+
+    async def refresh(self) -> None:
+        """After a sleep: our own record and those of the others are old, and what failed before says nothing."""
+        self.watch.forget()
+        await self.announce()
+        await self.look()
+
+    async def run(self) -> None:
+        """Look and announce for ever; the owner cancels."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_looking())
+            group.create_task(self._keep_announcing())
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await self._clock.sleep(self._look_every_s * self._rng.uniform(0.8, 1.2))
+
+    async def _keep_announcing(self) -> None:
+        while True:
+            await self.announce()
+            announced = self._clock.now()
+            glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
+            while not self._stale(announced):
+                if await self._dirty.within(glance_s):
+                    break
+
+    def _stale(self, announced_at: float) -> bool:
+        age = self._clock.now() - announced_at
+        return age >= self._lifetime_s / 3 or (age >= ANNOUNCE_ROUND_EVERY_S and self._moved())
+
+    def _moved(self) -> bool:
+        return self._announced is None or self._announced.round != self._peek().round

@@ -1,0 +1,157 @@
+"""What others did wrong, in one place: lowers their standing, journals it with a reason, and remembers the last
+refusals for `peer status`. Asked by the served side (`peer.ports.reputation.Conduct`), the coordinator and the
+matchmaker.
+
+A flood must not fill the journal: one line for the same caller and code in `QUIET_S`, and `LINES` over all; what was
+not written is counted in the next line. Standing is not kept over a restart."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from peer.observe import events
+from peer.observe.counters import known_code
+from peer.protocol.messages import PeerId
+from peer.protocol.pair.stranger_budget import Patience
+from peer.protocol.policy.reputation import Standing
+from peer.protocol.token_bucket import Buckets, Rate
+from peer.signed_record import BadRecord
+
+QUIET_S = 60.0
+LINES = Rate(0.5, 60.0)
+MAX_REMEMBERED = 512
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One refusal as `peer status` shows it."""
+
+    at: float
+    caller: str
+    """Peer id, or the address of a caller that proved no key."""
+    code: str
+    reason: str
+
+
+class Conduct:
+    """`now`: run time, seconds since the epoch; `emit` journals an event."""
+
+    def __init__(self, now: Callable[[], float], emit: Callable[[events.Event], None]) -> None:
+        self._now = now
+        self._emit = emit
+        self._standing = Standing()
+        self.patience = Patience(None)
+        self._why: OrderedDict[PeerId, str] = OrderedDict()
+        self._last: deque[Refused] = deque(maxlen=SHOWN)
+        self._counts: Counter[str] = Counter()
+        self._written: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._lines: Buckets[str] = Buckets(LINES)
+
+    def offence(self, peer: PeerId, code: str, reason: str) -> None:
+        """A peer that proved its key did something wrong."""
+        now = self._now()
+        score = self._standing.offend(peer, code, now)
+        self.patience.offended(peer)
+        self._note(now, peer, code, reason)
+        _remember(self._why, peer, reason)
+        if times := self._times_to_write(peer, code, now):
+            out_s = round(self._standing.out_for_s(peer, now), 1)
+            self._emit(
+                events.StandingLowered(
+                    peer=peer, code=code, reason=reason, score=round(score, 3), out_s=out_s, times=times
+                )
+            )
+
+    def refused(self, address: str, code: str, reason: str) -> None:
+        """A caller that proved no key was refused."""
+        now = self._now()
+        self._note(now, address, code, reason)
+        if times := self._times_to_write(address, code, now):
+            self._emit(events.CallerRefused(caller=address, code=code, reason=reason, times=times))
+
+    def bad_record(self, bad: BadRecord) -> None:
+        """A record in the directory is not to be believed; nobody can tell who put it there."""
+        self.refused("directory", "record", f"a record in the directory: {bad}")
+
+    def out_for_s(self, peer: PeerId) -> float:
+        """Seconds until the peer is in favour again; 0: it is."""
+        return self._standing.out_for_s(peer, self._now())
+
+    def acceptable(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Those that are in favour and not too strange now, in the same order."""
+        now = self._now()
+        out, patient = self._standing.out_of_favour(now), self.patience.with_strangers(now) != 0.0
+        if patient and not out:
+            return list(peers)
+        return [p for p in peers if p not in out and (patient or self.patience.of(p, now) != 0.0)]
+
+    def why_not(self, peers: Collection[PeerId]) -> str:
+        """For a person: why some of these are not `acceptable`; empty: all are."""
+        out, left = self._standing.out_of_favour(self._now()), set(self.acceptable(peers))
+        ousted = sum(peer in out for peer in peers)
+        strange = sum(peer not in left and peer not in out for peer in peers)
+        reasons = [f"{ousted} out of favour"] if ousted else []
+        if strange:
+            reasons.append(f"{strange} never exchanged with us, and others like that held up our trainer lately")
+        return ", ".join(reasons)
+
+    def too_strange(self, peer: PeerId) -> bool:
+        """Whether it never exchanged with us, and others like it held up our trainer enough lately."""
+        return self.patience.of(peer, self._now()) == 0.0
+
+    def is_stranger(self, peer: PeerId) -> bool:
+        """Whether our trainer waits for this peer for a bounded time only."""
+        return self.patience.of(peer, self._now()) is not None
+
+    def held_up(self, peer: PeerId, seconds: float) -> None:
+        """Our trainer waited so long for an exchange with this peer that failed."""
+        if self.is_stranger(peer):
+            self.patience.spend(seconds, self._now())
+
+    def why_out(self, peer: PeerId) -> str:
+        """For the peer itself: empty while it is in favour."""
+        left = self.out_for_s(peer)
+        return f"out of favour here for {left:.0f} s more: {self._why.get(peer, 'earlier offences')}" if left else ""
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`."""
+        now = self._now()
+        out = self._standing.out_of_favour(now)
+        return {
+            "refusal_counts": dict(self._counts),
+            "out_of_favour": [
+                {"peer_id": peer, "seconds_left": round(left), "reason": self._why.get(peer, "")}
+                for peer, left in list(out.items())[:SHOWN]
+            ],
+            "refusals": [
+                {"seconds_ago": round(now - r.at, 1), "caller": r.caller, "code": r.code, "reason": r.reason}
+                for r in reversed(self._last)
+            ],
+        }
+
+    def _note(self, now: float, caller: str, code: str, reason: str) -> None:
+        self._counts[known_code(code)] += 1
+        last = self._last[-1] if self._last else None
+        if last is not None and (last.caller, last.code, last.reason) == (caller, code, reason):
+            self._last.pop()  # the same once more: one line is enough
+        self._last.append(Refused(now, caller, code, reason))
+
+    def _times_to_write(self, caller: str, code: str, now: float) -> int:
+        """How many offences the line to write stands for; 0: write none now."""
+        since, unwritten = self._written.get((caller, code), (-QUIET_S, 0))
+        if now - since < QUIET_S or self._lines.take("", now) > 0:
+            _remember(self._written, (caller, code), (since, unwritten + 1))
+            return 0
+        _remember(self._written, (caller, code), (now, 0))
+        return unwritten + 1
+
+
+def _remember(table: OrderedDict[Any, Any], key: object, value: object) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > MAX_REMEMBERED:
+        table.popitem(last=False)

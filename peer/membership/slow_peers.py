@@ -1,0 +1,77 @@
+"""Feeds `peer.protocol.diagnosis.analysis` with what the exchanges of this peer show, journals what changes, and tells
+it to `peer status`, to metrics and, in a few numbers, to partners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from peer.errors import ExchangeError, PartnerLost, PartnerSilent
+from peer.observe import events
+from peer.protocol.diagnosis.analysis import Diagnosis, lag_by_own_doing
+from peer.protocol.diagnosis.outliers import Finding, Sample
+from peer.protocol.messages import PeerId, RoundKey, SwapReport, Told
+
+
+class Diagnosing:
+    """`now`: run time; `emit` journals an event. Only pairs are watched."""
+
+    def __init__(self, now: Callable[[], float], emit: Callable[[events.Event], None]) -> None:
+        self._now = now
+        self._emit = emit
+        self._diagnosis = Diagnosis()
+        self._ready: dict[int, tuple[RoundKey, float, float]] = {}
+
+    def ready(self, key: RoundKey, since: float) -> None:
+        """A round's work is done. `since`: run time from which on it is our own doing that it was not done before."""
+        now = self._now()
+        self._ready[key.fragment] = key, now, now - since
+
+    def tell(self, key: RoundKey) -> Told | None:
+        """What a partner is told of us in this round."""
+        known = self._ready.get(key.fragment)
+        if known is None or known[0] != key.whole:
+            return None
+        return Told(known[1], known[2], *self._diagnosis.own_rates())
+
+    def exchanged(self, partner: PeerId, report: SwapReport) -> None:
+        own, theirs, pace = report.own, report.told, report.pace
+        lag = lag_by_own_doing(own, theirs) if own is not None and theirs is not None else 0.0
+        nbytes = max(report.bytes_sent, report.bytes_received)
+        self._look(Sample(partner, nbytes, pace.rate_out, pace.rate_in, lag), theirs)
+
+    def failed(self, partner: PeerId, error: ExchangeError) -> None:
+        """An exchange came to nothing. Refusals and wrong bytes say nothing about who is slow."""
+        if isinstance(error, PartnerSilent):
+            self._look(Sample(partner, failure="silent" if error.code == "silent" else "late"), None)
+        elif isinstance(error, PartnerLost):
+            self._look(Sample(partner, failure="lost"), None)
+
+    def _look(self, sample: Sample, told: Told | None) -> None:
+        self._diagnosis.add(sample, told)
+        new, over = self._diagnosis.look()
+        for finding in new:
+            self._changed(finding, found=True)
+        for finding in over:
+            self._changed(finding, found=False)
+
+    def _changed(self, finding: Finding, *, found: bool) -> None:
+        self._emit(events.DiagnosisChanged(**asdict(finding), found=found))
+
+    def found(self) -> list[Finding]:
+        """What is unusual now, what concerns us first."""
+        return self._diagnosis.found()
+
+    def report(self) -> list[dict[str, Any]]:
+        """What `peer status` shows: findings, or one entry that says why there is none."""
+        found = [asdict(finding) for finding in self.found()]
+        nothing = {"what": "nothing", "who": "", "number": self._diagnosis.samples, "unit": "exchanges"}
+        return found or [{**nothing, "why": self._diagnosis.nothing()}]
+
+    def numbers(self) -> dict[str, float]:
+        """Our own medians: `sent` and `received` in bytes per second, `late_s`. What is not known is left out."""
+        sent, received = self._diagnosis.own_rates()
+        late = self._diagnosis.own_lateness()
+        known = {"sent": sent, "received": received}
+        return {name: rate for name, rate in known.items() if rate} | ({} if late is None else {"late_s": late})

@@ -1,0 +1,134 @@
+"""A machine that slept (a laptop's lid), or a process that was stopped, finds its way back: noticed within one beat,
+journaled, and made good before the next exchange. Connections are made anew, our record and the directory refreshed,
+the clock measured again. A step of the wall clock moves nothing, and is only told (see
+`peer.protocol.swarm.suspend_detection`).
+
+What happens on failure: who cannot be greeted tells nothing about our clock; the whole of it is given up after
+`REFRESH_S` and the rounds go on, as they would without."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from peer.aio.events import Flag, Signal
+from peer.clock.monotonic import steady
+from peer.errors import ExchangeError
+from peer.membership.peer_table import View
+from peer.observe import events
+from peer.ports.clock import Clock
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerRecord
+from peer.protocol.swarm.suspend_detection import Pulse, Reading, Slept, Stepped
+
+BEAT_S = 1.0
+REFRESH_S = 15.0
+SETTLE_S = 6.0
+"""An exchange waits no longer than this for the refresh."""
+GREETED = 5
+"""So many peers are asked for the time."""
+ENOUGH = 3
+"""So many answers do: one of those asked may be gone, and an exchange waits."""
+HELLO_S = 5.0
+
+
+def read_clocks() -> Reading:
+    """The three clocks of this machine, now."""
+    return Reading(steady(), time.monotonic(), time.time())
+
+
+class Waking:
+    """`refresh` does what a wake asks for; `woke` is told at once. `read` reads the clocks."""
+
+    def __init__(
+        self,
+        refresh: Callable[[], Awaitable[None]],
+        emit: Callable[[events.Event], None],
+        woke: Callable[[Slept], None] = lambda slept: None,
+        read: Callable[[], Reading] = read_clocks,
+    ) -> None:
+        self._refresh = refresh
+        self._emit = emit
+        self._woke = woke
+        self._read = read
+        self._pulse = Pulse(BEAT_S, read())
+        self._noticed = Signal()
+        self._fresh = Flag()
+        self._fresh.set()
+
+    async def run(self) -> None:
+        """For ever; the owner cancels."""
+        async with asyncio.TaskGroup() as refreshing:
+            while True:
+                await self._noticed.within(BEAT_S)
+                self._look()
+                if self._noticed.rung:
+                    self._noticed.hush()
+                    refreshing.create_task(self._make_good())
+
+    async def settled(self) -> None:
+        """Before an exchange: returns at once while all is well, else when the refresh is done, or `SETTLE_S` later."""
+        self._look()
+        if not self._fresh.is_set():
+            await asyncio.wait({self._fresh.future}, timeout=SETTLE_S)
+
+    def _look(self) -> None:
+        for what in self._pulse.beat(self._read()):
+            if isinstance(what, Stepped):
+                reason = "this machine's clock was set; rounds go by another one, which the others correct"
+                self._emit(events.ClockStepped(seconds=round(what.seconds, 3), reason=reason))
+                continue
+            self._emit(
+                events.Woke(
+                    seconds=round(what.seconds, 3), suspended_s=round(what.suspended_s, 3), reason=f"was {what}"
+                )
+            )
+            self._fresh.clear()
+            self._noticed.ring()
+            self._woke(what)
+
+    async def _make_good(self) -> None:
+        try:
+            async with asyncio.timeout(REFRESH_S):
+                await self._refresh()
+        except TimeoutError:
+            return  # the view goes on looking and announcing by itself
+        finally:
+            self._fresh.set()
+
+
+async def refresh(
+    transport: Transport, clock: Clock, view: View, rng: random.Random, forget_offsets: Callable[[], None]
+) -> None:
+    """What a wake asks for. `forget_offsets`: what was measured of our clock before counts no more."""
+    remembered = view.remembered()
+    await transport.forget_connections()
+    forget_offsets()
+    asked = rng.sample(remembered, min(GREETED, len(remembered)))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(view.refresh())
+        group.create_task(_greet(transport, clock, asked))
+
+
+async def _greet(transport: Transport, clock: Clock, asked: list[PeerRecord]) -> None:
+    """Until enough have told the time."""
+    waiting, heard = {asyncio.create_task(_measure(transport, clock, record)) for record in asked}, 0
+    try:
+        while waiting and heard < ENOUGH:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            heard += sum(task.result() for task in done)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _measure(transport: Transport, clock: Clock, record: PeerRecord) -> bool:
+    """Whether it answered: one that cannot be greeted tells nothing about our clock."""
+    try:
+        clock.observe((await transport.hello(record, HELLO_S)).clock_offset_s)
+    except ExchangeError:
+        return False
+    return True

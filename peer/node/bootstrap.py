@@ -1,0 +1,271 @@
+"""The operator's node: a stable entry to the directory, the source of manifest and ticket, and the first donor. It does
+not train, and the run goes on without it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from peer.aio.threads import BulkThread
+from peer.errors import PeerError, UsageError
+from peer.join.reset import digest_of
+from peer.membership.amendment_sync import Amendments
+from peer.membership.peer_table import RECORD_TTL_S
+from peer.membership.reputation import Conduct
+from peer.node.dht_events import HelperWatch
+from peer.node.initial_state import first_state
+from peer.node.metrics import MetricsEndpoint, serving
+from peer.node.open import Node, open_node, serve_control
+from peer.node.process import on_stop_signals, settle
+from peer.node.run_progress import RunRound
+from peer.node.status import caps
+from peer.outer.state import OuterState
+from peer.ports.console import Say
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
+from peer.protocol.model.layout import Layout
+from peer.protocol.policy.amendments import describe
+from peer.run.amendments import Chain, beside
+from peer.run.home import Home, write_whole
+from peer.run.manifest import SignedManifest, load_signed
+from peer.run.memory import check_memory, free_bytes, need_of
+from peer.run.model_layout import layout_for
+from peer.run.options import NodeOptions
+from peer.run.presets import resolve
+from peer.run.ticket import MAX_ADDRESSES, Ticket
+
+READ_EVERY_S = 2.0
+LEARN_EVERY_S = 3.0
+"""How often it looks how far the run has come."""
+START_DELAY_S = 4.0
+"""Between the last peer's being ready and round 0: by then all have read it in the directory."""
+
+
+async def run_bootstrap(
+    options: NodeOptions,
+    manifest_path: Path,
+    ticket_file: Path | None,
+    min_peers: int,
+    say: Say,
+    state: Path | None = None,
+) -> int:
+    """Serve until a signal or `peer leave`; the exit code. Round 0 begins once `min_peers` peers are ready.
+    `state`: a checkpoint folder to give to joiners in place of the first state.
+
+    Raises PeerError for everything a person can mend."""
+    signed = load_signed(manifest_path)
+    run_id = RunId(signed.run_id)
+    check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
+    with Home(options.home).lock(options.identity_path):
+        async with open_node(options, run_id, say) as node:
+            node.donor.manifest = signed
+            node.transport.watch(Conduct(node.clock.now, lambda event: None))  # it keeps no journal
+            method = resolve(signed.manifest.sync)
+            if method.topology == "group":
+                node.directory.read_everybody()
+            layout = layout_for(signed.manifest.model, method)
+            node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
+            outer = first_state(signed.manifest, layout, state, say)
+            node.donor.amendments = amendments = _amendments(node, signed)
+            run_round, copying = RunRound(node.folder.path / "run_round"), BulkThread()
+            node.donor.give(
+                outer,
+                lambda: run_round.value,
+                node.clock.now,
+                momentum=method.topology == "group",
+                start=copying.start,
+                why_not=_why_not(run_round, amendments, outer) if state is None else lambda: "",
+            )
+            _print_ticket(node, ticket_file)
+            began = time.time()
+            run_start = RunStart(node, signed.manifest.start, min_peers)
+            endpoint = MetricsEndpoint(lambda: _status(node, layout, began))
+            async with serving(endpoint, options, say):
+                try:
+                    await _serve(node, run_start, run_round, layout, began, beside(manifest_path))
+                finally:
+                    copying.close()
+    return 0
+
+
+def _why_not(run_round: RunRound, amendments: Amendments, outer: OuterState) -> Callable[[], str]:
+    """Why the first state is not to be begun with: the run has left it behind, and did not go back to it."""
+    digest = digest_of(outer.params)
+    return lambda: "" if amendments.ruling(MAX_ROUND).founded == digest else run_round.why_not_first()
+
+
+async def _serve(
+    node: Node, run_start: RunStart, run_round: RunRound, layout: Layout, began: float, operators_file: Path
+) -> None:
+    stop = asyncio.Event()
+
+    async def control(command: str, request: dict[str, Any]) -> dict[str, Any]:
+        if command == "leave":
+            stop.set()
+            return {"leaving": True}
+        if command in ("pause", "resume"):
+            raise UsageError("a bootstrap node does not train", "Pause a peer: name its folder with --home.")
+        return _status(node, layout, began)
+
+    await serve_control(node, control)
+    node.directory.watch(HelperWatch(lambda event: None, node.say))  # a bootstrap node keeps no journal
+    settle()
+    with on_stop_signals(stop.set):
+        announcing = asyncio.create_task(_announce(node, run_start, run_round))
+        stopping = asyncio.create_task(stop.wait())
+        duties = {announcing, asyncio.create_task(_ask_who_reaches(node))}
+        duties |= {asyncio.create_task(duty) for duty in _about_amendments(node, operators_file)}
+        try:
+            await asyncio.wait({stopping, *duties}, return_when=asyncio.FIRST_COMPLETED)
+            for duty in duties:
+                if duty.done():
+                    duty.result()
+        finally:
+            for task in (stopping, *duties):
+                task.cancel()
+            await asyncio.wait({stopping, *duties})
+            await node.directory.withdraw()
+    node.say("left")
+
+
+def _status(node: Node, layout: Layout, began: float) -> dict[str, Any]:
+    """`began`: when it started, seconds since the epoch."""
+    return {
+        "role": "bootstrap",
+        "peer_id": node.me,
+        "run_id": node.run_id.hex(),
+        "status": Status.SERVING.value,
+        "uptime_s": round(time.time() - began, 1),
+        "endpoints": list(node.endpoints()),
+        "addresses": node.directory.addresses(),
+        "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
+        "neighbours": node.directory.neighbours(),
+        "directory": node.directory.report(),
+        "parameters": layout.elements,
+        "bytes_sent": node.transport.bytes_sent,
+        "bytes_received": node.transport.bytes_received,
+        "caps": caps(node),
+        "clock_correction_s": node.clock.correction,
+    }
+
+
+def _record(node: Node, run_start: float, run_round: int) -> PeerRecord:
+    now = node.clock.now()
+    return PeerRecord(
+        peer_id=node.me,
+        run_id=node.run_id,
+        endpoints=node.endpoints(),
+        reachable=node.reach.reachable,
+        wire_min=WIRE_VERSION,
+        wire_max=WIRE_VERSION,
+        round=run_round,
+        tokens_per_s=0.0,
+        status=Status.SERVING,
+        issued_at=now,
+        expires_at=now + RECORD_TTL_S,
+        run_start=run_start,
+    )
+
+
+class RunStart:
+    """When round 0 began: the manifest's word, else when enough peers were first ready; kept over restarts."""
+
+    def __init__(self, node: Node, from_manifest: float, min_peers: int) -> None:
+        self._node = node
+        self._kept = node.folder.path / "run_start"
+        self._min_peers = min_peers
+        self.value = from_manifest or self._load()
+
+    def _load(self) -> float:
+        try:
+            return float(self._kept.read_text())
+        except (OSError, ValueError):
+            return 0.0
+
+    async def settle(self) -> bool:
+        """Look once; True when the start is known."""
+        if not self.value:
+            records = await self._node.directory.peers()
+            if sum(record.status is Status.TRAINING for record in records.values()) >= self._min_peers:
+                self.value = self._node.clock.now() + START_DELAY_S
+                write_whole(self._kept, repr(self.value).encode())
+        return bool(self.value)
+
+
+async def _announce(node: Node, run_start: RunStart, run_round: RunRound) -> None:
+    """Keep our record fresh for ever; until the run has begun look every half second whether it can."""
+    announced = learnt = 0.0
+    while True:
+        known = bool(run_start.value)
+        if await run_start.settle() and not known:
+            announced = 0.0
+        if time.monotonic() - learnt >= LEARN_EVERY_S:
+            run_round.learn((await node.directory.peers()).values())
+            learnt = time.monotonic()
+        if time.monotonic() - announced >= RECORD_TTL_S / 3:
+            await node.directory.announce(_record(node, run_start.value, run_round.value))
+            announced = time.monotonic()
+        await asyncio.sleep(1.0 if run_start.value else 0.5)
+
+
+def _amendments(node: Node, signed: SignedManifest) -> Amendments:
+    chain = Chain(node.run_id, signed.manifest.operator)
+    held = Amendments(chain, node.folder.path / "amendments.jsonl", lambda event: None)
+    held.told = lambda amendment: node.say(describe(amendment))
+    node.transport.obey(lambda peer: held.ruling(MAX_ROUND).banned.get(peer, ""))
+    return held
+
+
+def _about_amendments(node: Node, operators_file: Path) -> list[Coroutine[Any, Any, None]]:
+    """Read the operator's file whenever it changed, and ask other nodes of the run, which may hold more."""
+    held = node.donor.amendments
+    assert held is not None
+    asking = held.run(node.transport, node.clock, random.Random(), node.directory.peers)
+    return [_read_amendments(node, held, operators_file), asking]
+
+
+async def _read_amendments(node: Node, held: Amendments, operators_file: Path) -> None:
+    seen: tuple[int, int] | None = None
+    while True:
+        try:
+            state = _state_of(operators_file)
+            if state != seen:
+                seen = state
+                held.read(operators_file)
+        except PeerError as error:  # said once for each state of the file; those in force stay in force
+            node.say(f"{error.found}: nothing of it is handed on from there")
+        await asyncio.sleep(READ_EVERY_S)
+
+
+def _state_of(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+async def _ask_who_reaches(node: Node) -> None:
+    """A node nobody can reach is no bootstrap: say so."""
+    node.reach.changed = lambda reachable, why: node.say(
+        f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
+    )
+    await node.reach.run(node.directory.peers)
+
+
+def _print_ticket(node: Node, ticket_file: Path | None) -> None:
+    addresses = list(node.options.announce_maddrs) or node.directory.addresses()
+    ours = [a if "/p2p/" in a else f"{a}/p2p/{node.me}" for a in addresses]
+    if not ours:
+        raise UsageError("no address to put into the ticket", "Give one with --announce-maddrs.")
+    others = [a for a in node.options.initial_peers if a not in ours]  # with more than one, any of them may be dead
+    ticket = Ticket(node.run_id, (*ours, *others)[:MAX_ADDRESSES]).encode()
+    if all("/ip4/127." in a or "/ip6/::1/" in a for a in ours):
+        node.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
+    if ticket_file is not None:
+        write_whole(ticket_file, f"{ticket}\n".encode())
+    node.say(f"run {node.run_id.hex()[:16]} is served by {node.me}")
+    node.say(f"others join with:\n\n    peer join {ticket}\n")

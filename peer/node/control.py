@@ -1,0 +1,276 @@
+"""The control socket of a home: a Unix stream socket for its owner alone. One JSON line in, one JSON line out, closed.
+
+A request is `{"command": "status"}`, or `leave`, `pause`, `resume`, with further keys as the command takes them. The
+reply is what the handler gives, or `{"error": code, "reason": sentence}`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError
+from peer.ports.console import Say
+from peer.protocol.policy.amendments import Ruling
+from peer.rounds.pause import Rest
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+COMMANDS = frozenset({"status", "leave", "pause", "resume"})
+MAX_REQUEST = 64 * 1024
+MAX_REPLY = 2**20
+MAX_CONNECTIONS = 16
+DEADLINE_S = 5.0
+"""Of one connection, from accept to close."""
+
+_MAX_ADDRESS = 100
+"""Bytes of a Unix socket address; 104 on some systems, 108 on others."""
+
+
+class _Refused(Exception):
+    """What is wrong with a request. `code` is stable, the message is for a person."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.reply = {"error": code, "reason": reason}
+
+
+class ControlServer:
+    """Answers on the socket at `path` (mode 0600) with `handler(command, request)`.
+
+    `handler` may raise PeerError, which the caller is told; anything else is a defect and shows in the log."""
+
+    def __init__(self, path: Path, handler: Handler, deadline_s: float = DEADLINE_S) -> None:
+        self._path = path
+        self._handler = handler
+        self._deadline_s = deadline_s
+        self._server: asyncio.Server | None = None
+        self._inode = 0
+        self._closing = False
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Raises HomeBusy when a living process answers at the path, HomeUnusable when no socket can be made there. The
+        socket file of a dead process is replaced; anything else at the path is left alone."""
+        try:
+            _check_vacant(self._path)
+            sock, self._inode = _bind(self._path)
+        except OSError as error:
+            raise HomeUnusable(
+                f"cannot make the control socket {self._path}: {error.strerror or error}",
+                "Give your user write access there, or choose another --home.",
+            ) from error
+        self._server = await asyncio.start_unix_server(self._connected, sock=sock, limit=MAX_REQUEST)
+
+    async def close(self) -> None:
+        """Stop answering, end what is under way, remove the socket file if it is still ours."""
+        if self._server is None:
+            return
+        self._closing = True
+        self._server.close()
+        serving = list(self._serving)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.lstat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closing:  # accepted before the close, made afterwards
+            writer.transport.abort()
+            return
+        if len(self._serving) >= MAX_CONNECTIONS:
+            writer.write(_line({"error": "busy", "reason": "too many connections"}))
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(lambda done: self._served(done, writer))
+
+    def _served(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()  # here, and not in the task: one cancelled before it began runs no `finally`
+        self._serving.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler({"message": "the control handler failed", "exception": error})
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                writer.write(await self._reply(reader))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, ConnectionError):
+            pass  # slow or gone: its own loss
+
+    async def _reply(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            command, request = _parse(await _read_request(reader))
+            reply = _line(await self._handler(command, request))
+        except _Refused as refused:
+            reply = _line(refused.reply)
+        except PeerError as error:
+            reply = _line({"error": type(error).__name__, "reason": error.found, "fix": error.fix})
+        if len(reply) > MAX_REPLY:
+            reply = _line({"error": "too_large", "reason": f"the reply would be longer than {MAX_REPLY} bytes"})
+        return reply
+
+
+async def ask(
+    path: Path, command: str, timeout_s: float = DEADLINE_S, arguments: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The reply of the daemon behind the socket at `path`.
+
+    Raises NotRunning when none answers within `timeout_s` seconds, PeerError when it answers with an error."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reply = _parse_reply(await _converse(path, _line({**(arguments or {}), "command": command})))
+    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+        raise NotRunning(
+            _why_not(path, error), "Start one with: peer join TICKET. Or name its folder with --home."
+        ) from error
+    if reply is None:
+        raise NotRunning(f"what answers at {path} is no daemon of ours", "Name its folder with --home.")
+    return reply
+
+
+async def _converse(path: Path, request: bytes) -> bytes:
+    with _address(path) as address:
+        reader, writer = await asyncio.open_unix_connection(address, limit=MAX_REPLY)
+    try:
+        writer.write(request)
+        return await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError as error:
+        raise ValueError("its reply is too long") from error
+    finally:
+        writer.transport.abort()
+
+
+def _why_not(path: Path, error: Exception) -> str:
+    match error:
+        case PermissionError():
+            return f"the daemon at {path} belongs to another user"
+        case TimeoutError():
+            return f"the daemon at {path} does not answer in time"
+        case FileNotFoundError() | ConnectionError():
+            return f"no daemon answers at {path}"
+    return f"no daemon answers at {path}: {error}"
+
+
+async def _read_request(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError as error:
+        raise _Refused("too_large", f"a request is at most {MAX_REQUEST} bytes") from error
+    except asyncio.IncompleteReadError as error:
+        raise _Refused("bad_request", "a request is one line of JSON") from error
+
+
+def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _Refused("bad_request", "a request is one line of JSON") from error
+    command = request.get("command") if isinstance(request, dict) else None
+    if not isinstance(command, str):
+        raise _Refused("bad_request", 'a request is an object with a "command"')
+    if command not in COMMANDS:
+        raise _Refused("unknown_command", f"no command {command[:50]!r}; there are: {', '.join(sorted(COMMANDS))}")
+    return command, request
+
+
+def _parse_reply(line: bytes) -> dict[str, Any] | None:
+    """None: no object. Raises ValueError when it is not JSON, PeerError when it tells an error."""
+    try:
+        reply = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("its reply is nested too deeply") from error
+    if not isinstance(reply, dict):
+        return None
+    if "error" in reply:
+        raise PeerError(f"the daemon answered: {reply.get('reason', reply['error'])}", str(reply.get("fix", "")))
+    return reply
+
+
+def _line(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body).encode() + b"\n"
+
+
+def _check_vacant(path: Path) -> None:
+    """Raises HomeBusy or OSError unless there is nothing at the path but, perhaps, a dead process's socket."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise OSError(None, "there is something else of that name")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe, _address(path) as address:
+        probe.setblocking(False)
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:
+            pass  # alive, its queue is full
+    raise HomeBusy(f"another daemon answers at {path}", "Leave it with: peer leave. Or choose another --home.")
+
+
+def _bind(path: Path) -> tuple[socket.socket, int]:
+    """A listening socket and its inode. Made under another name and moved: never there with a wrong mode, nor deaf."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        draft.unlink(missing_ok=True)
+        with _address(draft) as address:
+            sock.bind(address)
+        draft.chmod(0o600)
+        sock.listen(MAX_CONNECTIONS)
+        sock.setblocking(False)
+        inode = draft.lstat().st_ino
+        draft.replace(path)
+    except OSError:
+        sock.close()
+        draft.unlink(missing_ok=True)
+        raise
+    return sock, inode
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """The path in a form short enough for a socket address, by way of a descriptor of its folder where it is not."""
+    if len(os.fsencode(path)) <= _MAX_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def pause_or_resume(command: str, request: dict[str, Any], rest: Rest, ruling: Ruling, say: Say) -> dict[str, Any]:
+    """What holds afterwards, of the volunteer's own word and of the operator's. Raises UsageError."""
+    if command == "pause":
+        rest.pause(_seconds(request.get("for_s")))
+        say(rest.why())
+    else:
+        rest.resume()
+        say("told to go on")
+    return {"paused": rest.report(), "paused_by_the_operator": ruling.paused}
+
+
+def _seconds(given: Any) -> float | None:
+    """Raises UsageError."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise UsageError("for_s is a number of seconds", "E.g. peer pause --for 2h")
+    return float(given)

@@ -1,0 +1,77 @@
+"""Where a person sees what the daemon does: plain lines, or (`peer.observe.terminal`) a live view."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+from peer.node.status import status_line
+from peer.observe.progress import wait_line, worth_showing
+
+STATUS_LINE_EVERY_S = 10.0
+WAIT_LINE_EVERY_S = 4.0
+LOOK_EVERY_S = 0.5
+
+Report = Callable[[], dict[str, Any]]
+
+
+class Display(Protocol):
+    def say(self, line: str, /) -> None:
+        """Something a person should know; never waits."""
+
+    async def run(self, report: Report, /) -> None:
+        """Show the status report until cancelled."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. May be called again, and at any moment."""
+
+
+@contextlib.asynccontextmanager
+async def showing(display: Display, report: Report) -> AsyncIterator[None]:
+    """The display runs within the context, and the terminal is given back after it."""
+    task = asyncio.create_task(display.run(report), name="display")
+    task.add_done_callback(_tell_defect)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        display.close()
+
+
+def _tell_defect(task: asyncio.Task[None]) -> None:
+    """A view that fails is a defect, and no reason to stop training."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "the display failed", "exception": error})
+
+
+class PlainLines:
+    """For logs and simple terminals: a line of status now and then, and while it waits one about that."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said_at: float | None = None
+
+    def say(self, line: str, /) -> None:
+        self._say(line)
+
+    async def run(self, report: Report, /) -> None:
+        now = asyncio.get_running_loop().time
+        while True:
+            if line := self.due(report(), now()):
+                self._say(line)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def due(self, status: dict[str, Any], now: float) -> str:
+        """The line to say at this moment (`now` in seconds); empty: none yet."""
+        waits, trains = worth_showing(status.get("wait")), "round" in status
+        every = WAIT_LINE_EVERY_S if waits else STATUS_LINE_EVERY_S
+        if not (waits or trains) or (self._said_at is not None and now - self._said_at < every):
+            return ""
+        self._said_at = now
+        return wait_line(status["wait"]) if waits else status_line(status)
+
+    def close(self) -> None:
+        pass

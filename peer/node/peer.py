@@ -1,0 +1,450 @@
+"""A volunteer's daemon: opens the node, gets manifest and state, supervises the trainer, plays rounds, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import torch
+
+from peer.aio.threads import BulkThread
+from peer.clock.phases import Laps
+from peer.errors import PeerError
+from peer.exchange.group.quorum_file import GroupMemory
+from peer.join.amendments import first_amendments
+from peer.join.clock import keep_start, round_clock
+from peer.join.manifest import fetch_manifest, kept_manifest
+from peer.join.messages import check_clock
+from peer.join.report import Arrival
+from peer.join.reset import FoundedStates, founded_on
+from peer.join.resume import FirstState, Staleness
+from peer.join.state import obtain_state
+from peer.join.trainer import launch, tell_of_the_state, trainer_config
+from peer.membership.amendment_sync import ASK_EVERY_S, Amendments, check
+from peer.membership.peer_table import LOOK_EVERY_S, View, lifetime, pace
+from peer.membership.reputation import Conduct
+from peer.membership.suspend import Waking, refresh
+from peer.node.control import pause_or_resume
+from peer.node.dht_events import HelperWatch
+from peer.node.display import Display, showing
+from peer.node.metrics import MetricsEndpoint, serving
+from peer.node.open import Node, open_node, serve_control
+from peer.node.process import on_stop_signals, settle
+from peer.node.status import Facts, status_report
+from peer.node.supervise import DRAIN_S, play
+from peer.node.upload_quota import UploadBudget
+from peer.observe import events
+from peer.observe.counters import Tally
+from peer.observe.journal import Journal
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerId, PeerRecord, Status
+from peer.protocol.model.layout import Layout
+from peer.protocol.policy.amendments import Ruling
+from peer.rounds.loop import Coordinator, taken_up
+from peer.rounds.pause import Rest
+from peer.run.home import Home
+from peer.run.manifest import Manifest, SignedManifest
+from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
+from peer.run.method import Method
+from peer.run.model_layout import layout_for
+from peer.run.options import JoinOptions
+from peer.run.plan import Plan
+from peer.run.presets import resolve
+from peer.signed_record import seal
+from peer.state.checkpoint import CheckpointStore
+from peer.state.checkpointer import Saving, room_for
+from peer.trainer.client import TrainerProcess
+from peer.trainer.subprocess import Child
+from peer.transport.signing import KeySeal
+
+LAST_SAVE_S = 8.0
+"""The trainer's part of the last checkpoint: it may be in the middle of a step or an evaluation."""
+
+
+async def run_peer(options: JoinOptions, display: Display, early: Child | None = None, laps: Laps | None = None) -> int:
+    """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
+    beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
+    laps = laps or Laps()
+    laps.end("program")
+    with Home(options.home).lock(options.identity_path):
+        async with open_node(options, options.run_id, display.say) as node:
+            laps.end("network")
+            daemon = PeerDaemon(options, node, display, early, laps)
+            return await daemon.run()
+
+
+class PeerDaemon:
+    """One run of the daemon. Parts that do not exist yet are None; `status` tells as much as there is."""
+
+    def __init__(
+        self, options: JoinOptions, node: Node, display: Display, early: Child | None = None, laps: Laps | None = None
+    ) -> None:
+        self._options = options
+        self._node = node
+        self._display = display
+        self._bulk = BulkThread()
+        self._copying = BulkThread()  # of states, for joiners and as one
+        self._journal = Journal(node.folder.journal, node.clock.now)
+        self._facts = Facts(started_at=time.time())
+        self._waits = self._facts.waits
+        tally = Tally()
+        self._journal.listeners.append(tally.hear)
+        self._early = early
+        self._arrival = Arrival(laps or Laps(), self._journal.append, node.say)
+        self._journal.listeners.append(self._arrival.hear)
+        self._metrics = MetricsEndpoint(self._status, lambda: self._journal.totals, tally, node.clock.now)
+        self._conduct = Conduct(node.clock.now, self._journal.append)
+        node.transport.watch(self._conduct)
+        node.directory.on_bad_record(self._conduct.bad_record)
+        node.directory.watch(HelperWatch(self._journal.append, node.say))
+        self._coordinator: Coordinator | None = None
+        self._trainer: TrainerProcess | None = None
+        self._view: View | None = None
+        self._pace_s = LOOK_EVERY_S
+        self._main: asyncio.Task[int] | None = None
+        self._saving: Saving | None = None
+        self._exit_code = 1
+        self._reaching: asyncio.Task[None] | None = None
+        self._rng = random.Random()
+        self._rest = Rest(node.folder.path / "paused.json", options.quiet_hours)
+        if options.resume:
+            self._rest.resume()
+        uploads = node.home.path / "uploads.json"  # of the machine's line, whatever the run
+        self._budget = UploadBudget(options.uploads, uploads, self._journal.append, node.say)
+        node.transport.keep_to(self._budget)
+        node.reach.changed = self._reachability_changed
+
+    async def run(self) -> int:
+        async with serving(self._metrics, self._options, self._node.say), showing(self._display, self._status):
+            return await self._run()
+
+    async def _run(self) -> int:
+        await serve_control(self._node, self._control)
+        with on_stop_signals(self._leave, self._display.close):
+            self._main = asyncio.create_task(self._take_part())
+            try:
+                self._exit_code = await self._main
+            except asyncio.CancelledError:
+                if not self._facts.leaving:
+                    raise
+                self._exit_code = 0  # told to leave before there was anything to drain
+            except PeerError as error:
+                self._exit_code = error.exit_code
+                raise
+            finally:
+                await self._close()
+        return self._exit_code
+
+    # -- leaving -----------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Drain; before training has begun there is nothing to drain."""
+        if self._facts.leaving:
+            return
+        self._facts.leaving = True
+        self._waits.tell("leaving", 0, DRAIN_S, "s")
+        self._node.say("leaving: finishing what is under way (once more: leave at once)")
+        self._journal.append(events.Leaving(reason="told to leave"))
+        if self._coordinator is not None:
+            self._coordinator.leave()
+        elif self._main is not None:
+            self._main.cancel()
+
+    async def _close(self) -> None:
+        node = self._node
+        if self._reaching is not None:
+            self._reaching.cancel()
+            await asyncio.wait({self._reaching})
+        if self._trainer is not None:
+            await self._trainer.stop()
+        await node.directory.withdraw()
+        if node.control is not None:
+            await node.control.close()
+        if self._saving is not None:
+            await self._saving.close()
+        self._bulk.close()
+        self._copying.close()
+        self._budget.close()
+        self._journal.append(events.Left(exit_code=self._exit_code))
+        self._journal.close()
+        node.say("left")
+
+    # -- the phases --------------------------------------------------------------------------------------------------
+
+    async def _take_part(self) -> int:
+        node, options = self._node, self._options
+        signed = options.manifest or kept_manifest(node) or await self._fetch_manifest()
+        node.donor.manifest = signed
+        self._arrival.end("manifest")
+        manifest = signed.manifest
+        self._facts.manifest = manifest
+        check_memory(manifest, need_of(manifest, trains_here=trains_in_main_memory(options.device)), free_bytes())
+        check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
+        method = resolve(manifest.sync)
+        self._arrival.check_caps(manifest, method, options)
+        self._budget.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads))
+        if method.topology == "group":
+            node.directory.read_everybody()
+        layout = layout_for(manifest.model, method)
+        limits, codec = manifest.limits, method.codec
+        node.transport.set_layout(layout.digest(), limits.max_fragment_bytes, codec, limits.max_clock_offset_s)
+        node.transport.show_record(lambda: seal(self._record(), node.identity))
+        checkpoints = CheckpointStore(node.folder.checkpoints, options.checkpoints_kept)
+        node.say(room_for(checkpoints, layout.elements))
+        trainer = self._trainer = TrainerProcess(
+            node.folder.path, layout, trainer_config(options, node.me, manifest), self._early
+        )
+        await trainer.prepare()  # it reads its data while we look for the state
+        self._reaching = asyncio.create_task(node.reach.run(self._known))
+        amendments = await first_amendments(
+            node, manifest, self._journal.append, lambda peer: self._ruling().banned.get(peer, "")
+        )
+        for stranger in checkpoints.strangers(node.run_id, layout.digest(), self._founding(amendments)):
+            node.say(f"not resumed from: {stranger}")
+        self._facts.phase = "getting the state"
+        self._arrival.end("amendments")
+        state = await obtain_state(
+            options.run_id,
+            layout,
+            checkpoints,
+            node.directory,
+            node.transport,
+            node.clock,
+            node.say,
+            self._waits.tell,
+            momentum=method.topology == "group",
+            folder=node.folder.path / "transfer",
+            offload=self._copying,
+        )
+        self._waits.end()
+        node.say(f"state: {state.why}")
+        self._arrival.state(state)
+        self._arrival.check_download(manifest, method, state)
+        coordinator = await self._prepare(manifest, layout, state, checkpoints, amendments, trainer)
+        return await self._train(coordinator, state)
+
+    async def _fetch_manifest(self) -> SignedManifest:
+        self._facts.phase = "getting the manifest"
+        return await fetch_manifest(self._node, self._options.wait_s, self._waits)
+
+    async def _prepare(
+        self,
+        manifest: Manifest,
+        layout: Layout,
+        state: FirstState,
+        checkpoints: CheckpointStore,
+        amendments: Amendments,
+        trainer: TrainerProcess,
+    ) -> Coordinator:
+        """Start the trainer from the state, and build the coordinator around it."""
+        node = self._node
+        plan = self._plan(manifest)
+        view = self._view_of(plan.method)
+        rounds = await round_clock(node, manifest)
+        founded_states = FoundedStates(layout, node.transport, self._bulk)
+        saving = self._saving = self._saving_of(checkpoints, state, trainer)
+        coordinator = Coordinator(
+            plan,
+            node.clock,
+            node.transport,
+            trainer,
+            view,
+            state.outer,
+            self._journal.append,
+            self._bulk,
+            rounds,
+            on_boundary=saving.maybe,
+            on_rest=saving.write,
+            rest=self._rest,
+            upto=dict(self._journal.totals.upto),
+            ruling=amendments.ruling,
+            founded=self._founded_on(state, amendments),
+            fetch_founded=lambda digest: self._fetch_founded(digest, founded_states),
+            conduct=self._conduct,
+            seal=KeySeal(node.identity),
+        )
+        if coordinator.group is not None:
+            memory = GroupMemory(node.folder.path / "group.json", self._journal.append)
+            coordinator.group.recall(memory.read())
+            coordinator.group.keep = memory.keep
+        tell_of_the_state(node, state, self._journal.append)
+        resume = taken_up(coordinator, trainer, state)
+        if why := self._rest.why():
+            node.say(f"{why}: this peer will not train; end it with `peer resume`")
+        self._arrival.end("clock")
+        self._facts.phase = "starting the trainer"
+        info = await launch(node, trainer, state, resume, self._waits, self._journal.append)
+        self._arrival.trainer(info)
+        return coordinator
+
+    def _plan(self, manifest: Manifest) -> Plan:
+        return Plan(
+            run_id=self._options.run_id,
+            me=self._node.me,
+            method=resolve(manifest.sync),
+            total_rounds=manifest.train.total_rounds,
+            eval_every=manifest.train.eval_every,
+            max_upload=self._options.max_upload,
+            min_peers=self._options.min_peers,
+        )
+
+    def _view_of(self, method: Method) -> View:
+        node = self._node
+        self._pace_s = pace(method.round_length if method.clock == "seconds" else None)
+        changed = self._directory_changed
+        view = self._view = View(node.directory, node.clock, self._rng, self._record, changed, self._pace_s)
+        node.donor.learn, node.donor.vouch_for = view.learn, view.vouch_for
+        return view
+
+    def _saving_of(self, checkpoints: CheckpointStore, state: FirstState, trainer: TrainerProcess) -> Saving:
+        node = self._node
+        return Saving(
+            checkpoints,
+            node.run_id,
+            state.outer,
+            trainer,
+            asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
+            self._journal.append,
+            self._options.checkpoint_every_s,
+            lambda: {"peer_id": node.me, "founded": self._coordinator.founded.hex() if self._coordinator else ""},
+        )
+
+    async def _train(self, coordinator: Coordinator, state: FirstState) -> int:
+        node = self._node
+        view = self._view
+        assert view is not None
+        self._coordinator = coordinator
+        node.donor.matchmaker, node.donor.group = coordinator.matchmaker, coordinator.group
+        amendments = node.donor.amendments
+        assert amendments is not None
+        view.banned = lambda: amendments.ruling(coordinator.live.round).banned
+        amendments.answered = view.watch.answered
+        coordinator.why_no_exchange, self._budget.changed = self._budget.why_not, view.touch
+        staleness = Staleness(state.stale)
+        self._journal.listeners.append(staleness.hear)
+        node.donor.give(
+            state.outer,
+            lambda: coordinator.live.round,
+            node.clock.now,
+            momentum=coordinator.group is not None,
+            start=self._copying.start,
+            why_not=lambda: staleness.why,
+        )
+        settle()
+        every_s = max(ASK_EVERY_S, self._pace_s)
+        beside = [
+            view.run(),
+            view.watch.run(node.transport, lambda: view.peers, self._rng, node.clock.sleep),
+            self._obey(amendments, coordinator),
+            amendments.run(node.transport, node.clock, self._rng, self._known, every_s),
+            self._rest.watch(),
+            self._budget.watch(),
+            self._waking(coordinator, view).run(),
+            self._measured(coordinator),
+        ]
+        await play(coordinator, state.round, beside, node.say)
+        keep_start(node.folder, coordinator.run_start)
+        assert self._saving is not None
+        await self._saving.write(coordinator.live.round, LAST_SAVE_S)
+        return 0
+
+    def _waking(self, coordinator: Coordinator, view: View) -> Waking:
+        """After a sleep the rounds wait until connections, directory and clock are fresh."""
+        node = self._node
+
+        async def fresh() -> None:
+            await refresh(node.transport, node.clock, view, self._rng, node.clock.forget_offsets)
+
+        waking = Waking(fresh, self._journal.append, coordinator.woke)
+        coordinator.settled = waking.settled
+        return waking
+
+    def _measured(self, coordinator: Coordinator) -> Coroutine[Any, Any, None]:
+        manifest, trainer = self._facts.manifest, self._trainer
+        assert manifest is not None
+        assert trainer is not None
+        method, total = resolve(manifest.sync), manifest.train.total_rounds
+        round_s = method.round_length if method.clock == "seconds" else None
+        return self._arrival.watch(lambda: trainer.progress, round_s, lambda: total - coordinator.live.round)
+
+    # -- the operator's word -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _founding(amendments: Amendments) -> bytes:
+        """Digest of the state that the operator last had everybody go on from."""
+        return amendments.ruling(MAX_ROUND).founded
+
+    def _founded_on(self, state: FirstState, amendments: Amendments) -> bytes:
+        if state.founded is not None:
+            return state.founded
+        return founded_on(state.outer.params, state.round, amendments.ruling(MAX_ROUND))
+
+    async def _fetch_founded(self, digest: bytes, states: FoundedStates) -> torch.Tensor | None:
+        return await states.fetch(digest, list((await self._known()).values()))
+
+    def _ruling(self) -> Ruling:
+        held = self._node.donor.amendments
+        round_ = self._coordinator.live.round if self._coordinator is not None else 0
+        return Ruling() if held is None else held.ruling(round_)
+
+    async def _obey(self, amendments: Amendments, coordinator: Coordinator) -> None:
+        """Ends with JoinRefused when the operator keeps us out."""
+        while True:
+            now = amendments.ruling(coordinator.live.round)
+            check(now, self._node.me)
+            if now.wire is not None:
+                self._node.transport.narrow_wire(*now.wire)
+            await asyncio.sleep(1.0)
+
+    # -- what others and the person see ------------------------------------------------------------------------------
+
+    def _record(self) -> PeerRecord:
+        live = self._coordinator.live if self._coordinator is not None else None
+        now = self._node.clock.now()
+        return PeerRecord(
+            peer_id=self._node.me,
+            run_id=self._node.run_id,
+            endpoints=self._node.endpoints(),
+            reachable=self._node.reach.reachable,
+            wire_min=WIRE_VERSION,
+            wire_max=WIRE_VERSION,
+            round=live.round if live else 0,
+            tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
+            status=self._coordinator.announced if self._coordinator else Status.JOINING,
+            issued_at=now,
+            expires_at=now + lifetime(self._pace_s),
+            run_start=self._coordinator.run_start if self._coordinator else 0.0,
+        )
+
+    def _directory_changed(self, peers: int, reason: str) -> None:
+        self._journal.append(events.DirectoryChanged(peers=peers, reason=reason))
+
+    async def _known(self) -> dict[PeerId, PeerRecord]:
+        return await (self._view.known() if self._view is not None else self._node.directory.peers())
+
+    def _reachability_changed(self, reachable: bool, why: str) -> None:
+        self._journal.append(events.ReachabilityChanged(reachable=reachable, reason=why))
+        self._node.say(f"reachable by others: {'yes' if reachable else 'no'}: {why}")
+        if self._view is not None:
+            self._view.touch()
+
+    def _status(self) -> dict[str, Any]:
+        report = status_report(
+            self._node, self._facts, self._coordinator, self._trainer, self._view, self._journal.totals, self._conduct
+        )
+        return report | {
+            "paused": self._rest.report(),
+            "machine": self._arrival.report(),
+            "budget": self._budget.report(),
+        }
+
+    async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
+        match command:
+            case "leave":
+                self._leave()
+                return {"leaving": True}
+            case "pause" | "resume":
+                return pause_or_resume(command, request, self._rest, self._ruling(), self._node.say)
+        return self._status()

@@ -1,0 +1,177 @@
+"""What `peer status` tells, gathered from the parts as they are now, and the one line of it printed now and then."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from peer.observe.progress import Waits
+from peer.observe.totals import Totals, ledger
+from peer.protocol.messages import PeerRecord, Status
+from peer.run.manifest import Manifest
+
+if TYPE_CHECKING:
+    from peer.membership.peer_table import View
+    from peer.membership.reputation import Conduct
+    from peer.node.open import Node
+    from peer.rounds.loop import Coordinator
+    from peer.trainer.client import TrainerProcess
+
+
+SHOWN_AMENDMENTS = 5
+"""The last ones; the journal names all."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the daemon knows of itself beside its parts."""
+
+    started_at: float
+    phase: str = "starting"
+    leaving: bool = False
+    manifest: Manifest | None = None
+    waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
+
+
+def status_report(
+    node: Node,
+    facts: Facts,
+    coordinator: Coordinator | None,
+    trainer: TrainerProcess | None,
+    view: View | None,
+    totals: Totals,
+    conduct: Conduct,
+) -> dict[str, Any]:
+    """A JSON-able account; parts that are not there yet are left out."""
+    report: dict[str, Any] = {
+        "role": "peer",
+        "peer_id": node.me,
+        "run_id": node.run_id.hex(),
+        "run": facts.manifest.name if facts.manifest else "",
+        "status": Status.LEAVING.value if facts.leaving else Status.JOINING.value,
+        "phase": facts.phase,
+        "uptime_s": round(time.time() - facts.started_at, 1),
+        "endpoints": list(node.endpoints()),
+        "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
+        "amendments": 0 if node.donor.amendments is None else node.donor.amendments.count,
+        "amended": [] if node.donor.amendments is None else node.donor.amendments.latest(SHOWN_AMENDMENTS),
+        "neighbours": node.directory.neighbours(),
+        "directory": node.directory.report(),
+        "clock_correction_s": node.clock.correction,
+        "bytes_sent": node.transport.bytes_sent,
+        "bytes_received": node.transport.bytes_received,
+        "caps": caps(node),
+        "wait": facts.waits.report(),
+    }
+    if facts.manifest is not None:
+        report["parameters"] = facts.manifest.model.parameters
+        report["total_rounds"] = facts.manifest.train.total_rounds
+    if coordinator is not None:
+        live = coordinator.live
+        report |= {
+            "status": Status.LEAVING.value if facts.leaving else live.status.value,
+            "phase": live.phase,
+            "round": live.round,
+            "next_due_in_s": None if live.due_at is None else round(live.due_at - node.clock.now(), 1),
+            "last_partner": live.last_partner,
+            "last_outcome": live.last_outcome,
+            "last_seconds": round(live.last_seconds, 2),
+            "rounds": dict(totals.rounds),
+            "diagnosis": coordinator.diagnosis.report(),
+            "exchanging": coordinator.diagnosis.numbers(),
+        }
+        if coordinator.group is not None:
+            report["group"] = coordinator.group.report()
+    if view is not None:
+        report["membership"] = view.watch.report()
+        report["peers"] = [
+            {
+                "peer_id": r.peer_id,
+                "status": r.status.value,
+                "round": r.round,
+                "endpoints": list(r.endpoints),
+                "reachable": r.reachable,
+                "pairs": _why_no_pair(r, node, view),
+            }
+            for r in view.peers.values()
+        ]
+    if trainer is not None and facts.manifest is not None and coordinator is not None:
+        report |= _of_the_trainer(trainer, coordinator, totals)
+    report |= conduct.report()
+    return report
+
+
+def caps(node: Node) -> dict[str, float | None]:
+    """Bytes per second; None: no cap."""
+    return {"sent": node.options.max_upload, "received": node.options.max_download}
+
+
+def _why_no_pair(record: PeerRecord, node: Node, view: View) -> str:
+    """Why a peer is no candidate of ours; `yes` when it is one."""
+    if record.status is not Status.TRAINING:
+        return f"no: it is {record.status.value}"
+    if view.watch.out(record.peer_id):
+        return "no: neither we nor others reach it"
+    if not record.reachable and not node.reach.reachable:
+        return "no: neither of the two can be dialled"
+    return "yes" if record.reachable else "yes: it dials"
+
+
+def _of_the_trainer(trainer: TrainerProcess, coordinator: Coordinator, totals: Totals) -> dict[str, Any]:
+    counters, progress = trainer.counters(), trainer.progress
+    book = ledger(totals, counters.tokens, counters.base, coordinator.elements)
+    return {
+        "steps": counters.steps,
+        "tokens": counters.tokens,
+        "loss": progress.loss if math.isfinite(progress.loss) else None,
+        "tokens_per_s": progress.tokens_per_s,
+        "trainer_pid": trainer.pid,
+        "seconds_training": counters.seconds_training,
+        "seconds_waiting": counters.seconds_waiting,
+        "ledger": {
+            "processed": book.processed,
+            "applied": book.applied,
+            "dropped": book.dropped,
+            "outstanding": book.outstanding,
+        },
+        "val_loss": totals.val_loss[-1] if totals.val_loss else None,
+    }
+
+
+def _doubts(membership: dict[str, Any]) -> list[str]:
+    """What is amiss with the others, for the line."""
+    if (seconds := membership["cut_off_s"]) is not None:
+        return [f"nobody answers for {seconds:.0f} s: is this machine's connection down?"]
+    suspected, out = membership["suspected_count"], membership["out_count"]
+    return [f"{n} {what}" for n, what in ((suspected, "suspected"), (out, "not answering anybody")) if n]
+
+
+def status_line(report: dict[str, Any]) -> str:
+    """One plain line for a terminal or a log."""
+    parts = [f"{report['status']}: {report['phase']}"]
+    if "round" in report:
+        due = report["next_due_in_s"]
+        parts.append(f"round {report['round']}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
+    if "steps" in report:
+        loss = "-" if report["loss"] is None else f"{report['loss']:.3f}"
+        parts.append(f"step {report['steps']}, loss {loss}, {report['tokens_per_s']:.0f} tokens/s")
+    if report.get("val_loss"):
+        parts.append(f"validation {report['val_loss'][1]:.3f}")
+    if "peers" in report:
+        training = sum(peer["status"] == "training" for peer in report["peers"])
+        parts.append(f"{training} other peers train")
+    if report.get("last_outcome"):
+        whom = report["last_partner"]
+        with_whom = f" with {whom if ' ' in whom else whom[-6:]}" if whom else ""
+        parts.append(f"last round {report['last_outcome']}{with_whom}")
+    if membership := report.get("membership"):
+        parts += _doubts(membership)
+    if lacking := report.get("group", {}).get("lacking"):
+        parts.append(f"no outer step: {lacking}; the work stays")
+    if used := report.get("budget", {}).get("why"):
+        parts.append(used)
+    if trouble := report.get("directory", {}).get("why"):
+        parts.append(f"directory: {trouble}")
+    return " · ".join(parts)

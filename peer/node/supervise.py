@@ -1,0 +1,48 @@
+"""The rounds, and what goes on beside them all the time; and how long they may take to end once told to leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from peer.ports.console import Say
+from peer.rounds.loop import Coordinator
+
+DRAIN_S = 8.0
+"""After the signal to leave, an exchange under way and the last checkpoint get this long."""
+LOOK_S = 0.2
+
+
+async def play(
+    coordinator: Coordinator, first_round: int, beside: Sequence[Coroutine[Any, Any, None]], say: Say
+) -> None:
+    """Returns when the rounds are over or drained; an exchange that takes longer than half of `DRAIN_S` then is left.
+    `beside` run for ever: each is cancelled at the end, and what one of them raises before is raised here, as is what
+    the rounds raise."""
+    playing = asyncio.create_task(coordinator.run(first_round))
+    background = [asyncio.create_task(one) for one in beside]
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            background.append(asyncio.create_task(_limit(coordinator, limit)))
+            await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in background:
+                if task.done():
+                    task.result()
+            await playing
+    except TimeoutError:
+        if not limit.expired():
+            raise  # not the drain's
+        say("the exchange under way did not end in time; leaving without it")
+    finally:
+        for task in (playing, *background):
+            task.cancel()
+        await asyncio.wait({playing, *background})
+
+
+async def _limit(coordinator: Coordinator, limit: asyncio.Timeout) -> None:
+    """Ends when the coordinator is told to leave; the drain has begun then."""
+    while not coordinator.leaving:
+        await asyncio.sleep(LOOK_S)
+    limit.reschedule(asyncio.get_running_loop().time() + DRAIN_S / 2)

@@ -1,0 +1,227 @@
+"""The volunteer's upload budget of a day and a month, in local time as the clock on the wall shows it: asked before
+every exchange and by every payload, kept over restarts. The arithmetic is `peer.protocol.policy.upload_quota`'s.
+
+The count is one small file in the home, for all runs of it, written before a payload's first byte leaves with the
+payload counted in full: a process that is killed has never sent more than the file says. What happens on failure: a
+file that cannot be read is named, and the most that it can have said is taken for used; one that cannot be written is
+told once, and counting goes on in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from peer.clock.run_clock import wall_time
+from peer.errors import HomeUnusable, PartnerRefused
+from peer.observe import events
+from peer.protocol.policy.upload_quota import (
+    CONTROL_RATE,
+    PERIODS,
+    Book,
+    Limits,
+    Moment,
+    Used,
+    first_of_next,
+    lost,
+    on_the_line,
+    why_used,
+)
+from peer.run.home import write_whole
+from peer.state.files import read_small
+
+LOOK_EVERY_S = 1.0
+SAVE_EVERY_S = 30.0
+MAX_FILE = 4096
+MOST_BYTES = 2**60
+"""Beyond it a count in the file is no count."""
+
+
+def moment_of(now: float) -> Moment:
+    """`now`: seconds since the epoch; days and months are those of local time."""
+    today = datetime.fromtimestamp(now).date()
+    tomorrow, next_month = today + timedelta(days=1), first_of_next(today)
+    return Moment(today, max(0.0, _midnight(tomorrow) - now), max(0.0, _midnight(next_month) - now))
+
+
+def _midnight(day: date) -> float:
+    """Seconds since the epoch at which it begins here: days with a change to summer time are shorter."""
+    return datetime(day.year, day.month, day.day).timestamp()
+
+
+class UploadBudget:
+    """Of one home, whose lock is held. The `Budget` of the transport's meter."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        kept: Path,
+        emit: Callable[[events.Event], None],
+        say: Callable[[str], None],
+        now: Callable[[], float] = wall_time,
+        ticks: Callable[[], float] = time.monotonic,
+        moment: Callable[[float], Moment] = moment_of,
+    ) -> None:
+        """`kept`: the file. `now`: the clock on the wall, seconds since the epoch; `ticks`: seconds of any origin;
+        `moment`: what the one says of day and month."""
+        self._limits = limits
+        self._kept = kept
+        self._emit = emit
+        self._say = say
+        self._now = now
+        self._ticks = ticks
+        self._moment_of = moment
+        self._need = 0
+        self._said = ""
+        self._unwritable = False
+        self._counted = False
+        """Whether there is anything to keep: who never came so far leaves no file."""
+        self._moment = moment(now())
+        self._ticked = self._saved = ticks()
+        self._book = Book(limits, self._recalled())
+        self.changed: Callable[[], None] = lambda: None
+        """Called when exchanges stop or go on."""
+
+    # -- may it be sent? ---------------------------------------------------------------------------------------------
+
+    def exchange_needs(self, payload: int) -> None:
+        """Bytes of the largest round's payload: less than that, and nothing is exchanged."""
+        self._need = on_the_line(payload, 0)
+
+    def why_not(self) -> str:
+        """Why a round cannot be exchanged now, for a person; empty: it can."""
+        return self._why_not(self._need)
+
+    def why_not_give(self) -> str:
+        """Why no state is given, for a person: the next exchange comes first."""
+        return self._why_not(2 * self._need)
+
+    def _why_not(self, nbytes: int) -> str:
+        self._turn()
+        if (period := self._book.lacking(nbytes, self._moment)) is None:
+            return ""
+        return why_used(self._limits, period, self._need, self._moment)
+
+    @contextlib.contextmanager
+    def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
+        """Around the sending of a payload; gives what is to be told the bytes of each chunk. `giving`: a state, which
+        leaves room for an exchange. Raises PartnerRefused (`budget`) where it does not fit."""
+        nbytes = on_the_line(payload, chunks)
+        if why := self._why_not(nbytes + (self._need if giving else 0)):
+            raise PartnerRefused("budget", why)
+        left = nbytes
+        self._book.claim(nbytes)
+        self._save()
+
+        def sent(payload: int) -> None:
+            nonlocal left
+            line = min(left, on_the_line(payload, 1))
+            left -= line
+            self._book.sent(line)
+
+        try:
+            yield sent
+        finally:
+            self._turn()
+            self._book.give_back(left)
+
+    # -- as time goes by ---------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Notice new days and budgets that are used, and keep the file fresh; for ever, the owner cancels."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Once."""
+        self._counted = True
+        why = self.why_not()
+        if why != self._said:
+            self._tell(why)
+        if self._ticks() - self._saved >= SAVE_EVERY_S:
+            self._save()
+
+    def close(self) -> None:
+        """The last count is kept."""
+        if self._counted:
+            self._turn()
+            self._save()
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`. Bytes on the line."""
+        self._turn()
+        used = self._book.used
+        return {
+            "used": {"day": used.day, "month": used.month},
+            "limit": {"day": self._limits.day, "month": self._limits.month},
+            "why": self.why_not(),
+        }
+
+    def _tell(self, why: str) -> None:
+        self._said, used = why, self._book.used
+        if why:
+            self._emit(events.BudgetUsed(reason=why, day=used.day, month=used.month))
+            self._say(f"{why}. Training goes on alone")
+        else:
+            self._emit(events.BudgetBack(day=used.day, month=used.month))
+            self._say("the upload budget holds exchanges again")
+        self.changed()
+
+    def _turn(self) -> None:
+        ticks = self._ticks()
+        self._moment = self._moment_of(self._now())
+        self._book.turn(self._moment, max(0.0, ticks - self._ticked))
+        self._ticked = ticks
+
+    # -- across lives ------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        used, self._saved, self._counted = self._book.used, self._ticks(), True
+        body = {"date": used.date.isoformat(), "day": used.day, "month": used.month}
+        try:
+            write_whole(self._kept, json.dumps(body).encode())
+        except HomeUnusable as error:
+            if not self._unwritable:
+                self._say(f"what is uploaded cannot be kept: {error.found}; a restart would count too little")
+            self._unwritable = True
+        else:
+            self._unwritable = False
+
+    def _recalled(self) -> Used:
+        """What the file says, and what may have been sent since it was written."""
+        try:
+            used = _used_of(json.loads(read_small(self._kept, MAX_FILE)))
+        except FileNotFoundError:
+            return Used(self._moment.date, 0, 0)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            return self._lost(error)
+        since = math.ceil(CONTROL_RATE * SAVE_EVERY_S)
+        return Used(used.date, used.day + since, used.month + since)
+
+    def _lost(self, error: Exception) -> Used:
+        used = lost(self._limits, self._moment)
+        if any(True for _ in self._limits.each()):
+            reason = f"{self._kept} cannot be read ({type(error).__name__}: {error}): " + _counted_as(used)
+            self._emit(events.BudgetLost(reason=reason, day=used.day, month=used.month))
+            self._say(f"{reason}; delete the file to count from 0")
+        return used
+
+
+def _counted_as(used: Used) -> str:
+    return "; ".join(f"{getattr(used, p) / 1e9:.3g} GB are taken for used this {p}" for p in PERIODS)
+
+
+def _used_of(body: Any) -> Used:
+    """Raises ValueError, TypeError or KeyError."""
+    day, month = body["day"], body["month"]
+    for count in (day, month):
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < MOST_BYTES:
+            raise ValueError("not a count of bytes")
+    return Used(date.fromisoformat(body["date"]), day, month)

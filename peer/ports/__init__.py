@@ -1,0 +1,1 @@
+"""Interfaces between the layers: Protocols and the values in their signatures."""

@@ -1,0 +1,57 @@
+"""What the exchange asks of its owner when others call."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Join, JoinReply
+from peer.protocol.group.shards import Opening, Seat
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex
+
+
+class GroupHandler(Protocol):
+    """What others ask of a member of a group."""
+
+    async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
+        """Lead this round, or say who does. Returns within `join.wait_s`, about."""
+
+    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+        """A place for a contribution to a shard of ours. Raises PartnerRefused."""
+
+    def on_held(self, fragment: int) -> Base | None:
+        """Which state of the fragment we have; None without a complete one (promise 4)."""
+
+
+class Handler(Protocol):
+    """Synchronous: answers come from state at hand."""
+
+    @property
+    def group(self) -> GroupHandler | None:
+        """None: this peer is in no group (yet)."""
+
+    def on_hello(self, record: PeerRecord) -> None:
+        """A caller proved its key and showed its record."""
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer: ...
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        """Whether a swap stream from `sender` is welcome: LOCKED (go on), LATER, TAKEN or REFUSED."""
+
+    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
+        """What we know of another peer: its record, if it has one that others may dial; seconds since it was heard
+        from, None: never, or long ago."""
+
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        """(raw, signature) of the amendments behind the `held` first, the last of which has digest `head`."""
+
+    def on_manifest(self) -> tuple[bytes, bytes] | None:
+        """(exact manifest bytes, signature), None if we have none yet."""
+
+    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
+        """Describe an immutable snapshot to donate; None without a complete state (promise 4), or not yet. `fresh`:
+        a new one, if the state has moved on since the last. `wanted`: this one, if it is still kept. Raises
+        PartnerRefused with what speaks against it."""
+
+    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        """Bytes of a piece of a snapshot described before; None when it is gone."""

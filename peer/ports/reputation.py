@@ -1,0 +1,31 @@
+"""Who is told what callers do wrong."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peer.protocol.messages import PeerId
+
+
+class Conduct(Protocol):
+    """Who is told of what callers do wrong, and says whom to turn away. Never blocks."""
+
+    def offence(self, peer: PeerId, code: str, reason: str) -> None:
+        """A caller that proved its key was refused for something it did."""
+
+    def refused(self, address: str, code: str, reason: str) -> None:
+        """A caller that proved no key was refused."""
+
+    def why_out(self, peer: PeerId) -> str:
+        """Why a peer is out of favour and for how long, for a person; empty: it is not."""
+
+
+class Indulgence:
+    """A `Conduct` that minds nothing: until a daemon says otherwise."""
+
+    def offence(self, peer: PeerId, code: str, reason: str) -> None: ...
+
+    def refused(self, address: str, code: str, reason: str) -> None: ...
+
+    def why_out(self, peer: PeerId) -> str:
+        return ""

@@ -1,0 +1,13 @@
+"""Who signs and checks what a group agrees on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peer.protocol.messages import PeerId
+
+
+class Seal(Protocol):
+    def sign(self, raw: bytes) -> bytes: ...
+
+    def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool: ...

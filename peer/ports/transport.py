@@ -1,0 +1,101 @@
+"""The four things the coordinator talks to. Each has a real and an in-memory implementation and one conformance
+suite, so that the production coordinator runs unchanged under the real network and under a virtual clock.
+
+Implementations satisfy these structurally; `peer.transport` and `peer.trainer` never import this module."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Join, JoinReply
+from peer.protocol.group.shards import Opening, Receipt, ResultSink
+from peer.protocol.messages import (
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    Probed,
+    RoundKey,
+    StateIndex,
+    SwapReport,
+    Told,
+    Vouched,
+    Welcome,
+)
+from peer.protocol.wire.payload import Sink, Source
+
+
+class GroupTransport(Protocol):
+    """Calls among the members of a group; bounded and failing as those of `Transport`."""
+
+    async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+        """Ask a peer to lead a round, or who does. It may hold the call for `join.wait_s`."""
+
+    async def contribute(
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+    ) -> Receipt:
+        """Send our part of a shard to its owner (`source` None: nothing is sent) and wait for the result: returns when
+        `sink` holds it, complete and verified. Raises when it does not: `sink` is then to be thrown away. An owner that
+        falls silent is noticed within five seconds; where both sides go on over another connection it is lost after
+        ten more. Nothing is read of `source` once the result has begun."""
+
+    async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+        """Which state of a fragment a peer has now."""
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        """A part of a fragment's state (`peer.state.transfer.fragment`), of just this length; its digest is the
+        caller's to check, over all parts."""
+
+
+class Transport(Protocol):
+    """Calls to other peers. Every call says Hello first when it has to, is bounded by its timeout, and raises only
+    `PartnerLost`, `PartnerRefused` or `BadPayload`."""
+
+    @property
+    def group(self) -> GroupTransport: ...
+
+    async def forget_connections(self) -> None:
+        """After a sleep: the next call to each peer connects anew."""
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome: ...
+
+    async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer: ...
+
+    async def swap(
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        timeout_s: float,
+        dial: bool,
+        told: Told | None = None,
+    ) -> SwapReport:
+        """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
+        `peer.protocol.pair.matching.initiates`. Returns when `sink` holds the partner's complete verified payload,
+        whatever became of ours. Raises when it does not: `sink` is then to be thrown away. Neither source nor sink is
+        touched after that: what they lie in is used again. `told`: what the partner is told of us; the report holds
+        what it told."""
+
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        """Ask a peer to dial us, at these endpoints and where it sees us calling from."""
+
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        """Ask a peer whether it reaches another one, which does not answer us."""
+
+    async def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        """(raw, signature) of the operator's amendments behind the `held` we have, unchecked."""
+
+    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]: ...
+
+    async def describe_state(
+        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+    ) -> StateIndex:
+        """The snapshot that a donor offers. `fresh`: of its state as it is now, not the one it offered before.
+        `wanted`: this one, if it still keeps it."""
+
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+        """One piece, its digest verified."""

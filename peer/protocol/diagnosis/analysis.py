@@ -1,0 +1,118 @@
+"""Who is slow, and why: what one peer can tell from its own exchanges and a few numbers that partners tell of theirs.
+
+After C4 (arXiv 2406.04594), for random pairs. The rate of a link is taken apart: log rate = mu + sender + receiver +
+rest. A peer sees only its own row (it sends) and column (it receives) of that table, which says nothing about the
+others; so each tells its partner the median rates at which it sends and receives. With these the fit is closed, by
+medians: what we send to j against what j receives in the median from anybody, what j sends to us against what j sends
+in the median. The median over partners is our own uplink (downlink); how far one partner is from that is the link.
+
+Pure and bounded. What a partner tells is never enough by itself to blame it, and one liar hardly moves a median.
+What has just begun is seen late: the medians told are over the last `LATELY` exchanges."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, deque
+from statistics import median
+
+from peer.protocol.diagnosis.outliers import LATELY, LEAST, LEAST_PARTNERS, WINDOW, YOU, Finding, Sample, What, findings
+from peer.protocol.messages import PeerId, Told
+
+LEAST_TO_TELL = 5
+TWICE = 2
+"""It is said, and taken back, when so many looks in a row agree."""
+SHOWN = 8
+MOST_LAG_S = 3600.0
+LEAST_RATE, MOST_RATE = 1.0, 1e12
+"""Bytes per second: what a partner may tell."""
+
+
+def lag_by_own_doing(own: Told, theirs: Told) -> float:
+    """How much later than we the partner was ready, as far as it worked longer; negative: we, as far as we did. Who
+    began late, because the exchange before had kept it waiting, is not to blame: its partner then was."""
+    lag, longer = theirs.ready - own.ready, theirs.worked - own.worked
+    if lag * longer <= 0:
+        return 0.0
+    return math.copysign(min(abs(lag), abs(longer)), lag)
+
+
+class Diagnosis:
+    """Takes exchanges, gives findings. `look` after each one."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque(maxlen=WINDOW)
+        self._told: OrderedDict[PeerId, Told] = OrderedDict()
+        self._streaks: Counter[tuple[What, str]] = Counter()
+        self._found: dict[tuple[What, str], Finding] = {}
+
+    def add(self, sample: Sample, told: Told | None = None) -> None:
+        """An exchange is over; `told`: what its partner told of itself."""
+        self._samples.append(sample)
+        if told is not None:
+            self._told[sample.partner] = told
+            self._told.move_to_end(sample.partner)
+            if len(self._told) > WINDOW:
+                self._told.popitem(last=False)
+
+    def own_rates(self) -> tuple[float, float]:
+        """Our median rates out and in over the last exchanges, bytes per second, to be told to others; 0: not known."""
+        lately = list(self._samples)[-LATELY:]
+        out = [sample.rate_out for sample in lately if sample.rate_out]
+        into = [sample.rate_in for sample in lately if sample.rate_in]
+        return _if_enough(out), _if_enough(into)
+
+    def own_lateness(self) -> float | None:
+        """How much later than our partners we are ready by our own doing, seconds, the median of the last exchanges;
+        below 0: earlier. None: not known."""
+        lates = [-sample.lag_s for sample in list(self._samples)[-LATELY:] if not sample.failure]
+        return median(lates) if len(lates) >= LEAST_TO_TELL else None
+
+    def look(self) -> tuple[list[Finding], list[Finding]]:
+        """What is found now and was not before, and what is over."""
+        now = {finding.key: finding for finding in findings(list(self._samples), self._told, frozenset(self._found))}
+        new, over = list[Finding](), list[Finding]()
+        for key in {*now, *self._streaks, *self._found}:
+            if (key in now) == (key in self._found):
+                self._streaks.pop(key, None)
+                continue
+            self._streaks[key] += 1
+            if self._streaks[key] >= TWICE:
+                self._streaks.pop(key)
+                (new if key in now else over).append(now[key] if key in now else self._found.pop(key))
+        self._found = {key: now.get(key, finding) for key, finding in self._found.items()}
+        self._found |= {finding.key: finding for finding in new}
+        return sorted(new, key=_order), sorted(over, key=_order)
+
+    def found(self) -> list[Finding]:
+        """At most `SHOWN`; what concerns us first."""
+        return sorted(self._found.values(), key=_order)[:SHOWN]
+
+    def nothing(self) -> str:
+        """Why there is nothing to tell, for a person."""
+        count, partners = len(self._samples), len({sample.partner for sample in self._samples})
+        if count < LEAST:
+            return f"not enough exchanges yet ({count} of {LEAST})"
+        if partners < LEAST_PARTNERS:
+            return f"not enough partners to compare with ({partners} of {LEAST_PARTNERS})"
+        return f"nothing unusual in the last {count} exchanges"
+
+    @property
+    def samples(self) -> int:
+        return len(self._samples)
+
+
+def _if_enough(rates: list[float]) -> float:
+    return median(rates) if len(rates) >= LEAST_TO_TELL else 0.0
+
+
+def _order(finding: Finding) -> tuple[bool, str, str]:
+    return finding.who != YOU, finding.what, finding.who
+
+
+def believed(told: Told | None, own: Told | None) -> Told | None:
+    """What a partner tells, if it can be; else nothing of it is taken. `own`: what we tell it."""
+    if told is None or own is None:
+        return None
+    times = told.ready > 0 and abs(told.ready - own.ready) <= MOST_LAG_S and abs(told.worked) <= MOST_LAG_S
+    rates = all(rate == 0 or LEAST_RATE <= rate <= MOST_RATE for rate in (told.rate_out, told.rate_in))
+    return told if times and rates else None

@@ -1,0 +1,293 @@
+"""What is unusual among the exchanges of one peer, by medians: rates, lateness, exchanges that stood still. What is
+compared with what, and why: `peer.protocol.diagnosis.analysis`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, get_args
+
+from peer.protocol.messages import PeerId, Told
+
+What = Literal["slow_uplink", "slow_downlink", "slow_link", "late_trainer", "never_ready", "stalled"]
+WHATS: tuple[What, ...] = get_args(What)
+YOU = "you"
+
+WINDOW = 64
+"""Exchanges looked at."""
+LATELY = 16
+"""Exchanges over which the medians are that we tell others, and lateness is judged."""
+LEAST = 8
+"""Exchanges before anything is said about us,"""
+LEAST_OF_PARTNER = 3
+"""with one partner before anything is said about it,"""
+LEAST_PARTNERS = 3
+"""and partners to compare with."""
+RATIO = 2.0
+"""Slow is at most this part of the others' rate,"""
+SPREADS = 3.0
+"""and so many spreads (1.4826 median absolute deviations) from them."""
+LATE_S = 2.0
+"""Less than this late is nothing,"""
+OFTEN = 0.7
+"""and so is what is seldom."""
+MOSTLY = 0.75
+"""Who stands still less often is late at times, or was lost."""
+COSTS_S = 0.5
+"""A slow transfer that is over sooner hurts nobody."""
+STAYS = 0.75
+"""What was found stays found while it is beyond this part of the bounds: else it would come and go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One exchange as we saw it."""
+
+    partner: PeerId
+    nbytes: int = 0
+    """Of the payload, the larger of both ways."""
+    rate_out: float = 0.0
+    """Bytes per second; 0: not known."""
+    rate_in: float = 0.0
+    lag_s: float = 0.0
+    """How much later than we the partner was ready, by its own doing; negative: we, by ours."""
+    failure: Literal["", "late", "silent", "lost"] = ""
+    """The partner never began; it began and stopped in the middle; or the connection was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something unusual: what, of whom (`you` or a peer id), the number behind it, and a sentence for a person."""
+
+    what: What
+    who: str
+    number: float
+    unit: str
+    why: str
+
+    @property
+    def key(self) -> tuple[What, str]:
+        return self.what, self.who
+
+
+Held = frozenset[tuple[What, str]]
+
+
+def spread(values: Iterable[float]) -> float:
+    """1.4826 times the median absolute deviation: a standard deviation that outliers do not move. 0 of nothing."""
+    known = list(values)
+    if not known:
+        return 0.0
+    middle = median(known)
+    return 1.4826 * median(abs(value - middle) for value in known)
+
+
+def findings(samples: list[Sample], told: Mapping[PeerId, Told], held: Held) -> list[Finding]:
+    """All that is beyond the bounds; those of what is `held` are nearer."""
+    stalled = _stalled(samples, held)
+    gone = {finding.who for finding in stalled}
+    if YOU in gone:
+        return stalled
+    rest = [sample for sample in samples if sample.partner not in gone and not sample.failure]
+    return [*stalled, *_rates(rest, told, held), *_lateness(rest[-LATELY:], rest, held)]
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One transfer of ours against what the partner has in the median: the same partner, other ends."""
+
+    partner: PeerId
+    rate: float
+    usual: float
+    nbytes: int
+
+    @property
+    def rest(self) -> float:
+        return math.log(self.rate / self.usual)
+
+    @property
+    def costs(self) -> bool:
+        return self.nbytes / self.rate >= COSTS_S
+
+
+def _rates(samples: list[Sample], told: Mapping[PeerId, Told], held: Held) -> list[Finding]:
+    out = [
+        _Cell(s.partner, s.rate_out, told[s.partner].rate_in, s.nbytes)
+        for s in samples
+        if s.rate_out and s.partner in told and told[s.partner].rate_in
+    ]
+    into = [
+        _Cell(s.partner, s.rate_in, told[s.partner].rate_out, s.nbytes)
+        for s in samples
+        if s.rate_in and s.partner in told and told[s.partner].rate_out
+    ]
+    found = _direction(out, "slow_uplink", "slow_downlink", held) + _direction(
+        into, "slow_downlink", "slow_uplink", held
+    )
+    return list({finding.key: finding for finding in found}.values())
+
+
+def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list[Finding]:
+    """One direction: our own side; else each partner's, and the links to them."""
+    by_partner = _by_partner(cells)
+    if len(by_partner) < LEAST_PARTNERS:
+        return []
+    usual = {partner: of[-1].usual for partner, of in by_partner.items()}
+    if own := _own_side(cells, usual, ours, held):
+        return [own]
+    found = list[Finding]()
+    for partner, of in by_partner.items():
+        others = [cell for cell in cells if cell.partner != partner]
+        rates = [rate for other, rate in usual.items() if other != partner]
+        if len(of) >= LEAST_OF_PARTNER and len(rates) >= LEAST_PARTNERS and len(others) >= LEAST:
+            finding = _slow_partner(of, usual[partner], rates, theirs, held) or _slow_link(of, others, held)
+            found += [finding] if finding else []
+    return found
+
+
+def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: Held) -> Finding | None:
+    """Our rates against what the same partners have with others; the partners tell how much such numbers differ."""
+    if len(cells) < LEAST:
+        return None
+    apart = spread(math.log(rate) for rate in usual.values())
+    if not _low(median(cell.rest for cell in cells), apart, (what, YOU), held) or not _costly(cells):
+        return None
+    rate, others = median(cell.rate for cell in cells), median(cell.usual for cell in cells)
+    side, do = ("uplink", "get") if what == "slow_uplink" else ("downlink", "send")
+    why = f"your {side}: {mbit(rate)} Mbit/s; the same partners {do} {mbit(others)} in the median"
+    return Finding(what, YOU, rate * 8e-6, "Mbit/s", why)
+
+
+def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What, held: Held) -> Finding | None:
+    """A partner that is slow with everybody, as it tells itself, and with us too."""
+    partner, middle = of[0].partner, median(others)
+    apart, key = spread(map(math.log, others)), (what, str(partner))
+    rate = median(cell.rate for cell in of)
+    lows = (_low(math.log(value / middle), apart, key, held) for value in (usual, rate))
+    if not all(lows) or not _costly(of):
+        return None
+    side = "uplink" if what == "slow_uplink" else "downlink"
+    why = f"partner {short(partner)}: its {side} has {mbit(rate)} Mbit/s; other partners have {mbit(middle)}"
+    return Finding(what, partner, rate * 8e-6, "Mbit/s", why)
+
+
+def _slow_link(of: list[_Cell], others: list[_Cell], held: Held) -> Finding | None:
+    """Slow between us two, while both are well with others."""
+    key: tuple[What, str] = "slow_link", str(of[0].partner)
+    rests = [cell.rest for cell in others]
+    partner, usual = of[0].partner, median(rests)
+    below = median(cell.rest for cell in of) - usual
+    times = sum(_low(cell.rest - usual, 0.0, key, held) for cell in of)
+    if times < OFTEN * len(of) or not _low(below, spread(rests), key, held) or not _costly(of):
+        return None
+    why = f"partner {short(partner)}: {math.exp(-below):.1f}x slower with you than either of you with others"
+    return Finding("slow_link", partner, math.exp(-below), "times slower", why)
+
+
+def _low(below: float, apart: float, key: tuple[What, str], held: Held) -> bool:
+    bound = max(math.log(RATIO), SPREADS * apart)
+    return below <= -bound * (STAYS if key in held else 1.0)
+
+
+def _costly(cells: list[_Cell]) -> bool:
+    return sum(cell.costs for cell in cells) > len(cells) / 2
+
+
+# -- lateness ----------------------------------------------------------------------------------------------------------
+
+
+def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[Finding]:
+    """Of us, over the last exchanges; else of partners, over all of them."""
+    if own := _own_lateness(lately, held):
+        return [own]
+    found = list[Finding]()
+    for partner in dict.fromkeys(sample.partner for sample in samples):
+        of = [sample.lag_s for sample in samples if sample.partner == partner]
+        others = [sample.lag_s for sample in samples if sample.partner != partner]
+        if len(of) < LEAST_OF_PARTNER or len(others) < LEAST:
+            continue
+        bound = _late_bound(_common(others), ("late_trainer", str(partner)), held)
+        late, times = median(of), sum(lag >= bound for lag in of)
+        if late >= bound and times >= OFTEN * len(of):
+            where = f"in {times} of {len(of)} rounds"
+            why = f"partner {short(partner)}: its trainer is ready {late:.0f} s after yours, {where}"
+            found.append(Finding("late_trainer", partner, late, "s", why))
+    return found
+
+
+def _own_lateness(lately: list[Sample], held: Held) -> Finding | None:
+    """The error of a median of n is about 1.25 spreads / sqrt(n)."""
+    lates = [-sample.lag_s for sample in lately]
+    if len(lates) < LEAST or len({sample.partner for sample in lately}) < LEAST_PARTNERS:
+        return None
+    late = median(lates)
+    error = 1.25 * spread(lates) / math.sqrt(len(lates))
+    bound = _late_bound(SPREADS * error, ("late_trainer", YOU), held)
+    times = sum(one >= LATE_S for one in lates)
+    if late < bound or times < OFTEN * len(lates):
+        return None
+    why = f"your trainer: ready {late:.0f} s after your partners, in {times} of the last {len(lates)} rounds"
+    return Finding("late_trainer", YOU, late, "s", why)
+
+
+def _common(lags: list[float]) -> float:
+    """Half more than four of five stay below. (Most lags are 0, so a spread would say that nothing differs.)"""
+    return 1.5 * sorted(map(abs, lags))[int(0.8 * len(lags))]
+
+
+def _late_bound(usual: float, key: tuple[What, str], held: Held) -> float:
+    return max(LATE_S, usual) * (STAYS if key in held else 1.0)
+
+
+# -- stalls ------------------------------------------------------------------------------------------------------------
+
+
+def _stalled(samples: list[Sample], held: Held) -> list[Finding]:
+    """Exchanges that came to nothing. Where they do so with everybody, it is we."""
+    lately = samples[-LATELY:]
+    failed = [sample for sample in lately if sample.failure]
+    many = len(lately) >= LEAST and len({sample.partner for sample in failed}) >= LEAST_PARTNERS
+    if many and (own := _stood_still(YOU, failed, len(lately), held)):
+        return [own]
+    found = list[Finding]()
+    for partner in dict.fromkeys(sample.partner for sample in samples if len(samples) >= LEAST):
+        of = [sample for sample in samples if sample.partner == partner and sample.failure != "lost"]
+        failed = [sample for sample in of if sample.failure]
+        if len(failed) >= LEAST_OF_PARTNER and (finding := _stood_still(partner, failed, len(of), held)):
+            found.append(finding)
+    return found
+
+
+def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> Finding | None:
+    """Both began and it stopped: the connection. It never began: whoever was to be ready."""
+    began = sum(sample.failure == "silent" for sample in failed) > len(failed) / 2
+    what: What = "stalled" if began else "never_ready"
+    if len(failed) < MOSTLY * (STAYS if (what, who) in held else 1.0) * count:
+        return None
+    whose = "your side, whoever the partner" if who == YOU else f"partner {short(who)}"
+    how = "stopped or crawled in the middle (the connection)" if began else "never began (the trainer, or the machine)"
+    return Finding(what, who, len(failed), "exchanges", f"{whose}: {len(failed)} of {count} exchanges {how}")
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def _by_partner(cells: list[_Cell]) -> dict[PeerId, list[_Cell]]:
+    grouped: dict[PeerId, list[_Cell]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.partner, []).append(cell)
+    return grouped
+
+
+def mbit(rate: float) -> str:
+    """Of bytes per second."""
+    return f"{rate * 8e-6:.3g}"
+
+
+def short(peer: str) -> str:
+    return f"…{peer[-6:]}"

@@ -1,0 +1,1 @@
+"""Agreeing on a roster, and cutting a fragment into shards."""

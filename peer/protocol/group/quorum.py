@@ -1,0 +1,166 @@
+"""Which peers have to be together before a group may move its state: the memory behind "one truth per group".
+
+A fragment's **electors** are the members of the roster whose result made its present state, its base. They travel with
+it: who says which base it builds on names the electors too, and who catches up takes them over. A result is made only
+from contributions of
+
+* more than half of the electors, and more than half of every roster accepted since (whose result may only have been
+  missed), and
+* more than half of the largest of the last ten rosters this peer accepted, the one at hand included, so that a run does
+  not dwindle into a corner of itself within a few rounds.
+
+Why two rosters of one round never both give a result. A peer contributes to one roster a round.
+
+1. Both build on the same base: they have the same electors, and each has more than half of them among its
+   contributors, so that one peer contributed to both.
+2. One builds on an older base, D, the other on a newer one made by roster E. E's result had more than half of D's
+   electors as contributors, so one of them, x, contributes again for D: it accepted E and missed the result, so it
+   counts E, and does not contribute to a roster that lists less than half of E. Every member listed said in this round
+   that it stands at D. The other result needs more than half of E standing at the newer base in the same round: one
+   peer in both places.
+
+So it holds however views differ and however many leaders are doubted. It holds over a restart, as far as a peer finds
+its own memory again (`peer.protocol.group.quorum_codec`).
+
+Before there are electors a result is made by more than half of the peers seen of late, of the rosters accepted, and of
+the **founders**: how many the manifest says the group begins with, as Consul's `bootstrap_expect`. If there are no more
+peers than founders, two results have a contributor in common. Where the manifest says nothing, peers that were cut off
+before they had seen one another may each found a group; so they may between states that the operator sets.
+
+Losing more than half of the electors at once stops the group until they are back. A run must not stand still for ever
+for peers that left for good: electors older than `EXPIRE` rounds of their fragment count no more, the numbers alone do,
+and newcomers with them. A network cut in two for longer than that, of which the smaller side gains as many newcomers
+as the larger side has members, could then hold two truths. Founders that do not come are waited for as long."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from peer.protocol.messages import PeerId
+
+SIZES = 10
+EXPIRE = 10
+KEPT = SIZES + 1
+"""Rosters of a fragment that are remembered at most: the electors', and those accepted since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a fragment's state is, and who made it."""
+
+    digest: bytes
+    """BLAKE3 of outer_params and momentum, 32 bytes."""
+    electors: tuple[PeerId, ...] = ()
+    """Sorted; empty: the state came from nobody's result (the start of a run, a restart)."""
+    since: int = -1
+    """The round of the electors' roster; -1: there are none."""
+
+    def mark(self) -> bytes:
+        """One value for all of it: who gives the same one may average together."""
+        text = f"{self.since}/{'/'.join(self.electors)}".encode()
+        return blake3(self.digest + text).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Rosters:
+    """What is kept of a fragment over a restart."""
+
+    rosters: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
+    """(round, members), the oldest first: the electors', and those accepted since."""
+    sizes: tuple[int, ...] = ()
+    """Of the last rosters accepted."""
+    seen: tuple[int, ...] = ()
+    """How many peers were there in the last rounds: counts before the first roster."""
+
+
+class Quorum:
+    """One peer's memory of one fragment's rosters. `period`: rounds between two exchanges of the fragment. `founders`:
+    how many peers the group is expected to begin with; 0: nobody said."""
+
+    def __init__(self, period: int = 1, founders: int = 0) -> None:
+        assert period >= 1, period
+        self._period = period
+        self._founders = founders
+        self._electors: tuple[PeerId, ...] = ()
+        self._since = -1
+        self._pending: list[tuple[int, tuple[PeerId, ...]]] = []
+        self._sizes: deque[int] = deque(maxlen=SIZES)
+        self._seen: deque[int] = deque(maxlen=SIZES)
+
+    def base(self, digest: bytes) -> Base:
+        return Base(digest, self._electors, self._since)
+
+    def needed(self, live: int) -> int:
+        """How many it takes by number. `live`: peers seen now, ourselves included. Before the first result the most
+        count that were seen of late, and the founders: who is cut off then does not found a group of its own."""
+        if self._since >= 0 and self._sizes:
+            return max(self._sizes) // 2 + 1
+        awaited = self._founders if self._since < 0 and len(self._seen) < SIZES else 0
+        return max(live, awaited, *self._seen, *self._sizes, 1) // 2 + 1
+
+    def saw(self, live: int) -> None:
+        """At the beginning of a round: so many peers were there, ourselves included."""
+        self._seen.append(live)
+
+    def lacking(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:
+        """Why these peers are too few to move the state in this round, for a person; empty: they are enough."""
+        if len(peers) < (needed := self.needed(live)):
+            return f"{len(peers)} of the {needed} peers that it takes"
+        present = set(peers)
+        for since, members in self._counted(round_):
+            if 2 * len(present.intersection(members)) <= len(members):
+                here = len(present.intersection(members))
+                return f"only {here} of the {len(members)} members of round {since}'s roster; more than half are needed"
+        return ""
+
+    def enough_for(self, base: Base, round_: int, peers: Collection[PeerId], live: int) -> bool:
+        """The same by number, for a roster on a base that may not be ours: a leader's first look."""
+        if len(peers) < self.needed(live):
+            return False
+        here = len(set(peers).intersection(base.electors))
+        return self._expired(base.since, round_) or 2 * here > len(base.electors)
+
+    def accepted(self, round_: int, members: tuple[PeerId, ...]) -> None:
+        """We contribute to this roster: it counts, whether we see its result or not."""
+        self._sizes.append(len(members))
+        self._pending.append((round_, members))
+        del self._pending[:-KEPT]
+
+    def adopt(self, base: Base) -> None:
+        """The state is now this one, by our own step or because we caught up; its electors are ours. Rosters accepted
+        later than that still count: they may have given a result, too."""
+        self._electors, self._since = base.electors, base.since
+        self._pending = [(round_, members) for round_, members in self._pending if round_ > base.since]
+
+    def remembers(self, base: Base) -> bool:
+        """Whether the roster that made this state is one of ours: by our own memory, whatever a peer says of it."""
+        return (base.since, base.electors) in [(self._since, self._electors), *self._pending]
+
+    @property
+    def since(self) -> int:
+        """The round of the roster that made the state; -1: none did."""
+        return self._since
+
+    def remembered(self) -> Rosters:
+        """What must outlive a restart."""
+        own = [(self._since, self._electors)] if self._electors else []
+        return Rosters(tuple([*own, *self._pending][-KEPT:]), tuple(self._sizes), tuple(self._seen))
+
+    def recall(self, kept: Rosters) -> None:
+        """After a restart. Who made the state that we come back with is not known, so all that is remembered counts:
+        more than half of each of these rosters has to be there, until they expire or we catch up with the group."""
+        self._electors, self._since = (), -1
+        self._pending = list(kept.rosters)
+        self._sizes.extend(kept.sizes)
+        self._seen.extend(kept.seen)
+
+    def _counted(self, round_: int) -> list[tuple[int, tuple[PeerId, ...]]]:
+        rosters = [(self._since, self._electors), *self._pending]
+        return [(since, members) for since, members in rosters if members and not self._expired(since, round_)]
+
+    def _expired(self, since: int, round_: int) -> bool:
+        return since < 0 or round_ - since > EXPIRE * self._period

@@ -1,0 +1,147 @@
+"""How a roster divides a fragment: one shard for each member that others can dial, each owned by one of them. Everybody
+computes the same from the roster, so nothing about it is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.wire.frames import PayloadReader
+from peer.protocol.wire.payload import Sink
+
+ALIGN = 128
+"""Elements: the block of the codecs, none of which lies in two shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A half-open range of elements of the fragment."""
+
+    index: int
+    start: int
+    end: int
+    owner: PeerId
+
+    @property
+    def elements(self) -> int:
+        return self.end - self.start
+
+
+def cut(roster: bytes, owners: Sequence[PeerId], elements: int, align: int = ALIGN) -> list[Shard]:
+    """The shards of a fragment, in order, none empty: as many as owners, or fewer where the fragment has not so many
+    blocks of `align` elements. Sizes differ by one block at most (the last may be shorter).
+
+    Owners are found by rendezvous hashing over (roster, shard), with a cap of one: the first shard takes the peer of
+    best score, the next one the best that is left. So nobody owns more than one, and since the roster's name is part
+    of the score, nobody can choose what it will own."""
+    assert elements > 0
+    assert owners
+    blocks = -(-elements // align)
+    count = min(len(owners), blocks)
+    edges = [min(elements, align * (number * blocks // count)) for number in range(count)] + [elements]
+    left, shards = set(owners), []
+    for index in range(count):
+        owner = min(left, key=lambda peer: _score(roster, index, peer))
+        left.remove(owner)
+        shards.append(Shard(index, edges[index], edges[index + 1], owner))
+    return shards
+
+
+def _score(roster: bytes, shard: int, peer: PeerId) -> tuple[bytes, PeerId]:
+    return hashlib.blake2b(f"{shard}/{peer}".encode(), digest_size=16, key=roster[:32]).digest(), peer
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The first message of a contribution."""
+
+    key: RoundKey
+    roster: bytes
+    """Its name, 32 bytes."""
+    shard: int
+    tokens: int
+    """The weight."""
+    nbytes: int
+    """Of the contribution; 0: only the result is wanted."""
+    transfer: int = 0
+    """Names it over all its streams; 0: it does not go on when one breaks. A transport's own matter."""
+    have: int = 0
+    """Bytes of the result that former streams brought."""
+
+
+MAX_TOKENS = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What an owner gives: the encoded mean, and who is in it."""
+
+    payload: bytes | bytearray | memoryview
+    named: tuple[int, ...]
+    """Indices into the roster's members, ascending."""
+    signature: bytes = b""
+    """The owner's, of `peer.protocol.group.receipts`."""
+
+
+class ResultSink(Sink, Protocol):
+    """Where a member takes the result of a shard."""
+
+    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
+        """Before its first byte, once: who is said to be in it, unchecked, and the owner's signature. Raises
+        BadPayload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A member's end of one contribution; the payload is in its sink, and who is in it as well."""
+
+    bytes_sent: int
+    bytes_received: int
+    seconds: float
+
+
+class Seat:
+    """A served contribution: where its bytes go, and what comes of it. Made by the owner, used by a transport."""
+
+    sink: Sink | None
+    """None: nothing is to be sent, only the result is wanted."""
+    patience_s: float = 60.0
+    """How long the contribution may take to come in."""
+    reader: PayloadReader | None = None
+    """What has taken the bytes that former streams brought; None: nothing was brought."""
+    transfer: int = 0
+    """That of the opening, where the owner goes on with it over another stream; else 0."""
+    have: int = 0
+    """Bytes of the contribution that are here already; all of them where nothing more is to be sent."""
+
+    def complete(self) -> None:
+        """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late, PartnerLost
+        when another stream has gone on with it."""
+        raise NotImplementedError
+
+    def spoilt(self) -> None:
+        """What came is wrong: nobody may go on with it."""
+
+    async def result(self) -> ShardResult:
+        """Wait for it; bounded by the owner's deadline. Raises PartnerRefused when there is none."""
+        raise NotImplementedError
+
+    def taken(self) -> None:
+        """The member has said that it has the whole result."""
+
+    def leave(self) -> None:
+        """The call is over, whatever came of it: the place is given back. May be called again."""
+        raise NotImplementedError
+
+
+def check_named(named: Sequence[int], members: int) -> tuple[int, ...]:
+    """Indices of contributors as they came. Raises ValueError unless ascending, each once, and within the roster."""
+    if any(not 0 <= index < members for index in named):
+        raise ValueError("named")
+    if any(one >= other for one, other in itertools.pairwise(named)):
+        raise ValueError("order")
+    return tuple(named)

@@ -1,0 +1,1 @@
+"""The layout of a model and its fragments."""

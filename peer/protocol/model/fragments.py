@@ -1,0 +1,107 @@
+"""How a model is cut into fragments. The tensors are put into the order of their fragments, so that each fragment is
+one contiguous span of the flat vector whatever the pattern. A pure function of names, shapes and choices: every machine
+makes the same cut."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+from peer.protocol.model.layout import Layout, TensorSpec
+
+PATTERNS = ("whole", "sequential", "strided", "balanced")
+MOST_FRAGMENTS = 1024
+_NUMBER = re.compile(r"\.(\d{1,9})\.")
+
+
+def block_of(name: str) -> int | None:
+    """The block that a tensor belongs to by its name, `model.layers.3.mlp.up_proj.weight` to 3: the first number
+    between two dots. None for what lies outside the blocks: embedding, last norm, head."""
+    found = _NUMBER.search(name)
+    return int(found[1]) if found else None
+
+
+def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> Layout:
+    """The tensors in the order of their fragments, and the fragments. `whole` is one fragment in the given order.
+
+    With n blocks and P fragments, block b of the ascending ones goes to fragment b * P // n (`sequential`) or b mod P
+    (`strided`); what lies outside the blocks goes to fragment 0. `balanced` looks at tensors only: the largest first,
+    each into the fragment with the fewest elements so far, so that none is larger than mean + largest tensor. `apart`:
+    what lies outside the blocks is the last fragment by itself, and the pattern is that of the others. The tensors of
+    a fragment keep their order.
+
+    `why_not` must have found nothing: asserted."""
+    assert not (reason := why_not(tensors, fragments=fragments, pattern=pattern, apart=apart)), reason
+    inside = [tensor for tensor in tensors if not apart or block_of(tensor.name) is not None]
+    place = _PLACES[pattern](inside, fragments - apart)
+    home = {tensor.name: fragments - 1 for tensor in tensors} | place
+    ordered = sorted(tensors, key=lambda tensor: home[tensor.name])  # stable
+    counts = Counter(home.values())
+    ends = accumulate((counts[fragment] for fragment in range(fragments)), initial=0)
+    return Layout(tuple(ordered), tuple(pairwise(ends)))
+
+
+def why_not(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> str:
+    """Why a model cannot be cut like this, for a person; empty: it can."""
+    assert pattern in PATTERNS, pattern
+    assert 1 <= fragments <= MOST_FRAGMENTS, fragments
+    if pattern == "whole":
+        return "" if fragments == 1 and not apart else "whole is one fragment with everything in it"
+    inside = [tensor for tensor in tensors if block_of(tensor.name) is not None]
+    rest = fragments - apart
+    if apart and len(inside) == len(tensors):
+        return "there is nothing outside the model's blocks to set apart"
+    if rest < 1:
+        return "one fragment holds everything: with what lies outside the blocks set apart it takes two"
+    if pattern == "balanced":
+        units, kind = len(inside if apart else tensors), "tensors"
+    else:
+        units, kind = len(_blocks(inside)), "blocks"
+    if rest > units:
+        return f"the model has {units} {kind}, which is not enough for {rest} fragments of whole {kind}"
+    return ""
+
+
+def _blocks(tensors: Sequence[TensorSpec]) -> list[int]:
+    """The numbers of the blocks, ascending."""
+    return sorted({block for tensor in tensors if (block := block_of(tensor.name)) is not None})
+
+
+def _by_block(tensors: Sequence[TensorSpec], of: Callable[[int, int], int]) -> dict[str, int]:
+    """Name to fragment; `of`: a block's rank and the number of blocks to its fragment."""
+    blocks = _blocks(tensors)
+    ranks = {block: rank for rank, block in enumerate(blocks)}
+    placed = {}
+    for tensor in tensors:
+        block = block_of(tensor.name)
+        placed[tensor.name] = 0 if block is None else of(ranks[block], len(blocks))
+    return placed
+
+
+def _sequential(tensors: Sequence[TensorSpec], fragments: int) -> dict[str, int]:
+    return _by_block(tensors, lambda rank, blocks: rank * fragments // blocks)
+
+
+def _strided(tensors: Sequence[TensorSpec], fragments: int) -> dict[str, int]:
+    return _by_block(tensors, lambda rank, blocks: rank % fragments)
+
+
+def _balanced(tensors: Sequence[TensorSpec], fragments: int) -> dict[str, int]:
+    """Greedy. Among equals the earlier tensor and the lower fragment come first: the same on every machine."""
+    filled = [(0, fragment) for fragment in range(fragments)]
+    placed = {}
+    for tensor in sorted(tensors, key=lambda tensor: -tensor.elements):
+        elements, fragment = filled[0]
+        heapq.heapreplace(filled, (elements + tensor.elements, fragment))
+        placed[tensor.name] = fragment
+    return placed
+
+
+def _whole(tensors: Sequence[TensorSpec], fragments: int) -> dict[str, int]:
+    return {tensor.name: 0 for tensor in tensors}
+
+
+_PLACES = {"whole": _whole, "sequential": _sequential, "strided": _strided, "balanced": _balanced}

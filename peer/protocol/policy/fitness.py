@@ -1,0 +1,98 @@
+"""Is this machine fit for this run? Whether one more inner step is begun before a round is due, and what a peer whose
+steps or whose link are too slow for the rounds is told, with its numbers, when it joins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+GRACE = 1 / 20
+"""Of a round: the trainer may be so late for it with its last inner step. Its partner waits meanwhile."""
+STANDSTILL = 0.25
+"""Of a round: a trainer that stands still for its exchanges longer than this is worth a word."""
+LEAST_RATE = 62_500.0
+"""Bytes per second. A partner that nothing was measured of is given up when it is slower (and `SLACK_S` are over)."""
+SLACK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a person is told."""
+
+    found: str
+    fix: str
+    never: bool
+    """It could never take part in an exchange: joining is refused."""
+
+
+def rounds_a_step(step_s: float, round_s: float) -> int:
+    """In how many rounds such a machine takes part once: 1 if a step fits into one."""
+    return max(1, math.ceil(step_s / round_s - GRACE))
+
+
+def of_steps(step_s: float, round_s: float, rounds_left: int) -> Verdict | None:
+    """Of a machine whose inner step takes `step_s`, rests included, in rounds of so many seconds; None: it is fit."""
+    rounds = rounds_a_step(step_s, round_s)
+    if rounds == 1:
+        return None
+    takes = f"one inner step takes {_seconds(step_s)} here, a round is {_seconds(round_s)}"
+    fix = "Give it more --threads or a higher --speed, use an accelerator, or join a run with a smaller model or batch."
+    if rounds > rounds_left:
+        return Verdict(f"{takes}, and the run ends in {rounds_left} rounds: nothing would be done by then", fix, True)
+    return Verdict(f"{takes}: this machine would sit out {rounds - 1} of {rounds} rounds", fix, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a round of the run puts on a link."""
+
+    nbytes: int
+    """Each way, in the largest round."""
+    round_s: float
+    again_s: float
+    """Until the same fragment is due again: what is under way then is given up. (Where the trainer waits for it,
+    `waits`, the rounds due meanwhile are missed instead.)"""
+    waits: bool
+    """The trainer stands still meanwhile."""
+    alone: Literal["solo", "dropped"]
+    """What becomes of work whose exchange is given up: a solo outer step, or nothing."""
+
+
+def of_link(load: Load, rate: float, what: str) -> Verdict | None:
+    """Of a link with `rate` bytes per second in the direction `what`, for a person: `upload, by its cap`. None: it is
+    fit."""
+    if not load.nbytes:
+        return None
+    took = load.nbytes / rate
+    takes = f"a round's {_megabytes(load.nbytes)} take {_seconds(took)} over {_rate(rate)} of {what}, "
+    takes += f"a round is {_seconds(load.round_s)}"
+    fix = "Raise the cap, or join a run with a smaller model, longer rounds, or a codec of fewer bits."
+    if _given_up(load, took):
+        end = "you would end solo" if load.alone == "solo" else "what you work would be dropped"
+        return Verdict(f"{takes}: {end} in every round", fix, True)
+    if load.waits and took > load.round_s:
+        missed = math.ceil(took / load.round_s)
+        return Verdict(f"{takes}: training would stand still and miss {missed} of {missed + 1} rounds", fix, False)
+    if load.waits and took > STANDSTILL * load.round_s:
+        part = round(100 * took / load.round_s)
+        return Verdict(f"{takes}: training would stand still {part} % of the time", fix, False)
+    return None
+
+
+def _given_up(load: Load, took: float) -> bool:
+    if not load.waits:
+        return took > load.again_s
+    return took > SLACK_S + load.nbytes / LEAST_RATE
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 9.5 else f"{value:.0f} s"
+
+
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.2g} MB" if nbytes < 9.5e6 else f"{nbytes / 1e6:.0f} MB"
+
+
+def _rate(rate: float) -> str:
+    return f"{8 * rate / 1e6:.2g} Mbit/s" if 8 * rate < 9.5e6 else f"{8 * rate / 1e6:.0f} Mbit/s"

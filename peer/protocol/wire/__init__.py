@@ -1,0 +1,1 @@
+"""Frames and payloads in memory."""

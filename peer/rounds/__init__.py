@@ -1,0 +1,1 @@
+"""The loop of rounds: schedule, snapshot in flight, commit."""

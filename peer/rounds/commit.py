@@ -1,0 +1,165 @@
+"""Take a round's snapshot to its end: exchange, outer step, journal, merge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from peer.aio.events import Flag
+from peer.aio.tasks import unless, whole
+from peer.aio.threads import Offload
+from peer.exchange.strategy import Ahead, Exchanged, Session
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.trainer import Merge, Trainer, Work
+from peer.protocol.ledger import Cut
+from peer.protocol.messages import PeerId, RoundKey
+from peer.rounds.status import Live
+from peer.rounds.trainer_supervisor import Care
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A snapshot and what is to become of it."""
+
+    work: Work
+    cut: Cut
+    closes_at: float
+    """Until when a peer without a partner goes on looking."""
+    merge: Merge
+    taken_at: float
+    """Run time of the snapshot."""
+
+
+class Landing:
+    """Takes a round's work to its end."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        outer: OuterState,
+        emit: Callable[[events.Event], None],
+        offload: Offload,
+        care: Care,
+        live: Live,
+        me: PeerId,
+    ) -> None:
+        self._me = me
+        self._trainer = trainer
+        self._outer = outer
+        self._emit = emit
+        self._offload = offload
+        self._care = care
+        self._live = live
+        self.stepping = asyncio.Lock()
+        """Held while `outer_params` move: who copies them waits for it."""
+        self.based_at: dict[int, float] = {}
+        """Per fragment: when the snapshot was taken that its last outer step used; run time."""
+
+    async def follow(self, session: Session, key: RoundKey, ready: asyncio.Future[Ready]) -> bool:
+        """Until the work is ready: take over, beside the training, what the others have and we lack. The work since the
+        last outer step stays, on another ground. Whether the work may have been taken in the middle of that: then its
+        params and `outer_params` do not belong together. Raises TrainerDied."""
+        while not ready.done():
+            waiting = session.behind()
+            if waiting is None or (ahead := await unless(ready, waiting)) is None:
+                break
+            await whole(self._take_over(key, ahead))
+            if ready.done():
+                return True
+        return False
+
+    async def _take_over(self, key: RoundKey, ahead: Ahead) -> None:
+        """The lock is kept until the trainer has it, too: a checkpoint in between would hold two grounds."""
+
+        def put() -> Tensor:
+            moved = self._outer.fragment(key.fragment).clone()
+            ahead.step(self._outer)
+            return torch.sub(self._outer.fragment(key.fragment), moved, out=moved)
+
+        async with self.stepping:
+            with self._outer.stepping():
+                moved = await self._offload(put)
+            self._emit(ahead.event())
+            await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
+
+    async def land(self, session: Session, ready: Ready, due_again: Flag) -> Merge | None:
+        """Exchange and outer step; how to merge what came of it, None: there is nothing."""
+        work, cut = ready.work, ready.cut
+        if work.steps == 0:
+            self.sit_out(work.key, "no inner step was finished in it")
+            return None
+        if ready.taken_at > ready.closes_at:
+            self.sit_out(work.key, "the inner step under way ended after it was over")
+            return None
+        got = await unless(due_again.future, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
+        if got.outcome == "carried":
+            self.sit_out(work.key, got.reason)
+            return None
+        await whole(self._step_and_journal(work, got))
+        self.based_at[work.key.fragment] = ready.taken_at
+        return replace(ready.merge, alpha=0.0) if got.replaces else ready.merge
+
+    async def merge(self, work: Work, how: Merge) -> None:
+        """Into the trainer's params. Raises TrainerDied."""
+        key = work.key
+        await self._trainer.apply(key, self._outer.fragment(key.fragment), work.processed, key.round + 1, how)
+        self._care.well()
+
+    def release(self, key: RoundKey) -> None:
+        """The trainer need not wait for a result of this round."""
+        self._trainer.release(key)
+
+    def sit_out(self, key: RoundKey, reason: str) -> None:
+        """No outer step in this round; the work stays outstanding."""
+        self._emit(events.SatOut(round=key.round, fragment=key.fragment, reason=reason))
+        self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
+
+    def missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
+        """A round without an outcome. One that was not due yet is only forgotten."""
+        if was_due:
+            self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
+
+    async def _step_and_journal(self, work: Work, got: Exchanged) -> None:
+        """Belong together: a step that is not in the journal would be counted as lost work."""
+        async with self.stepping:
+            with self._outer.stepping():
+                await self._offload(lambda: got.step(self._outer))
+            self._journal(work, got)
+
+    def _journal(self, work: Work, got: Exchanged) -> None:
+        key, report = work.key, got.report
+        self._care.journaled(key.fragment, work.processed)
+        partners = [member for member in got.members if member != self._me]
+        others = " ".join(partners)
+        self._live.last_outcome = got.outcome
+        self._live.last_partner = others if len(partners) < 2 else f"{len(partners)} others"
+        self._live.last_seconds = report.seconds if report else 0.0
+        assert got.outcome != "carried"
+        self._emit(
+            events.RoundEnded(
+                round=key.round,
+                fragment=key.fragment,
+                outcome=got.outcome,
+                partner=others,
+                reason=got.reason,
+                applied=got.applied,
+                dropped=got.dropped,
+                upto=work.processed,
+                steps=work.steps,
+                digest=got.digest().hex(),
+                bytes_sent=report.bytes_sent if report else 0,
+                bytes_received=report.bytes_received if report else 0,
+                seconds=report.seconds if report else 0.0,
+                ready_at=report.own.ready if report and report.own else 0.0,
+                partner_ready_at=report.told.ready if report and report.told else 0.0,
+                first_byte_at=report.pace.first_byte_at if report else 0.0,
+                done_at=report.pace.done_at if report else 0.0,
+                rate_sent=report.pace.rate_out if report else 0.0,
+                rate_received=report.pace.rate_in if report else 0.0,
+            )
+        )

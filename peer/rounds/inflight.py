@@ -1,0 +1,116 @@
+"""From a round's snapshot to its merge: exchange, outer step, journal, apply. In `full` schedules the trainer waits for
+it; in `streaming` it goes on in the background, one flight a fragment.
+
+What happens on failure: an exchange that is not done when its fragment is due again is given up (pair: a solo outer
+step; group: what was worked is dropped, by name); a trainer that dies takes the merge with it, not the outer step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from peer.aio.events import Flag
+from peer.aio.tasks import given_up
+from peer.errors import TrainerDied
+from peer.exchange.strategy import Session, Topology
+from peer.protocol.messages import RoundKey
+from peer.rounds.commit import Landing, Ready
+
+T = TypeVar("T")
+
+
+class Flight:
+    """One round on its way: looks for partners from the beginning, exchanges once the work is `ready`."""
+
+    def __init__(self, key: RoundKey, opened: AbstractAsyncContextManager[Session], landing: Landing) -> None:
+        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._key = key
+        self.due_again = Flag()
+        self._landing = landing
+        self.task = asyncio.create_task(self._fly(opened))
+
+    async def _fly(self, opened: AbstractAsyncContextManager[Session]) -> None:
+        async with opened as session:
+            apart = await self._landing.follow(session, self._key, self.ready)
+            ready = await self.ready
+            if apart:
+                self._landing.sit_out(self._key, "the group's state came in the moment in which the round was due")
+                merge = None
+            else:
+                merge = await self._landing.land(session, ready, self.due_again)
+        if merge is None:
+            self._landing.release(ready.work.key)
+        else:
+            await self._landing.merge(ready.work, merge)
+
+
+class Flights:
+    """The rounds that are not merged yet, at most one a fragment."""
+
+    def __init__(self, topology: Topology, landing: Landing) -> None:
+        self._topology = topology
+        self._landing = landing
+        self._flying: dict[int, tuple[RoundKey, Flight]] = {}
+
+    def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> Flight:
+        assert key.fragment not in self._flying, key
+        flight = Flight(key, self._topology.opened(key, opens_at, closes_at), self._landing)
+        self._flying[key.fragment] = key, flight
+        return flight
+
+    async def clear(self, fragment: int, *, patient: bool) -> None:
+        """The fragment is due again: unless we are patient, its exchange is given up if it is not done. Raises what
+        went wrong in it."""
+        if fragment in self._flying:
+            if not patient:
+                self._flying[fragment][1].due_again.set()
+            await self._ended(fragment)
+
+    async def finish(self) -> None:
+        """Wait for all of them. Raises what went wrong."""
+        for fragment in list(self._flying):
+            await self._ended(fragment)
+
+    async def beside(self, call: Awaitable[T], *told: asyncio.Future[Any]) -> T | None:
+        """The call's result, or None when one of `told` was done first; then the call is cancelled. Raises what goes
+        wrong in a flight meanwhile: nobody else would see it until the fragment is due again, and the trainer may be
+        waiting for its result. (A trainer's death shows in the call too.)"""
+        running = asyncio.ensure_future(call)
+        try:
+            while not running.done():
+                flying = {flight.task for _, flight in self._flying.values() if not flight.task.done()}
+                await asyncio.wait({running, *flying, *told}, return_when=asyncio.FIRST_COMPLETED)
+                for task in flying:
+                    if task.done() and (task.cancelled() or not isinstance(task.exception(), TrainerDied)):
+                        assert not task.cancelled(), "nobody gave this flight up"
+                        task.result()
+                if not running.done() and any(one.done() for one in told):
+                    return None
+            return running.result()
+        finally:
+            await given_up(running)
+
+    async def drop(self, reason: str) -> None:
+        """Give all of them up: their work is dropped with the rest of what was not journaled. A trainer that died in
+        one of them is known already."""
+        for fragment in list(self._flying):
+            await self.give_up(fragment, reason)
+
+    async def give_up(self, fragment: int, reason: str) -> None:
+        """As `drop`, one of them."""
+        key, flight = self._flying.pop(fragment)
+        flight.task.cancel()
+        await asyncio.wait({flight.task})
+        if flight.task.cancelled():
+            self._landing.missed(key, reason, was_due=flight.ready.done())
+        elif not isinstance(flight.task.exception(), TrainerDied):
+            flight.task.result()
+
+    async def _ended(self, fragment: int) -> None:
+        """The flight is forgotten only when it has ended, so that one who is cancelled here can still drop it."""
+        _, flight = self._flying[fragment]
+        await asyncio.wait({flight.task})
+        del self._flying[fragment]
+        flight.task.result()

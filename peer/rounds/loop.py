@@ -1,0 +1,467 @@
+"""A peer's rounds, from the first state to the last: train, find a partner, exchange, outer step, apply. Runs unchanged
+on the real network and on a virtual clock; knows only the four interfaces of `peer.ports.transport`.
+
+What happens on failure: who is lost or refuses costs this round its exchange, see `peer.exchange.pair.strategy`; a
+trainer that dies is started again from `outer_params` and the work since the last outer step is dropped, by name; a
+round that nothing was worked for is sat out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from peer.aio.events import Leaving
+from peer.aio.threads import Offload
+from peer.errors import TrainerDied
+from peer.exchange.build import Parts, topology_of
+from peer.exchange.group.member import Group
+from peer.exchange.group.strategy import Groups
+from peer.exchange.pair.matchmaker import Matchmaker
+from peer.exchange.pair.search import Surroundings
+from peer.join.resume import FirstState
+from peer.membership.peer_table import View
+from peer.membership.reputation import Conduct
+from peer.membership.slow_peers import Diagnosing
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.clock import Clock
+from peer.ports.signer import Seal
+from peer.ports.trainer import Merge, Trainer, Work, WorkRequest
+from peer.ports.transport import Transport
+from peer.protocol.ledger import Cut, cut_work
+from peer.protocol.messages import RoundKey, Status
+from peer.protocol.pair.stranger_budget import Patience
+from peer.protocol.policy.amendments import Ruling
+from peer.protocol.schedule import RoundClock
+from peer.protocol.swarm.suspend_detection import Slept
+from peer.rounds.commit import Landing, Ready
+from peer.rounds.directives import FetchFounded, Orders, nowhere
+from peer.rounds.inflight import Flight, Flights
+from peer.rounds.pause import Rest
+from peer.rounds.schedule import Timetable
+from peer.rounds.status import Live
+from peer.rounds.trainer_supervisor import Care
+from peer.run.plan import Plan
+from peer.trainer.client import TrainerProcess
+
+STALE_AFTER = 1.5
+"""Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
+LINGER_S = 30.0
+"""A peer that did all its rounds answers others no longer than this."""
+FAREWELL_S = 3.0
+"""A group's members stay so much longer when all are done."""
+GATE_S = 120.0
+"""How long the first round waits for `min_peers`."""
+
+
+Boundary = Callable[[int], Awaitable[None]]
+
+
+class Coordinator:
+    """Owns the round loop. `run` returns when the run or `max_rounds` is over, or after `leave`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        transport: Transport,
+        trainer: Trainer,
+        view: View,
+        outer: OuterState,
+        emit: Callable[[events.Event], None],
+        offload: Offload,
+        rounds: RoundClock,
+        on_boundary: Boundary | None = None,
+        on_rest: Boundary | None = None,
+        rest: Rest | None = None,
+        upto: dict[int, int] | None = None,
+        ruling: Callable[[int], Ruling] = lambda round_: Ruling(),
+        founded: bytes = b"",
+        fetch_founded: FetchFounded = nowhere,
+        conduct: Conduct | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
+        `on_boundary` is called between rounds, with the number of the next one; `on_rest` when everything stands still
+        for a pause. `rest`: the volunteer's own pause. `founded`: digest of the state that
+        `outer` goes back to, if the operator had refounded the run; `fetch_founded` looks for such a state. `seal`
+        signs rosters: groups need it."""
+        self._plan = plan
+        self._clock = clock
+        self._trainer = trainer
+        self._view = view
+        self._outer = outer
+        self._emit = emit
+        self._step_s = 0.0
+        """What an inner step takes here, of the last round's; 0 before."""
+        self._times = Timetable(rounds, clock, view, emit)
+        self._on_boundary = on_boundary
+        self._on_rest = on_rest
+        self._orders = Orders(ruling, founded, fetch_founded, rest)
+        self._streaming = plan.method.schedule == "streaming" and plan.method.fragment_sync_delay > 0
+        self.conduct = conduct or Conduct(clock.now, emit)
+        waits = rounds.kind == "seconds" and not self._streaming
+        self.conduct.patience = Patience(rounds.round_length if waits else None, view.watch.trips.usual)
+        ready = self._times.ready_in, self._times.all_ready_in
+        self.matchmaker = Matchmaker(Surroundings(plan.run_id, plan.me, transport, clock, view, self.conduct, *ready))
+        view.watch.emit = emit
+        self.settled: Callable[[], Awaitable[None]] = _at_once
+        """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
+        self.why_no_exchange: Callable[[], str] = lambda: ""
+        """Why rounds go without the others now, for a person: the upload budget is used. Empty: they do not."""
+        self.matchmaker.why_not = lambda: self.why_no_exchange()
+        self.diagnosis = Diagnosing(clock.now, emit)
+        self.live = Live()
+        self._leaving = Leaving()
+        self._care = Care(trainer, outer, emit, self._leaving, upto or {})
+        self._landing = Landing(trainer, outer, emit, offload, self._care, self.live, plan.me)
+        self._topology = topology_of(
+            Parts(
+                plan=plan,
+                outer=outer,
+                transport=transport,
+                clock=clock,
+                view=view,
+                conduct=self.conduct,
+                matchmaker=self.matchmaker,
+                diagnosis=self.diagnosis,
+                offload=offload,
+                emit=emit,
+                seal=seal,
+                wanted=lambda: not self._leaving and not self._orders.rest.holding.is_set(),
+                why_not=lambda: self.why_no_exchange(),
+                tell=self._tell,
+            )
+        )
+        self._flights = Flights(self._topology, self._landing)
+
+    @property
+    def group(self) -> Group | None:
+        """Our part in a group, which answers the others; None in other topologies."""
+        return self._topology.group if isinstance(self._topology, Groups) else None
+
+    # -- the whole run -----------------------------------------------------------------------------------------------
+
+    async def run(self, first_round: int) -> None:
+        """Play rounds from `first_round` on (clock in steps) or from the first one due after a worked `sync_every`.
+        The trainer is started and held.
+
+        Raises TrainerFailed when the trainer keeps dying."""
+        self.live.round = first_round
+        if self._orders.rest.holding.is_set():
+            first_round = await self._begin_paused(first_round)
+        self._set(Status.TRAINING, "waiting for the others")
+        await self._gate()
+        await self._follow_the_group(first_round)
+        self._rebased()
+        round_ = self._times.first(first_round)
+        if self.group is not None:
+            self.group.begins(round_)
+        self._emit(events.TrainingBegan(round=round_))
+        await self._supervised(lambda: self._evaluate(round_))
+        try:
+            while not self._leaving and not self._finished(round_):
+                self.live.round = round_
+                try:
+                    standing = self._orders.stand_still(round_)
+                    round_ = await (self._obey(round_) if standing else self._round(round_))
+                except TrainerDied as death:
+                    await self._revive(death, round_)
+            self.live.round = round_  # told to leave in a round that was played to its end: the next one is not begun
+            await self._supervised(self._flights.finish)
+        finally:
+            await self._flights.drop("the daemon stopped")
+        if not self._leaving:
+            await self._finish(round_)
+
+    async def _follow_the_group(self, round_: int) -> None:
+        """A newcomer to a group begins with the group's state, momentum included."""
+        reason = "the group has another state than a donor or a checkpoint gave us"
+        if isinstance(self._topology, Groups) and await self._topology.follow(round_, reason):
+            await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
+
+    async def _start_anew(self, round_: int, reason: str) -> None:
+        """The trainer starts again from `outer_params`."""
+        self.drop_outstanding(reason)
+        await self._trainer.start(self._outer.params, round_, None)
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """Elements of each fragment."""
+        layout = self._outer.layout
+        return tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
+
+    def woke(self, slept: Slept) -> None:
+        """Nothing ran here for a while. What the machine slept through is no time in which anything was worked."""
+        self._times.slept = slept
+        for fragment, at in self._landing.based_at.items():
+            self._landing.based_at[fragment] = at + slept.suspended_s
+
+    def leave(self) -> None:
+        """Drain: an exchange under way is finished, no new round begins; `run` returns soon."""
+        self._leaving.set()
+
+    @property
+    def leaving(self) -> bool:
+        return bool(self._leaving)
+
+    @property
+    def announced(self) -> Status:
+        """What others are told: who trains and will not exchange is no candidate."""
+        status = self.live.status
+        return Status.PAUSED if status is Status.TRAINING and self.why_no_exchange() else status
+
+    @property
+    def rest(self) -> Rest:
+        """The volunteer's own pause."""
+        return self._orders.rest
+
+    @property
+    def founded(self) -> bytes:
+        """Digest of the state the operator last refounded the run on, as far as our own goes back to it."""
+        return self._orders.founded
+
+    def _finished(self, round_: int) -> bool:
+        return round_ >= self._plan.total_rounds
+
+    async def _gate(self) -> None:
+        """Peers of a local swarm begin together; and a clock in seconds has to have begun."""
+        deadline = self._clock.now() + GATE_S
+        while self._view.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
+            if await self._leaving.within(0.2):
+                return
+            await self._view.look()
+        while not self._times.in_steps and (wait := self._times.until_start()) > 0:
+            if await self._leaving.within(min(0.2, wait)):
+                return
+            await self._view.look()
+
+    @property
+    def run_start(self) -> float:
+        """When round 0 began, seconds since the epoch; 0: not known yet."""
+        return self._times.rounds.start
+
+    async def _finish(self, round_: int) -> None:
+        await self._follow_to_the_end(round_)
+        self._set(Status.FINISHED, "finished; answering until the others are done")
+        await self._supervised(lambda: self._evaluate(round_, own_too=True))
+        deadline = self._clock.now() + LINGER_S
+        while self._clock.now() < deadline and self._view.others_training():
+            if await self._leaving.within(0.5):
+                return
+            await self._view.look()
+        if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
+            await self._supervised(lambda: self._evaluate(round_, own_too=True))
+
+    async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
+        """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
+        if not isinstance(self._topology, Groups):
+            return False
+        reason = "after the last round the group has another state than ours"
+        changed = await self._topology.follow(round_, reason, at_last)
+        if self.live.status is Status.FINISHED and not self._leaving:
+            await self._leaving.within(FAREWELL_S)  # others may have to ask us
+        return changed
+
+    async def _obey(self, round_: int) -> int:
+        """Do as the volunteer and the operator say before this round; the round to go on with."""
+        self._trainer.hold()
+        if paused := self._orders.paused(round_):
+            self._set(Status.PAUSED, "pausing: finishing the exchange under way")
+        await self._flights.finish()
+        if paused:
+            await self._stand(round_)
+        ours, began = self._orders.rest.holding.is_set(), self._clock.now()
+        round_, params = await self._orders.obey(round_, self._leaving, self._round_now, self._set, self._emit)
+        if params is not None:
+            with self._outer.stepping():
+                self._outer.params.copy_(params)
+                self._outer.momentum.zero_()
+            if self.group is not None:
+                self.group.reset()
+            await self._start_anew(round_, "the operator refounded the run")
+        elif ours and not self._leaving:
+            round_ = await self._wake(round_, self._clock.now() - began)
+        self._rebased()
+        self._set(Status.TRAINING, "training")
+        return round_
+
+    async def _begin_paused(self, round_: int) -> int:
+        try:
+            return await self._obey(round_)
+        except TrainerDied as death:
+            await self._revive(death, round_)
+        return round_
+
+    async def _stand(self, round_: int) -> None:
+        """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
+        if self._on_rest is not None:
+            async with self._landing.stepping:
+                await self._on_rest(round_)
+
+    async def _wake(self, round_: int, rested_s: float) -> int:
+        """After the volunteer's pause the others may be rounds ahead. What was worked before counts, unless it grew
+        stale: against what they have now it would pull them back."""
+        if self._times.in_steps:
+            reached = self._times.jump(round_, "paused by the volunteer")
+            stale = reached - round_ > STALE_AFTER
+        else:
+            reached, stale = round_, rested_s > STALE_AFTER * self._times.rounds.sync_every
+        if stale:
+            await self._start_anew(reached, f"stale after a pause of {rested_s:.0f} s")
+        return reached
+
+    def _round_now(self, round_: int) -> int:
+        self.live.round = self._times.now(round_)
+        return self.live.round
+
+    # -- one round ---------------------------------------------------------------------------------------------------
+
+    async def _round(self, round_: int) -> int:
+        """Play one round, or with a delay: until its work is on its way. The next one."""
+        started = self._clock.now()
+        if self._nothing_done():
+            round_ = self.live.round = self._times.sit_out(round_, self._step_s)
+            if self._finished(round_):
+                return round_
+        key = RoundKey(round_, self._times.rounds.fragment_due(round_))
+        await self._flights.clear(key.fragment, patient=self._times.in_steps)
+        due = self._times.due(round_)
+        self.live.due_at, self.live.phase = due, "training"
+        self._times.expect(due, self._step_s)
+        flight = self._flights.begin(key, *self._times.window(started, due))
+        hold = self._hold_after(round_)
+        began = self._clock.now()
+        work = await self._work(key, due, hold)
+        self._times.stopped()
+        self.diagnosis.ready(key, began if due is None else max(began, due))
+        if work is None:
+            await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
+            return round_
+        self._step_s = work.seconds / work.steps if work.steps else self._step_s
+        await self.settled()
+        self._launch(flight, work, due, hold)
+        if hold:
+            await self._flights.finish()
+        self._times.took(self._clock.now() - started)
+        await self._between(round_ + 1)
+        return self._times.next(round_)
+
+    def _nothing_done(self) -> bool:
+        """Whether there would be nothing to exchange yet."""
+        counters = self._trainer.counters()
+        return counters.tokens <= min(counters.base)
+
+    def _hold_after(self, round_: int) -> bool:
+        """Whether the trainer waits after this round's snapshot: for the result, or because nothing follows."""
+        return not self._streaming or self._finished(round_ + 1) or self._orders.stand_still(round_ + 1)
+
+    def _launch(self, flight: Flight, work: Work, due: float | None, hold: bool) -> None:
+        """The round is due and its snapshot there."""
+        key, closes = work.key, self._times.closes(due)
+        self._emit(events.RoundDue(round=key.round, fragment=key.fragment, deadline=closes))
+        flight.ready.set_result(Ready(work, self._cut(work), closes, self._merge(due, hold), self._clock.now()))
+
+    def _merge(self, due: float | None, hold: bool) -> Merge:
+        method = self._plan.method
+        alpha = method.fragment_update_alpha
+        if hold:
+            return Merge(alpha)
+        if due is None:
+            return Merge(alpha, after_steps=int(method.fragment_sync_delay))
+        return Merge(alpha, after=self._clock.raw(due + method.fragment_sync_delay))
+
+    async def _work(self, key: RoundKey, due: float | None, hold: bool) -> Work | None:
+        """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
+        steps = int(self._times.rounds.round_length) if due is None else None
+        until = None if due is None else self._clock.raw(due)
+        scale = self._orders.lr_scale(key.round)
+        round_s = None if due is None else self._times.rounds.round_length
+        request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
+        told = self._leaving.told.future, self._orders.rest.holding.future
+        return await self._flights.beside(self._trainer.work(request), *told)
+
+    def _pause_after(self, hold: bool) -> int | None:
+        """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they
+        would drift apart else. In seconds nobody waits."""
+        if hold or not self._times.in_steps:
+            return None
+        return int(self._plan.method.fragment_sync_delay)
+
+    def _cut(self, work: Work) -> Cut:
+        elements = self._outer.layout.fragment_elements(work.key.fragment)
+        nominal: float = work.steps
+        sync_every = self._times.rounds.sync_every
+        if self._times.in_steps:
+            nominal = sync_every
+        else:
+            age = self._clock.now() - self._landing.based_at[work.key.fragment]
+            if age > STALE_AFTER * sync_every:
+                nominal = max(1.0, work.steps * sync_every / age)
+        return cut_work(work.tokens, elements, work.steps, nominal)
+
+    async def _between(self, done: int) -> None:
+        """At a round's boundary: evaluate, and let the owner write a checkpoint."""
+        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.holding.is_set():
+            await self._evaluate(done)
+        if self._on_boundary is not None:
+            async with self._landing.stepping:
+                await self._on_boundary(done)
+
+    # -- the trainer -------------------------------------------------------------------------------------------------
+
+    async def _evaluate(self, round_: int, own_too: bool = False) -> None:
+        self._tell("evaluating")
+        async with self._landing.stepping:
+            result = await self._trainer.evaluate(self._outer.params)
+        own = (await self._trainer.evaluate(None)).loss if own_too else math.nan
+        self._emit(events.Evaluated(round=round_, loss=result.loss, bits_per_byte=result.bits_per_byte, own_loss=own))
+
+    async def _supervised(self, call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except TrainerDied as death:
+            await self._revive(death, self.live.round)
+
+    async def _revive(self, death: TrainerDied, round_: int) -> None:
+        self._tell("restarting the trainer")
+        await self._flights.drop(f"the trainer died: {death.cause}")
+        await self._care.revive(death, round_)
+        self._rebased()
+
+    def all_based(self) -> bool:
+        """Whether the trainer's base counters cover what the journal does: not when it died before a merge."""
+        return self._care.all_based()
+
+    def drop_outstanding(self, reason: str) -> None:
+        """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
+        self._care.drop_outstanding(reason)
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def _set(self, status: Status, phase: str) -> None:
+        self.live.status, self.live.phase = status, phase
+        self._view.touch()
+
+    def _tell(self, phase: str) -> None:
+        self.live.phase = phase
+
+    def _rebased(self) -> None:
+        """All work from here on is new."""
+        fragments = range(len(self._outer.layout.fragments))
+        self._landing.based_at = dict.fromkeys(fragments, self._clock.now())
+
+
+async def _at_once() -> None:
+    """All is well."""
+
+
+def taken_up(coordinator: Coordinator, trainer: TrainerProcess, state: FirstState) -> Path | None:
+    """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name."""
+    if trainer.counters().tokens != state.checkpoint_tokens:
+        coordinator.drop_outstanding("lost with the process that did it")
+    elif not coordinator.all_based():
+        coordinator.drop_outstanding("lost between an outer step and its merge")
+        return None
+    return state.resume

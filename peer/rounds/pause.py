@@ -1,0 +1,156 @@
+"""The volunteer's own pause: `peer pause`, for a while or until `peer resume`, and quiet hours. It comes before what
+the operator says, and outlives the process: a peer that was paused starts paused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from peer.aio.events import Flag
+from peer.clock.quiet_hours import QuietHours
+from peer.clock.run_clock import wall_time
+from peer.errors import HomeUnusable, UsageError
+from peer.run.home import write_whole
+
+LOOK_EVERY_S = 1.0
+"""How late quiet hours, or the end of a pause, are noticed at most."""
+LONGEST_S = 366 * 86400.0
+MAX_FILE = 4096
+
+
+def minute_of_day(now: float) -> int:
+    """Local time."""
+    local = time.localtime(now)
+    return local.tm_hour * 60 + local.tm_min
+
+
+class Rest:
+    """Whether the volunteer wants this machine left alone, and why.
+
+    kept: the file that remembers a pause (None: nowhere). `holding` is set while anything holds; `look` moves it."""
+
+    def __init__(
+        self,
+        kept: Path | None = None,
+        quiet: QuietHours | None = None,
+        now: Callable[[], float] = wall_time,
+        minute: Callable[[float], int] = minute_of_day,
+    ) -> None:
+        self._kept = kept
+        self._quiet = quiet
+        self._now = now
+        self._minute = minute
+        self._since: float | None = None
+        self._until: float | None = None
+        self._awake = False
+        """Told to go on in quiet hours: holds until they end."""
+        self.holding = Flag()
+        self._recall()
+        self.look()
+
+    # -- what the volunteer says -------------------------------------------------------------------------------------
+
+    def pause(self, for_s: float | None = None) -> None:
+        """From now on; ends by itself after `for_s` seconds (None: never). A later word replaces an earlier one, but
+        the pause began when it began. Raises UsageError for a time that cannot be, HomeUnusable when the pause cannot
+        be written down; it holds nevertheless, until this process ends."""
+        if for_s is not None and not (math.isfinite(for_s) and 0 < for_s <= LONGEST_S):
+            raise UsageError(f"cannot pause for {for_s:g} s", "Give a time above 0 and of a year at most.")
+        now = self._now()
+        self._since = now if self._since is None else self._since
+        self._until = None if for_s is None else now + for_s
+        self._awake = False
+        self.look()
+        self._remember()
+
+    def resume(self) -> None:
+        """End the pause, and the quiet hours under way. Raises HomeUnusable when the file of it cannot be removed."""
+        self._since = self._until = None
+        self._awake = True
+        self.look()
+        self._remember()
+
+    # -- what holds --------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """See what the time is; `holding` is right afterwards."""
+        now = self._now()
+        if self._until is not None and now >= self._until:
+            self._since = self._until = None
+        if not self._is_quiet(now):
+            self._awake = False
+        if self.why():
+            self.holding.set()
+        else:
+            self.holding.clear()
+
+    async def watch(self, sleep: Callable[[float], Any] = asyncio.sleep) -> None:
+        """Keep `holding` right; for ever, the owner cancels."""
+        while True:
+            self.look()
+            await sleep(LOOK_EVERY_S)
+
+    def why(self) -> str:
+        """For a person; empty: nothing holds."""
+        now = self._now()
+        if self._since is not None and (self._until is None or now < self._until):
+            until = "" if self._until is None else f" until {_moment(self._until)}"
+            return f"paused by you since {_moment(self._since)}{until}"
+        if self._quiet is not None and self._is_quiet(now) and not self._awake:
+            return f"quiet hours {self._quiet}"
+        return ""
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`. Times in seconds since the epoch."""
+        return {
+            "now": self.why() or "no",
+            "since": self._since,
+            "until": self._until,
+            "quiet_hours": None if self._quiet is None else str(self._quiet),
+        }
+
+    def _is_quiet(self, now: float) -> bool:
+        return self._quiet is not None and self._quiet.hold(self._minute(now))
+
+    # -- across lives ------------------------------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        if self._kept is None:
+            return
+        if self._since is not None:
+            write_whole(self._kept, json.dumps({"since": self._since, "until": self._until}).encode())
+            return
+        try:
+            self._kept.unlink(missing_ok=True)
+        except OSError as error:
+            raise HomeUnusable(f"cannot remove {self._kept}: {error.strerror}") from error
+
+    def _recall(self) -> None:
+        """A file that cannot be read still says that there is a pause: the machine is left alone when in doubt."""
+        if self._kept is None:
+            return
+        try:
+            with self._kept.open("rb") as file:
+                raw = file.read(MAX_FILE)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self._since = self._now()
+            return
+        try:
+            body = json.loads(raw)
+            since, until = float(body["since"]), body["until"]
+            self._until = None if until is None else float(until)
+            _moment(since), _moment(self._until or since)  # a time that can be told
+            self._since = since
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError, OSError):
+            self._since, self._until = self._now(), None
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

@@ -1,0 +1,147 @@
+"""When a peer's rounds begin, are due and close, and which one comes next: the round clock as this peer's coordinator
+goes by it, with an account of the rounds that went by meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from peer.membership.peer_table import View
+from peer.observe import events
+from peer.ports.clock import Clock
+from peer.protocol.policy.fitness import GRACE
+from peer.protocol.schedule import RoundClock, late_by, pairing_window
+from peer.protocol.swarm.suspend_detection import Slept
+
+TOGETHER_S = 1.0
+"""Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
+STEPS_WAIT_S = 10.0
+"""Clock in steps: a machine that is alike may be behind by this at least, for something else runs on it."""
+NAMED_MISSES = 1000
+"""Rounds missed in one gap that are journaled one by one."""
+BEHIND = "behind the lower median of the swarm"
+
+
+class Timetable:
+    """`rounds` gets its start as soon as somebody says when the run began."""
+
+    def __init__(self, rounds: RoundClock, clock: Clock, view: View, emit: Callable[[events.Event], None]) -> None:
+        self.rounds = rounds
+        self._clock = clock
+        self._view = view
+        self._emit = emit
+        self._round_s = 0.0
+        """Clock in steps: what a round takes here; 0 before the first one."""
+        self._ready_by, self._all_ready_by = 0.0, 0.0
+        """When we, and all who keep to the rules, have stopped for the round at hand; run time. 0: nobody knows."""
+        self.slept: Slept | None = None
+        """Noticed in the round at hand: why rounds went by."""
+
+    @property
+    def in_steps(self) -> bool:
+        return self.rounds.kind == "steps"
+
+    def until_start(self) -> float:
+        """Seconds until round 0 begins; while nobody knows, a second. Once somebody says, we announce it too."""
+        if not self.rounds.start and (start := self._view.run_start()):
+            self.rounds = replace(self.rounds, start=start)
+        return self.rounds.start - self._clock.now() if self.rounds.start else 1.0
+
+    def first(self, first: int) -> int:
+        """The round to begin with, for one whose state is of round `first`."""
+        if self.in_steps:
+            return max(first, self._view.swarm_round(first))
+        now = self._clock.now()
+        began_with_the_run = now - self.rounds.start < TOGETHER_S
+        return max(0, self.rounds.first_round_for(self.rounds.start if began_with_the_run else now))
+
+    def due(self, round_: int) -> float | None:
+        """Run time; None: when its steps are done."""
+        return None if self.in_steps else self.rounds.due_at(round_)
+
+    def window(self, started: float, due: float | None) -> tuple[float, float]:
+        """When offers open, and the latest that a candidate may be ready."""
+        if due is not None:
+            window = pairing_window(self.rounds.round_length)
+            return due - window, due + window
+        expected = started + self._round_s
+        return started, expected + 2 * self._wait_in_steps()
+
+    def closes(self, due: float | None) -> float:
+        """Until when a peer without a partner goes on looking."""
+        if due is not None:
+            return due + pairing_window(self.rounds.round_length)
+        return self._clock.now() + self._wait_in_steps()
+
+    def expect(self, due: float | None, step_s: float) -> None:
+        """The trainer will stop for a round due then, at the end of a step of so many seconds (0: not known)."""
+        if due is not None:
+            self._ready_by = due + late_by(step_s, self.rounds.round_length)
+            self._all_ready_by = due + late_by(0.0, self.rounds.round_length)
+
+    def stopped(self) -> None:
+        """It has."""
+        self._ready_by = 0.0
+
+    def ready_in(self) -> float:
+        """Seconds until it has, at the latest."""
+        return max(0.0, self._ready_by - self._clock.now())
+
+    def all_ready_in(self) -> float:
+        """As `ready_in`, of all who keep to the rules."""
+        return max(0.0, self._all_ready_by - self._clock.now())
+
+    def sit_out(self, round_: int, step_s: float) -> int:
+        """The first round from `round_` on that is due once an inner step of so many seconds, begun now, is done. Those
+        before it are sat out: a partner of theirs would wait in vain."""
+        rounds = self.rounds
+        if self.in_steps or rounds.fragments > 1 or step_s <= rounds.round_length:
+            return round_
+        played = max(round_, rounds.round_at(self._clock.now() + step_s - GRACE * rounds.round_length))
+        reason = f"one inner step takes {step_s:.3g} s here, a round is {rounds.round_length:g} s"
+        for missed in range(round_, min(played, round_ + NAMED_MISSES)):
+            fragment = rounds.fragment_due(missed)
+            self._emit(events.RoundDue(round=missed, fragment=fragment, deadline=rounds.due_at(missed)))
+            self._emit(events.SatOut(round=missed, fragment=fragment, reason=reason))
+            self._emit(events.RoundMissed(round=missed, fragment=fragment, reason=reason))
+        return played
+
+    def took(self, seconds: float) -> None:
+        """A round was played in so much time."""
+        if self.in_steps:
+            self._round_s = seconds if not self._round_s else 0.5 * (self._round_s + seconds)
+
+    def now(self, round_: int) -> int:
+        """The round under way while nothing is played."""
+        return round_ if self.in_steps else max(round_, self.rounds.round_at(self._clock.now()))
+
+    def jump(self, round_: int, reason: str = BEHIND) -> int:
+        """Clock in steps: the round to play instead of `round_` when the swarm is already in a later one."""
+        swarm = self._view.swarm_round(round_)
+        if swarm > round_:
+            self._emit(events.Skipped(from_round=round_, to_round=swarm, reason=reason))
+        return max(round_, swarm)
+
+    def next(self, round_: int) -> int:
+        """The round to play after this one; those that went by meanwhile were missed."""
+        return self.jump(round_ + 1) if self.in_steps else self._reachable(round_ + 1)
+
+    def _reachable(self, following: int) -> int:
+        reached = max(following, self.rounds.round_at(self._clock.now()))
+        slept, self.slept = self.slept, None
+        if slept is not None and reached > following:
+            self._emit(events.Skipped(from_round=following, to_round=reached, reason=f"was {slept}"))
+            return reached
+        for missed in range(following, min(reached, following + NAMED_MISSES)):
+            fragment = self.rounds.fragment_due(missed)
+            self._emit(events.RoundDue(round=missed, fragment=fragment, deadline=self.rounds.due_at(missed)))
+            self._emit(events.RoundMissed(round=missed, fragment=fragment, reason="the round before took too long"))
+        if reached > following + NAMED_MISSES:
+            first = following + NAMED_MISSES
+            self._emit(events.Skipped(from_round=first, to_round=reached, reason="asleep or stopped"))
+        return reached
+
+    def _wait_in_steps(self) -> float:
+        """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round
+        behind jumps."""
+        return max(STEPS_WAIT_S, self._round_s)

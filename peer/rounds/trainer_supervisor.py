@@ -1,0 +1,80 @@
+"""Care for the trainer: started again when it dies, and its work accounted for that no outer step will see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from peer.aio.events import Leaving
+from peer.errors import TrainerDied, TrainerFailed
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.trainer import Trainer
+
+MAX_DEATHS = 5
+"""In a row, without a finished round between them: then the trainer is given up."""
+
+
+class Care:
+    """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        outer: OuterState,
+        emit: Callable[[events.Event], None],
+        leaving: Leaving,
+        upto: Mapping[int, int],
+    ) -> None:
+        self._trainer = trainer
+        self._outer = outer
+        self._emit = emit
+        self._leaving = leaving
+        self._upto = dict(upto)
+        self._deaths = 0
+
+    def journaled(self, fragment: int, processed: int) -> None:
+        """An event covers the fragment's work up to this token count."""
+        self._upto[fragment] = processed
+
+    def well(self) -> None:
+        """A round was finished."""
+        self._deaths = 0
+
+    async def revive(self, death: TrainerDied, round_: int) -> None:
+        """Start the trainer again from `outer_params`; what it had done since the last outer step is dropped.
+
+        Raises TrainerFailed when it keeps dying; returns without one when told to leave."""
+        while True:
+            self._deaths += 1
+            self._emit(events.TrainerDied(cause=death.cause))
+            if self._deaths > MAX_DEATHS:
+                raise TrainerFailed(
+                    f"the trainer died {self._deaths} times in a row, at last of: {death.cause}",
+                    "See trainer.log in the run's folder under --home. Too little memory is the usual cause.",
+                )
+            self.drop_outstanding(f"the trainer died: {death.cause}")
+            if await self._leaving.within(min(30.0, 0.25 * 2**self._deaths)):
+                return
+            try:
+                info = await self._trainer.start(self._outer.params, round_, None)
+            except TrainerDied as again:
+                death = again
+                continue
+            self._emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
+            return
+
+    def all_based(self) -> bool:
+        """Whether every fragment's base counter covers what the journal does. Else a merge was lost after its outer
+        step, and work that was applied would be counted again."""
+        base = enumerate(self._trainer.counters().base)
+        return all(tokens >= self._upto.get(fragment, 0) for fragment, tokens in base)
+
+    def drop_outstanding(self, reason: str) -> None:
+        """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
+        counters = self._trainer.counters()
+        for fragment, base in enumerate(counters.base):
+            lost = counters.tokens - max(base, self._upto.get(fragment, 0))
+            if lost > 0:
+                dropped = lost * self._outer.layout.fragment_elements(fragment)
+                self._emit(events.Dropped(fragment=fragment, dropped=dropped, upto=counters.tokens, reason=reason))
+            self._upto[fragment] = counters.tokens

@@ -1,0 +1,40 @@
+"""What the rounds of a run ask of a line: bytes an hour, and the largest payload."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from peer.protocol.policy.fitness import Load
+from peer.protocol.policy.upload_quota import Limits, Need, on_the_line, too_much
+from peer.run.costs import cost_of
+from peer.run.manifest import Manifest
+from peer.run.method import Method
+
+
+def need_of(manifest: Manifest, method: Method) -> Need | None:
+    """What the run puts on the line in a day; None where rounds are in inner steps or nothing is exchanged."""
+    cost = cost_of(manifest.model, method)
+    if cost.bytes_per_hour is None or method.topology == "solo":
+        return None
+    return Need(
+        on_the_line(max(cost.fragment_bytes), 0), on_the_line(24 * math.ceil(cost.bytes_per_hour), 0), method.sync_every
+    )
+
+
+def too_much_with(codec: str, manifest: Manifest, method: Method, limits: Limits) -> str:
+    need = need_of(manifest, replace(method, codec=codec))
+    return "" if need is None else too_much(limits, need)
+
+
+def load_of(manifest: Manifest, method: Method) -> Load | None:
+    """What the run puts on a link; None where rounds are in inner steps or nothing is exchanged."""
+    if method.clock != "seconds" or method.topology == "solo":
+        return None
+    return Load(
+        nbytes=max(cost_of(manifest.model, method).fragment_bytes),
+        round_s=method.round_length,
+        again_s=method.sync_every,
+        waits=method.schedule == "full" or method.fragment_sync_delay == 0,
+        alone="solo" if method.topology == "pair" else "dropped",
+    )

@@ -1,0 +1,48 @@
+"""The one place where a run's layout is made: bootstrap node, joiner, trainer, checkpoints and report cut alike."""
+
+from __future__ import annotations
+
+from peer.protocol.model.fragments import cut, why_not
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.run.method import Method
+from peer.run.sections import ModelSection
+
+
+def layout_for(model: ModelSection, method: Method) -> Layout:
+    """The model's tensors in the order of the method's fragments. The method must fit the model (a manifest that
+    parsed does: see `why_no_layout`)."""
+    return cut(tensors_of(model), fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
+
+
+def why_no_layout(model: ModelSection, method: Method) -> str:
+    """Why this model cannot be cut as the method says, for a person; empty: it can."""
+    pattern = _pattern(method)
+    return why_not(tensors_of(model), fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
+
+
+def _pattern(method: Method) -> str:
+    return "whole" if method.schedule == "full" else method.fragment_layout
+
+
+def tensors_of(model: ModelSection) -> list[TensorSpec]:
+    """Names and shapes in the order in which the model itself has them (`peer.trainer.model`); without torch."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    narrow = model.num_key_value_heads * (hidden // model.num_attention_heads)
+    block = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (narrow, hidden),
+        "self_attn.v_proj": (narrow, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    blocks = [
+        TensorSpec(f"model.layers.{number}.{name}.weight", shape)
+        for number in range(model.num_hidden_layers)
+        for name, shape in block.items()
+    ]
+    first = TensorSpec("model.embed_tokens.weight", (model.vocab_size, hidden))
+    return [first, *blocks, TensorSpec("model.norm.weight", (hidden,))]

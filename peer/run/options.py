@@ -1,0 +1,76 @@
+"""What a volunteer chose for this peer."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer.clock.quiet_hours import QuietHours
+from peer.protocol.messages import RunId
+from peer.protocol.policy.upload_quota import Limits
+from peer.run.manifest import SignedManifest
+
+ANY_HOST = "/ip4/0.0.0.0/tcp/0"
+
+
+ANY_HOST_6 = "/ip6/::/tcp/0"
+
+
+def any_hosts() -> tuple[str, ...]:
+    """Where to listen if nobody says: at every address, of IPv6 too where this machine has it."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as trial:
+            trial.bind(("::", 0))
+    except OSError:
+        return (ANY_HOST,)
+    return (ANY_HOST, ANY_HOST_6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """What a person chose. Rates in bytes per second, None: no cap."""
+
+    home: Path
+    identity_path: Path | None = None
+    initial_peers: tuple[str, ...] = ()
+    host_maddrs: tuple[str, ...] = (ANY_HOST,)
+    announce_maddrs: tuple[str, ...] = ()
+    port: int = 0
+    """Of the exchange service; 0: the one used last time, else any free one."""
+    max_upload: float | None = None
+    max_download: float | None = None
+    metrics_port: int | None = None
+    """Of the metrics page; 0: any free one; None: no page."""
+    metrics_host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions(NodeOptions):
+    """What `peer join` was told, beyond the node's own options."""
+
+    run_id: RunId
+    manifest: SignedManifest | None = None
+    """Given as a file; None: fetched from a peer."""
+    data_dir: Path | None = None
+    threads: int = 1
+    device: str = "auto"
+    speed: float = 1.0
+    """Part of the time the trainer may work, in (0, 1]."""
+    step_seconds: float = 0.0
+    """An inner step takes at least so long: for experiments with equal machines on one computer."""
+    checkpoint_every_s: float = 60.0
+    """At least; see `peer.state.checkpointer.SHARE`."""
+    checkpoints_kept: int = 3
+    wait_s: float = 120.0
+    """How long to wait for a first answer from the run."""
+    min_peers: int = 1
+    micro_batch: int | None = None
+    """Windows that go through the model at once; None: as many as fit into memory."""
+    quiet_hours: QuietHours | None = None
+    uploads: Limits = field(default_factory=Limits)
+    """Bytes that may leave in a day and a month, local time."""
+    resume: bool = False
+    """End a pause that an earlier life of this peer was left in."""
+    trail: bool = False
+    """Log which batches are trained on: see `peer.trainer.batch_log`."""

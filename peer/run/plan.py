@@ -1,0 +1,25 @@
+"""What the coordinator is given, and what it shows of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.protocol.messages import PeerId, RunId
+from peer.run.presets import Method
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is settled before the first round."""
+
+    run_id: RunId
+    me: PeerId
+    method: Method
+    total_rounds: int
+    """The run ends after round total_rounds - 1."""
+    eval_every: int
+    """Rounds between two evaluations."""
+    max_upload: float | None = None
+    """Bytes per second."""
+    min_peers: int = 1
+    """Wait with the first round until so many peers train (ourselves included), two minutes at most."""

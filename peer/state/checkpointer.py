@@ -1,0 +1,174 @@
+"""Local checkpoints while training: when one is due, what it costs, and what becomes of a failure.
+
+The trainer writes its part and waits for nothing else; the outer state is written beside it, while no outer step moves
+it. What makes a checkpoint of the two (hashing, syncing, renaming) is done in a thread of its own while training goes
+on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer.aio.tasks import whole
+from peer.aio.threads import Offload
+from peer.errors import HomeUnusable, TrainerDied, file_advice
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.trainer import Trainer
+from peer.protocol.messages import RunId
+from peer.state.checkpoint import CheckpointError, CheckpointStore, checkpoint_bytes
+
+SHARE = 0.02
+"""Of the time, at most, goes into writing checkpoints: large models write them less often."""
+TRAINER_S = 4.0
+"""The trainer's part takes no longer, else there is no checkpoint this time."""
+CLOSE_S = 5.0
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    folder: Path
+    facts: dict[str, Any]
+    began: float
+    """Seconds of the monotonic clock."""
+
+
+class Saving:
+    """`facts` are written into each checkpoint, beside round and token count. `every_s`: at least between two.
+    `offload`: to a thread of normal priority, and not the one exchanges use. In the end `close` has to be awaited."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        run_id: RunId,
+        outer: OuterState,
+        trainer: Trainer,
+        offload: Offload,
+        emit: Callable[[events.Event], None],
+        every_s: float,
+        facts: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._outer = outer
+        self._trainer = trainer
+        self._offload = offload
+        self._emit = emit
+        self._every_s = every_s
+        self._facts = facts
+        self._due = 0.0  # the first one at the first boundary: a crash soon after still resumes
+        self._completing: asyncio.Task[None] | None = None
+
+    async def maybe(self, round_: int) -> None:
+        """Between rounds, while no outer step moves the state: begin one if it is time to. Returns when training may go
+        on; the rest is done beside it."""
+        if time.monotonic() < self._due or (self._completing is not None and not self._completing.done()):
+            return
+        if (draft := await self._drafted(round_, TRAINER_S)) is not None:
+            self._completing = asyncio.create_task(self._complete(draft), name="checkpoint")
+
+    async def write(self, round_: int, limit_s: float = TRAINER_S) -> None:
+        """Write one now, whole; on failure the former stays, the journal says why, and training goes on. `limit_s`: for
+        the trainer's part. Cancelled, it ends what it began."""
+        await self._settled()
+        if (draft := await self._drafted(round_, limit_s)) is not None:
+            await whole(self._complete(draft))
+
+    async def close(self) -> None:
+        """What is begun is ended, or given up after a while: it never was a checkpoint then."""
+        if self._completing is not None:
+            await asyncio.wait({self._completing}, timeout=CLOSE_S)
+            self._completing.cancel()
+            await asyncio.wait({self._completing})
+
+    async def _settled(self) -> None:
+        if self._completing is not None:
+            await asyncio.wait({self._completing})
+
+    async def _drafted(self, round_: int, limit_s: float) -> _Draft | None:
+        """Both parts are in a draft's folder; None when that failed."""
+        began = time.monotonic()
+        self._due = began + self._every_s
+        folder = None
+        try:
+            folder = await self._offload(self._store.begin)
+            tokens = await self._both_parts(folder, limit_s)
+        except (CheckpointError, TrainerDied, OSError) as error:  # a TimeoutError is an OSError
+            await self._failed(folder, str(error) or "the trainer did not answer in time")
+            return None
+        except asyncio.CancelledError:
+            if folder is not None:
+                self._store.abandon(folder)
+            raise
+        return _Draft(folder, {**self._facts(), "round": round_, "tokens": tokens}, began)
+
+    async def _both_parts(self, folder: Path, limit_s: float) -> int:
+        """The trainer's token count. The outer state is written to its end whatever happens: a thread cannot be
+        stopped, and the state must not move under it."""
+        outer = self._outer
+        writing = asyncio.ensure_future(
+            self._offload(lambda: self._store.put_outer(folder, outer.params, outer.momentum))
+        )
+        try:
+            async with asyncio.timeout(limit_s):
+                tokens = await self._trainer.save(folder)
+        finally:
+            await asyncio.wait({writing})
+            failure = writing.exception()
+        if failure is not None:
+            raise failure
+        return tokens
+
+    async def _complete(self, draft: _Draft) -> None:
+        digest = self._outer.layout.digest()
+        try:
+            saved = await self._offload(lambda: self._store.complete(draft.folder, self._run_id, digest, draft.facts))
+        except (CheckpointError, OSError) as error:
+            await self._failed(draft.folder, str(error))
+            return
+        seconds = time.monotonic() - draft.began
+        self._due = draft.began + max(self._every_s, seconds / SHARE)
+        name, round_ = saved.folder.name, draft.facts["round"]
+        self._emit(events.Checkpointed(round=round_, folder=name, seconds=seconds, bytes=saved.nbytes))
+
+    async def _failed(self, folder: Path | None, reason: str) -> None:
+        if folder is not None:
+            await self._offload(lambda: self._store.abandon(folder))
+        self._emit(events.CheckpointFailed(reason=reason))
+
+
+def room_for(store: CheckpointStore, elements: int) -> str:
+    """What the checkpoints of a model of so many elements will take on the disk, for a person.
+
+    Raises HomeUnusable when there is not as much: better told now than by a full disk in the night."""
+    one = checkpoint_bytes(elements)
+    needed = one * (store.keep + 1)  # the next one is written before the oldest is removed
+    try:
+        held, free = store.held_bytes(), _free_on(store.folder)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise HomeUnusable(f"cannot look at {store.folder}: {reason}", file_advice(error, store.folder)) from error
+    told = f"checkpoints: {_size(one)} each, the last {store.keep} kept, at most {_size(needed)} in {store.folder}"
+    if held + free < needed:
+        raise HomeUnusable(
+            f"{told}: only {_size(free)} are free there, and {_size(held)} are theirs already",
+            f"Free {_size(needed - held - free)}, choose another --home, or keep fewer: --keep-checkpoints 1 "
+            f"takes {_size(2 * one)}.",
+        )
+    return f"{told}; {_size(free)} are free"
+
+
+def _free_on(folder: Path) -> int:
+    """Of the nearest folder above that exists."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(there).free
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / MB:.1f} MB" if nbytes < 1000 * MB else f"{nbytes / MB / 1000:.1f} GB"

@@ -1,0 +1,1 @@
+"""One download engine for state."""

@@ -1,0 +1,194 @@
+"""Fetches a state from several donors at once. `peer.state.transfer.scheduler` says who brings what.
+
+What happens on failure: a donor that is lost, falls silent, is too slow for its own rate or has the snapshot no longer
+leaves; what it had in flight goes to the others, and it may come back. One that gives wrong bytes never does. One that
+is busy is asked again when it said, while the others go on. With no donor left `run` returns, and everything that is
+here stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from peer.aio.events import Signal
+from peer.errors import BadPayload, ExchangeError, PartnerRefused
+from peer.protocol.messages import PeerId, PeerRecord, StateIndex
+from peer.state.snapshot import StateDonor
+from peer.state.transfer.pieces import Pieces
+from peer.state.transfer.scheduler import Board, Rates
+
+IDLE_S = 0.25
+"""How often a donor without work looks for a piece to race."""
+MOST_IDLE_S = 30.0
+"""One whose rate is not known races nobody: only a piece that another gives back is for it, and that rings."""
+BUSY_S = 1.0
+BUSY_TRIES = 30
+"""A donor that is busy so often in a row is no help."""
+
+
+class Offload(Protocol):
+    """Runs work in a thread of low priority."""
+
+    def __call__(self, work: Callable[[], None], /) -> Awaitable[None]: ...
+
+
+async def in_place(work: Callable[[], None], /) -> None:
+    """An `Offload` for virtual time: in the loop's own thread."""
+    work()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a transfer came to, so far."""
+
+    given: dict[PeerId, int] = field(default_factory=dict)
+    """Bytes of pieces that are part of the state, by donor."""
+    received: int = 0
+    """Bytes of all pieces that came whole, those that lost a race too."""
+    raced: int = 0
+    left: dict[PeerId, str] = field(default_factory=dict)
+    """Donors that are no longer asked, and why."""
+    wrong: set[PeerId] = field(default_factory=set)
+    """Of these, those that gave bytes which are not what they said."""
+
+
+class Transfer:
+    """One attempt. `changed(donors)` is called when a piece has come and when a donor comes or leaves."""
+
+    def __init__(
+        self,
+        transport: StateDonor,
+        pieces: Pieces,
+        rates: Rates,
+        outcome: Outcome,
+        changed: Callable[[int], None] = lambda donors: None,
+        offload: Offload = in_place,
+    ) -> None:
+        self._transport = transport
+        self._pieces = pieces
+        self._rates = rates
+        self.outcome = outcome
+        self._changed = changed
+        self._offload = offload
+        self._board = Board(pieces.sizes, pieces.held, rates)
+        self._serving: dict[PeerId, asyncio.Task[None]] = {}
+        self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
+        self._idle: dict[Signal, None] = {}
+        """Of the donors without work: what each waits for."""
+
+    @property
+    def donors(self) -> frozenset[PeerId]:
+        """Those asked now."""
+        return frozenset(peer for peer, task in self._serving.items() if not task.done())
+
+    def add(self, donor: PeerRecord, index: StateIndex) -> None:
+        """Fetch from this one too; its index has been checked. No-op while it is asked already."""
+        peer = donor.peer_id
+        if peer in self.donors or peer in self.outcome.wrong:
+            return
+        self.outcome.left.pop(peer, None)
+        self._serving[peer] = asyncio.get_running_loop().create_task(self._serve(donor, index))
+        self._changed(len(self.donors))
+
+    async def run(self) -> None:
+        """Until all pieces are here, or no donor is left. Cancelled, or when a worker fails, all its fetches end."""
+        try:
+            while not self._board.complete and (asked := [t for t in self._serving.values() if not t.done()]):
+                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                for task in self._serving.values():
+                    if task.done():
+                        task.result()
+        finally:
+            for task in self._serving.values():
+                task.cancel()
+            await asyncio.gather(*self._serving.values(), return_exceptions=True)
+            self.outcome.raced += self._board.raced
+
+    async def _serve(self, donor: PeerRecord, index: StateIndex) -> None:
+        """Let one donor bring pieces until it leaves or there is nothing to bring."""
+        peer, busy = donor.peer_id, 0
+        while not self._board.complete:
+            piece = self._board.take(peer, self._now())
+            if piece is None:
+                await self._wait(IDLE_S if self._board.may_race(peer) else MOST_IDLE_S)
+                continue
+            try:
+                await self._bring(donor, index, piece)
+                busy = 0
+            except PartnerRefused as refusal:
+                self._board.failed(peer, piece)
+                busy += 1
+                if refusal.code != "busy" or busy > BUSY_TRIES:
+                    self._leaves(peer, f"{refusal.reason} ({refusal.code})")
+                    return
+                self._ring()
+                await asyncio.sleep(max(BUSY_S, min(refusal.eta_s, 5 * BUSY_S)))
+            except ExchangeError as error:
+                self._board.failed(peer, piece)
+                self._rates.failed(peer)
+                if isinstance(error, BadPayload):
+                    self.outcome.wrong.add(peer)
+                self._leaves(peer, str(error))
+                return
+            except asyncio.CancelledError:
+                self._board.failed(peer, piece)
+                raise
+
+    async def _bring(self, donor: PeerRecord, index: StateIndex, piece: int) -> None:
+        """Fetch one piece and make it part of the state; nothing if another donor was first."""
+        peer, began = donor.peer_id, self._now()
+        named = index.pieces[piece]
+        call = self._transport.fetch_piece(donor, index, piece, self._rates.deadline_s(peer, named.nbytes))
+        task = asyncio.ensure_future(call)
+        self._fetching[piece, peer] = task
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # what it ended with is nobody's any more
+            raise
+        finally:
+            del self._fetching[piece, peer]
+        if task.cancelled():  # another donor was first
+            return
+        data = task.result()
+        self._rates.observe(peer, named.nbytes, self._now() - began)
+        self.outcome.received += named.nbytes
+        if piece in self._pieces.held:
+            return
+        await self._offload(partial(self._pieces.store, piece, named, index.round, data))
+        if piece in self._pieces.held:
+            return
+        self._pieces.place(piece, named, index.round, data)
+        self.outcome.given[peer] = self.outcome.given.get(peer, 0) + named.nbytes
+        for other in self._board.landed(piece):
+            if (slower := self._fetching.get((piece, other))) is not None:
+                slower.cancel()
+        self._ring()
+        self._changed(len(self.donors))
+
+    def _leaves(self, peer: PeerId, why: str) -> None:
+        self.outcome.left[peer] = why
+        self._ring()
+        self._changed(max(0, len(self.donors) - 1))
+
+    def _ring(self) -> None:
+        """Donors without work look again."""
+        for bell in self._idle:
+            bell.ring()
+
+    async def _wait(self, seconds: float) -> None:
+        """Until there may be work, but no longer."""
+        bell = Signal()
+        self._idle[bell] = None
+        try:
+            await bell.within(seconds)
+        finally:
+            del self._idle[bell]
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

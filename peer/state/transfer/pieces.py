@@ -1,0 +1,197 @@
+"""The pieces a joiner has: in memory as the flat state that they make up, and in a folder that survives a kill.
+
+A file is one piece, named by its number, its donor's round and its digest, written under another name and renamed; on
+reading, the digest is checked. Of each piece there is one file at most, so the folder never holds more than the state.
+What is foreign, damaged or too old is deleted. A full disk costs only what a kill would then lose."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from blake3 import blake3
+
+from peer.errors import BadPayload
+from peer.protocol.messages import PeerId, Piece
+from peer.protocol.model.layout import Layout
+from peer.state.files import read_small
+from peer.state.snapshot import check_piece
+
+MARK = "state"
+MAX_MARK = 64
+_NAME = re.compile(r"(0|[1-9][0-9]{0,6})-(0|[1-9][0-9]{0,15})-([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A piece that is here, verified."""
+
+    piece: Piece
+    round: int
+    """The round its donor worked in."""
+
+
+class Pieces:
+    """`folder`: of this run and identity alone, all in it ours; None: memory only. `momentum`: a group has it, too."""
+
+    def __init__(self, layout: Layout, folder: Path | None, *, momentum: bool) -> None:
+        cut = layout.pieces()
+        self._cut = cut + cut if momentum else cut
+        self._elements = layout.elements
+        self._momentum = momentum
+        self._whole: np.ndarray | None = None
+        self._starts = [0]
+        for _, _, nbytes in self._cut:
+            self._starts.append(self._starts[-1] + nbytes)
+        self.mark = ""
+        """Of a group: which state the pieces are of (`mark_of`); empty: none yet."""
+        self.held: dict[int, Held] = {}
+        self._root = folder
+        self._folder = folder / f"{layout.digest().hex()[:16]}-{len(self._cut)}" if folder is not None else None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each piece."""
+        return [nbytes for _, _, nbytes in self._cut]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole state."""
+        return self._starts[-1]
+
+    @property
+    def done(self) -> int:
+        """Bytes that are here."""
+        return sum(held.piece.nbytes for held in self.held.values())
+
+    @property
+    def complete(self) -> bool:
+        return len(self.held) == len(self._cut)
+
+    def load(self) -> None:
+        """Take what an earlier process left, and of which state it is. Never raises for what is on disk. Slow: in a
+        thread."""
+        if self._root is None or self._folder is None:
+            return
+        with contextlib.suppress(OSError):
+            for entry in self._root.iterdir():
+                if entry != self._folder:
+                    _remove(entry)
+            self.mark = read_small(self._folder / MARK, MAX_MARK).decode(errors="replace")
+        with contextlib.suppress(OSError):
+            for entry in self._folder.iterdir():
+                if entry.name != MARK and not self._load(entry):
+                    entry.unlink()
+
+    def _load(self, entry: Path) -> bool:
+        match = _NAME.fullmatch(entry.name)
+        if match is None or int(match[1]) >= len(self._cut) or int(match[1]) in self.held:
+            return False
+        number, digest = int(match[1]), bytes.fromhex(match[3])
+        piece = Piece(*self._cut[number], digest)
+        try:
+            data = read_small(entry, piece.nbytes)
+            check_piece(data, piece, number)
+        except (OSError, BadPayload):
+            return False
+        self.place(number, piece, int(match[2]), data)
+        return True
+
+    def of_state(self, mark: str) -> None:
+        """All pieces from here on are of this state."""
+        if mark != self.mark and self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _write(self._folder, MARK, mark.encode())
+        self.mark = mark
+
+    def store(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
+        """Check a donor's piece and put it on disk; then `place` it. Raises BadPayload when it is not what its index
+        said. In a thread."""
+        check_piece(data, piece, number)
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _write(self._folder, _name(number, piece, round_), data)
+
+    def put_zeros(self, number: int, piece: Piece, round_: int) -> bool:
+        """Take a piece that holds nothing but zeros, which its digest tells, without fetching it; whether it is."""
+        if piece.digest != _digest_of_zeros(piece.nbytes):
+            return False
+        self.place(number, piece, round_, bytes(piece.nbytes))
+        return True
+
+    def keep(self, wanted: Callable[[int, Held], bool]) -> int:
+        """Forget the pieces that are not wanted, here and on disk; their bytes."""
+        gone = {number: held for number, held in self.held.items() if not wanted(number, held)}
+        for number, held in gone.items():
+            del self.held[number]
+            if self._folder is not None:
+                with contextlib.suppress(OSError):
+                    (self._folder / _name(number, held.piece, held.round)).unlink(missing_ok=True)
+        return sum(held.piece.nbytes for held in gone.values())
+
+    def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(outer_params, outer_momentum or None), each flat fp32. All pieces have to be here."""
+        assert self.complete, (len(self.held), len(self._cut))
+        whole = torch.from_numpy(self._buffer())
+        return whole[: self._elements], whole[self._elements :] if self._momentum else None
+
+    def clear(self) -> None:
+        """Nothing on disk is needed any more. Never raises."""
+        if self._root is not None:
+            _remove(self._root)
+
+    def _buffer(self) -> np.ndarray:
+        if self._whole is None:
+            self._whole = np.empty(self.nbytes // 4, dtype="<f4")
+        return self._whole
+
+    def place(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
+        """It is part of the state from here on."""
+        start = self._starts[number]
+        self._buffer().data.cast("B")[start : start + piece.nbytes] = data
+        self.held[number] = Held(piece, round_)
+
+
+@lru_cache(64)
+def _digest_of_zeros(nbytes: int) -> bytes:
+    """Pieces come in a few lengths, and in hundreds."""
+    return blake3(bytes(nbytes)).digest()
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    """Whole or not at all. Raises OSError."""
+    draft = folder / f".{secrets.token_hex(8)}"
+    try:
+        draft.write_bytes(data)
+        draft.rename(folder / name)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _name(number: int, piece: Piece, round_: int) -> str:
+    return f"{number}-{round_}-{piece.digest.hex()}"
+
+
+def _remove(entry: Path) -> None:
+    """A file or folder of ours; a link is taken away, not followed."""
+    with contextlib.suppress(OSError):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def shares(given: Mapping[PeerId, int]) -> str:
+    """Who gave how much, for a person."""
+    parts = sorted(given.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{peer[-8:]} {nbytes / 1e6:.1f} MB" for peer, nbytes in parts)

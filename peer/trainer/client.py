@@ -1,0 +1,216 @@
+"""The `Trainer` interface over a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.errors import HomeUnusable, TrainerDied, file_advice
+from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, Progress, TrainerInfo, Work, WorkRequest
+from peer.protocol.messages import RoundKey
+from peer.protocol.model.layout import Layout
+from peer.trainer.arena import Arena, CounterFile, read_counters
+from peer.trainer.config import TrainerConfig
+from peer.trainer.ipc import Message
+from peer.trainer.subprocess import LOG, Child
+
+__all__ = ["Progress", "TrainerConfig", "TrainerProcess"]
+
+START_SILENCE_S = 120.0
+"""A starting trainer says what it is doing; so long without a word means that it hangs."""
+
+
+class TrainerProcess:
+    """Implements `Trainer` (see its docstrings in peer.ports.transport for what every call promises). The process
+    ends by itself when this one does.
+
+    folder: holds arena, counters and the process's log; one trainer at a time."""
+
+    def __init__(self, folder: Path, layout: Layout, config: TrainerConfig, early: Child | None = None) -> None:
+        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work."""
+        self._folder = folder.absolute()
+        self._layout = layout
+        self._config = config
+        self._arena: Arena | None = None
+        self._child: Child | None = None
+        self._early = early
+        self._prepared = False
+        """Whether the child waits for its first state."""
+        self._in_slots = asyncio.Lock()
+        self._unmerged = [asyncio.Lock() for _ in layout.fragments]
+        """Each held from before a result is copied into its slot until it is merged."""
+        self._handovers: set[asyncio.Task[Message]] = set()
+        self.progress = Progress()
+        self.on_note: Callable[[str], None] = lambda note: None
+        """Told what a starting trainer is doing, for a person."""
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process last started."""
+        return self._child.pid if self._child else None
+
+    async def prepare(self) -> None:
+        """Have a process read the data and build the model, which the next `start` gives its state; that `start` also
+        tells what goes wrong in it meanwhile. Ends a former process first. Raises HomeUnusable."""
+        await self.stop()
+        CounterFile(self._folder, len(self._layout.fragments))
+        if self._arena is None:
+            self._arena = await asyncio.to_thread(Arena, self._folder, self._layout, create=True)
+        self.progress = Progress()
+        opening = {
+            "config": self._config.model_dump(mode="json"),
+            "tensors": [tensor.name for tensor in self._layout.tensors],
+            "fragments": self._layout.fragments,
+            "folder": str(self._folder),
+        }
+        try:
+            self._child = await self._process()
+            self._child.begin(opening, self._on_progress, self._folder / LOG)
+        except OSError as error:
+            found = f"cannot start the trainer in {self._folder}: {error.strerror}"
+            raise HomeUnusable(found, file_advice(error, self._folder / LOG)) from error
+        self._prepared = True
+
+    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
+        """In the process that is prepared, else in a new one. Raises also DataError, MachineTooSmall, ManifestError,
+        StateError, UsageError and HomeUnusable: what a person can mend, with its fix."""
+        if not self._prepared or self._alive().spent:
+            await self.prepare()
+        self._prepared, arena = False, self._arena
+        assert arena is not None
+        where = str(resume) if resume else None
+        try:
+            answer = await self._hand_over(
+                arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
+            )
+        except BaseException:
+            await self.stop()
+            raise
+        return TrainerInfo(**answer)
+
+    async def _process(self) -> Child:
+        """The one started early, if there is one that lives; else a new one. Raises OSError."""
+        early, self._early = self._early, None
+        if early is not None and early.alive:
+            return early
+        return await Child.spawn(self._folder / LOG, self._config.threads)
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Cancelled, it leaves the trainer held at its next step boundary, so that `save` finds it at rest."""
+        child, arena, key = self._alive(), self._arena, request.key
+        assert (request.steps is None) != (request.until is None), request
+        try:
+            answer = await child.call(
+                "work",
+                round=key.round,
+                fragment=key.fragment,
+                steps=request.steps,
+                until=request.until,
+                hold=request.hold,
+                lr_scale=request.lr_scale,
+                pause_after=request.pause_after,
+                round_s=request.round_s,
+            )
+        except asyncio.CancelledError:
+            self.hold()
+            raise
+        assert arena is not None
+        return Work(key=key, params=arena.out_slot(key.fragment), **answer)
+
+    async def apply(
+        self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
+    ) -> None:
+        """Cancelled, it leaves the merge to come."""
+        await self._merge(key.fragment, outer_params, base=base, next_round=next_round, **asdict(merge))
+
+    def release(self, key: RoundKey) -> None:
+        if self._child is not None:
+            self._child.post("release", fragment=key.fragment)
+
+    def hold(self) -> None:
+        if self._child is not None:
+            self._child.post("hold")
+
+    async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
+        self._alive()
+        assert self._arena is not None
+        if outer_params is None:
+            return Evaluation(**await self._alive().call("evaluate", own=True))
+        return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate"))
+
+    async def save(self, folder: Path) -> int:
+        """Raises also OSError when the folder cannot be written; the trainer goes on."""
+        tokens: int = (await self._alive().call("save", folder=str(folder)))["tokens"]
+        return tokens
+
+    def counters(self) -> Counters:
+        """Raises HomeUnusable when the file is damaged."""
+        return read_counters(self._folder, len(self._layout.fragments))
+
+    async def stop(self) -> None:
+        """Within two seconds. One started early and not yet put to work stays."""
+        self._prepared = False
+        if self._child is not None:
+            await self._child.end()
+        if self._handovers:
+            await asyncio.wait(self._handovers)
+
+    def _alive(self) -> Child:
+        if self._child is None:
+            raise TrainerDied("never started")
+        return self._child
+
+    async def _hand_over(self, slot: torch.Tensor, params: torch.Tensor, op: str, **fields: Any) -> Message:
+        """Copy `params` into the whole model's slot and call."""
+        child = self._alive()
+
+        async def copy_and_call() -> Message:
+            async with self._in_slots:
+                if op != "start":
+                    await child.call("clear")  # results that are not merged yet lie there
+                await asyncio.to_thread(slot.copy_, params)
+                return await child.call(op, **fields)
+
+        return await self._to_the_end(slot, params, copy_and_call())
+
+    async def _merge(self, fragment: int, params: torch.Tensor, **fields: Any) -> Message:
+        """Copy `params` into the fragment's slot and call. The slot is read only when the result is merged."""
+        child, arena = self._alive(), self._arena
+        assert arena is not None
+        slot = arena.in_slot(fragment)
+
+        async def copy_and_call() -> Message:
+            async with self._unmerged[fragment]:
+                async with self._in_slots:
+                    await asyncio.to_thread(slot.copy_, params)
+                return await child.call("apply", fragment=fragment, **fields)
+
+        return await self._to_the_end(slot, params, copy_and_call())
+
+    async def _to_the_end(
+        self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]
+    ) -> Message:
+        """A caller that is cancelled leaves this running: the slots are free again only when the trainer has answered
+        or is gone."""
+        assert params.dtype == torch.float32, params.dtype
+        assert params.shape == slot.shape, (params.shape, slot.shape)
+        task = asyncio.create_task(handing)
+        self._handovers.add(task)
+        task.add_done_callback(self._handed_over)
+        return await asyncio.shield(task)
+
+    def _handed_over(self, task: asyncio.Task[Message]) -> None:
+        self._handovers.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen here too: the caller may have been cancelled
+
+    def _on_progress(self, message: Message) -> None:
+        if "note" in message:
+            self.on_note(message["note"])
+            return
+        self.progress = Progress(*message["progress"])

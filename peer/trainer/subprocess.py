@@ -1,0 +1,239 @@
+"""One trainer process as its daemon sees it: the line to it, its calls, and why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peer
+from peer.errors import (
+    DataError,
+    HomeUnusable,
+    MachineTooSmall,
+    ManifestError,
+    PeerError,
+    StateError,
+    TrainerDied,
+    UsageError,
+)
+from peer.trainer.ipc import MAX_LINE, Message
+
+LOG = "trainer.log"
+"""What the process printed since it was last started."""
+ASKED_S, TERMINATED_S, KILLED_S = 1.0, 0.3, 0.5
+"""How long each way of ending it gets; together less than two seconds."""
+LOG_TAIL_BYTES = 4096
+
+_MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError, UsageError)
+REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
+
+
+class Child:
+    """Made by `spawn`, put to work by `begin`; at last `end` has to be awaited."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        log: Path,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._log = log
+        self._on_progress: Callable[[Message], None] = lambda message: None
+        self._calls: dict[int, asyncio.Future[Message]] = {}
+        self._last_id = 0
+        self._last_words = ""
+        self._refusal: Message | None = None
+        self._ending = False
+        self._cause = ""
+        self._heard_at = 0.0
+        self._watching = asyncio.create_task(self._watch(), name="trainer-line")
+
+    @classmethod
+    async def spawn(cls, log: Path, threads: int) -> Child:
+        """Start a fresh interpreter, which loads torch and then waits. `log`: what it prints goes there.
+
+        Raises OSError when that is impossible."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, log.open("wb") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "peer.trainer", str(theirs.fileno())),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(),),
+                    env=_environment(threads),
+                )
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
+        except BaseException:
+            ours.close()  # a process that did start sees its line end, and ends
+            raise
+        return cls(process, reader, writer, log)
+
+    def begin(self, opening: Message, on_progress: Callable[[Message], None], log: Path) -> None:
+        """Tell it what it is for. Its log is called `log` from now on; raises OSError when it cannot be."""
+        self._log = self._log.replace(log)
+        self._on_progress = on_progress
+        self._write(opening)
+
+    @property
+    def alive(self) -> bool:
+        return not self._cause
+
+    @property
+    def spent(self) -> bool:
+        """Ended, and not by something that a person can mend: another one may do better."""
+        return not self.alive and self._refusal is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def post(self, op: str, **fields: Any) -> None:
+        """A command without an answer."""
+        self._write({"op": op, **fields})
+
+    async def call(self, op: str, *, silence_s: float | None = None, **fields: Any) -> Message:
+        """The answer. Raises TrainerDied when the process is gone or goes, a PeerError it ended with, OSError when what
+        it tried failed; with `silence_s` also TrainerDied when nothing at all is heard for so long from now on."""
+        if self._cause:
+            raise self._death()
+        self._last_id += 1
+        call_id = self._last_id
+        future = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        self._write({"id": call_id, "op": op, **fields})
+        self._heard_at = asyncio.get_running_loop().time()
+        try:
+            if silence_s is not None:
+                await self._while_heard(future, silence_s)
+            answer: Message = await future
+            return answer
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def _while_heard(self, future: asyncio.Future[Message], silence_s: float) -> None:
+        now = asyncio.get_running_loop().time
+        while not future.done():
+            left = self._heard_at + silence_s - now()
+            if left <= 0:
+                raise TrainerDied(f"silent for {silence_s:.0f} s while starting")
+            await asyncio.wait({future}, timeout=left)
+
+    def _write(self, message: Message) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        assert len(data) <= MAX_LINE, len(data)
+        self._writer.write(data)
+
+    # -- what it says, and its end -----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a broken or overlong line: as good as its end
+            while line := await self._reader.readline():
+                self._heard_at = asyncio.get_running_loop().time()
+                self._take(json.loads(line))
+        code = await self._reap()
+        self._ended(self._cause_of(code))
+
+    def _take(self, message: Message) -> None:
+        if "progress" in message or "note" in message:
+            self._on_progress(message)
+        elif "dying" in message:
+            self._last_words = message["dying"]
+        elif "refused" in message:
+            self._refusal = message
+        future = self._calls.get(message.get("id", 0))
+        if future is None or future.done():
+            return
+        if "failed" in message:
+            future.set_exception(OSError(message["failed"]))
+        else:
+            future.set_result(message["ok"])
+
+    async def _reap(self) -> int:
+        """Its exit code; with its line gone it has no reason to live on."""
+        try:
+            async with asyncio.timeout(ASKED_S):
+                return await self._process.wait()
+        except TimeoutError:
+            self._signal(self._process.kill)
+            return await self._process.wait()
+
+    def _ended(self, cause: str) -> None:
+        self._cause = self._cause or cause
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(self._death())
+
+    def _death(self) -> Exception:
+        refusal = self._refusal
+        if refusal is not None and refusal["refused"] in REFUSALS and not self._ending:
+            return REFUSALS[refusal["refused"]](refusal["found"], refusal["fix"], refusal["why"])
+        return TrainerDied(self._cause)
+
+    def _cause_of(self, code: int) -> str:
+        if self._ending:
+            return "stopped"
+        if self._refusal is not None:
+            return str(self._refusal["found"])
+        if self._last_words:
+            return self._last_words
+        if code == -signal.SIGKILL:
+            return "killed by SIGKILL (out of memory?)"
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}: {_last_line(self._log) or 'it printed nothing'}"
+
+    async def end(self) -> None:
+        """Within two seconds the process is gone: asked, terminated, killed. Never raises; may be called again."""
+        self._ending = True
+        self._writer.close()  # the process ends with its line
+        for wait_s, escalate in (
+            (ASKED_S - 0.1, self._process.terminate),
+            (TERMINATED_S, self._process.kill),
+            (KILLED_S, self._watching.cancel),
+        ):
+            await asyncio.wait({self._watching}, timeout=wait_s)
+            if self._watching.done():
+                break
+            self._signal(escalate)
+        self._ended("stopped")
+
+    @staticmethod
+    def _signal(send: Callable[[], object]) -> None:
+        with contextlib.suppress(ProcessLookupError):  # gone meanwhile
+            send()
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """Ours, with OpenMP told not to spin while it waits (on a machine that others use too, spinning halves the speed),
+    and this very `peer` to be found first."""
+    paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,368 @@
+"""The trainer's side of the seam: takes the daemon's commands between inner steps, keeps the account of the work."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from peer.clock.monotonic import steady
+from peer.clock.phases import Laps
+from peer.errors import ManifestError, PeerError
+from peer.ports.trainer import Merge
+from peer.protocol.schedule import margin
+from peer.trainer import checkpoint as saved
+from peer.trainer.accounting import Account, Pace, Tally
+from peer.trainer.arena import Arena, CounterFile
+from peer.trainer.batch_log import Trail
+from peer.trainer.config import TrainerConfig
+from peer.trainer.data import load_corpus
+from peer.trainer.device import Device, choose_device
+from peer.trainer.inner_loop import InnerLoop
+from peer.trainer.ipc import Link, Message
+from peer.trainer.micro_batch import Fit, fit
+from peer.trainer.model import layout_of
+
+PROGRESS_EVERY_S = 0.25
+BYTE_VALUES = 256
+
+
+def serve(link: Link, opening: Message, laps: Laps | None = None) -> None:
+    """Work until the line ends. `laps`: what came before, told with the phases of the start. What goes wrong is told
+    before the process ends: `refused` for what a person can mend, `dying` for the rest."""
+    try:
+        config = TrainerConfig.model_validate(opening["config"])
+        torch.set_num_threads(config.threads)
+        fragments = tuple((first, end) for first, end in opening["fragments"])
+        session = Session(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps)
+        session.prepare()
+        session.run()
+    except PeerError as error:
+        link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
+        sys.exit(1)
+    except BaseException as error:
+        link.send({"dying": f"{type(error).__name__}: {error}"[:2000]})
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A work request under way."""
+
+    id: int
+    round: int
+    fragment: int
+    steps: int | None
+    until: float | None
+    hold: bool
+    pause_after: int | None = None
+    round_s: float | None = None
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A result that waits for its step boundary."""
+
+    id: int
+    fragment: int
+    base: int
+    """Token count of the snapshot it came from."""
+    next_round: int
+    merge: Merge
+    outer_params: torch.Tensor
+    """The fragment's slot of the arena, unless that was needed for something else."""
+
+
+class Session:
+    """One process's life: `prepare`, which needs no state yet, then `run`."""
+
+    def __init__(
+        self,
+        link: Link,
+        config: TrainerConfig,
+        fragments: tuple[tuple[int, int], ...],
+        folder: Path,
+        order: Sequence[str] = (),
+        laps: Laps | None = None,
+    ) -> None:
+        """order: names of the tensors as they lie in the flat vector; none: as the model has them."""
+        self._link = link
+        self._laps = laps or Laps()
+        self._config = config
+        self._folder = folder
+        own = layout_of(config.model)
+        self._layout = own.arranged(order or [tensor.name for tensor in own.tensors], fragments)
+        self._arena = Arena(folder, self._layout, create=False)
+        self._counters = CounterFile(folder, len(fragments))
+        self._loop: InnerLoop
+        self._device: Device
+        self._fitted: Fit
+        self._running = False
+        self._goal: Goal | None = None
+        self._held_at: float | None = None
+        self._account = Account(len(fragments))
+        self._arrivals: list[Arrival] = []
+        self._awaited: dict[int, tuple[int, int]] = {}
+        """By fragment: the base of a snapshot whose result is waited for, and the steps to go on for meanwhile."""
+        self._pace = Pace()
+        self._tokens_per_s = 0.0
+        self._told_at = 0.0
+        self._commands: dict[str, Callable[[Message], Message | None]] = {
+            "start": self._start,
+            "work": self._work,
+            "apply": self._apply,
+            "clear": self._clear,
+            "evaluate": self._evaluate,
+            "save": self._save,
+            "hold": self._hold,
+            "release": self._release,
+        }
+
+    def prepare(self) -> None:
+        """Read the data, build the model with whatever lies in the arena, and choose the micro-batch: all that takes
+        time and needs no state. Raises DataError, MachineTooSmall, ManifestError and UsageError."""
+        config, laps = self._config, self._laps
+        if config.model.vocab_size < BYTE_VALUES:
+            fix = "The operator has to raise model.vocab_size."
+            raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
+        laps.end("waiting for the state")
+        self._device = choose_device(config.device)
+        self._link.send({"note": "reading the data"})
+        corpus = load_corpus(config.data, config.data_dir, config.train.context)
+        laps.end("data")
+        self._link.send({"note": "building the model"})
+        self._loop = InnerLoop(config, self._layout, self._device, corpus, self._arena.inn)
+        self._fitted = fit(self._loop, config)
+        laps.end("model")
+
+    def run(self) -> None:
+        """For ever; the link ends the process."""
+        while True:
+            self._drain()
+            self._pass_boundary()
+            if self._running and not self._paused():
+                self._rest(self._step())
+            else:
+                self._handle(self._link.inbox.get())
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        while not self._link.inbox.empty():
+            self._handle(self._link.inbox.get())
+
+    def _handle(self, message: Message) -> None:
+        reply = self._commands[message["op"]](message)
+        if reply is not None:
+            self._link.send({"id": message["id"], **reply})
+
+    def _start(self, message: Message) -> Message:
+        """The state has come: it lies in the arena."""
+        config, laps, device, fitted = self._config, self._laps, self._device, self._fitted
+        laps.end("waiting for the state")
+        self._loop.params.copy_(self._arena.inn)
+        self._loop.move_to(message["round"], 0)
+        if config.trail:
+            trail = Trail(self._folder)
+            self._loop.on_batch = lambda *batch: trail.step(self._counters.tokens, *batch)
+        resume = message["resume"]
+        place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
+        if place is not None:
+            self._account.resume(place.since_apply, place.tallies)
+        else:
+            for fragment in range(len(self._layout.fragments)):
+                self._counters.rebase(fragment, self._counters.tokens)
+        info = {"device": str(device.device), "device_reason": device.reason, "tokens_per_step": config.tokens_per_step}
+        info |= {"micro_batch": fitted.micro_batch, "micro_batch_reason": fitted.reason, "seconds": laps.took}
+        return {"ok": info}
+
+    def _work(self, message: Message) -> None:
+        """Answered by the snapshot."""
+        self._end_waiting()
+        where = message["round"], message["fragment"]
+        rest = message["steps"], message["until"], message["hold"], message["pause_after"]
+        self._goal = Goal(message["id"], *where, *rest, message.get("round_s"))
+        self._running = True
+        self._loop.lr_scale = message["lr_scale"]
+        if message["round"] > self._loop.round:
+            self._loop.move_to(message["round"], 0)
+
+    def _apply(self, message: Message) -> None:
+        """Answered when it is merged."""
+        merge = Merge(message["alpha"], message["after_steps"], message["after"], message["shift"])
+        fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
+        slot = self._arena.in_slot(fragment)
+        self._arrivals.append(Arrival(message["id"], fragment, base, next_round, merge, slot))
+        self._merge_arrivals()
+
+    def _clear(self, message: Message) -> Message:
+        """The daemon needs the slots: what lies there unmerged is put aside."""
+        for arrival in self._arrivals:
+            arrival.outer_params = arrival.outer_params.clone()
+        return {"ok": {}}
+
+    def _evaluate(self, message: Message) -> Message:
+        result = self._loop.evaluate(self._loop.params if message.get("own") else self._arena.inn)
+        return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
+
+    def _save(self, message: Message) -> Message:
+        """A full disk is no reason to die: told, and training goes on."""
+        try:
+            folder = Path(message["folder"])
+            account = self._account
+            saved.save(folder, self._loop, self._counters.tokens, account.since_snapshot, account.tallies)
+        except (OSError, SafetensorError) as error:
+            return {"failed": str(error)}
+        return {"ok": {"tokens": self._counters.tokens}}
+
+    def _hold(self, message: Message) -> None:
+        """The daemon gave up the work it asked for, or wants to go on later."""
+        self._goal, self._running = None, False
+
+    def _release(self, message: Message) -> None:
+        self._go_on(message["fragment"])
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def _paused(self) -> bool:
+        """Whether the next step has to wait for a result."""
+        waits = any(self._account.steps_since(f, base) >= steps for f, (base, steps) in self._awaited.items())
+        if waits and self._held_at is None:
+            self._held_at = time.monotonic()
+        return waits
+
+    def _go_on(self, fragment: int) -> None:
+        if self._awaited.pop(fragment, None) is not None and not self._paused():
+            self._end_waiting()
+
+    def _reached(self, goal: Goal) -> bool:
+        """Whether this boundary is the one: by count, or because one more step would end too late."""
+        if goal.steps is not None:
+            return self._account.since_snapshot >= goal.steps
+        return self._time_left(goal) <= 0
+
+    def _time_left(self, goal: Goal) -> float:
+        """Until no further step is begun."""
+        assert goal.until is not None
+        worked = self._account.tallies[goal.fragment].steps > 0
+        return goal.until - margin(self._pace.step_s, goal.round_s, worked) - steady()
+
+    def _step(self) -> float:
+        """One inner step; its seconds."""
+        began = time.perf_counter_ns()
+        loss = self._loop.step()
+        took = time.perf_counter_ns() - began
+        tokens = self._config.tokens_per_step
+        self._counters.stepped(tokens, took)
+        self._account.worked(Tally(1, loss is None, loss or 0.0, took))
+        seconds = took / 1e9
+        self._pace.took(seconds)
+        self._tokens_per_s = _smooth(self._tokens_per_s, tokens / self._with_rest(seconds))
+        self._tell(loss)
+        return seconds
+
+    def _tell(self, loss: float | None) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
+            self._told_at = now
+            place = [self._loop.round, self._loop.step_in_round]
+            step_s = self._with_rest(self._pace.step_s)
+            self._link.send({"progress": [*place, loss, self._tokens_per_s, step_s, self._pace.steps]})
+
+    def _with_rest(self, worked_s: float) -> float:
+        """Seconds from one step to the next."""
+        return max(worked_s / self._config.speed, self._config.step_seconds)
+
+    def _rest(self, worked_s: float) -> None:
+        """Leave the machine to its owner for their share of the time. Commands are taken meanwhile, and what falls due
+        is done: the whole rest is one boundary."""
+        end = time.monotonic() + self._with_rest(worked_s) - worked_s
+        while self._running and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._link.inbox.get(timeout=max(0.0, min(left, self._until_due()))))
+            self._pass_boundary()
+
+    def _until_due(self) -> float:
+        """Seconds until a snapshot or merge falls due by the clock."""
+        moments = [arrival.merge.after - steady() for arrival in self._arrivals if arrival.merge.after is not None]
+        if self._goal is not None and self._goal.until is not None:
+            moments.append(self._time_left(self._goal))
+        return min(moments, default=math.inf)
+
+    def _pass_boundary(self) -> None:
+        """Between two steps: what is to be merged here, then the snapshot, which may bring the trainer to rest."""
+        self._merge_arrivals()
+        if self._running and self._goal is not None and self._reached(self._goal):
+            self._snapshot(self._goal)
+            self._merge_arrivals()
+
+    def _snapshot(self, goal: Goal) -> None:
+        fragment, processed = goal.fragment, self._counters.tokens
+        start, end = self._layout.fragment_span(fragment)
+        self._arena.out_slot(fragment).copy_(self._loop.params[start:end])
+        tally = self._account.snapshot(fragment, processed)
+        self._goal, self._running = None, not goal.hold
+        if not goal.hold:
+            self._loop.move_to(goal.round + 1, 0)
+            if goal.pause_after is not None:
+                self._awaited[fragment] = processed, goal.pause_after
+        self._held_at = time.monotonic() if goal.hold else None
+        work: dict[str, Any] = {
+            "steps": tally.steps,
+            "tokens": processed - self._counters.base(fragment),
+            "processed": processed,
+            "loss": tally.loss,
+            "seconds": tally.nanoseconds / 1e9,
+            "skipped": tally.skipped,
+        }
+        self._link.send({"id": goal.id, "ok": work})
+
+    # -- merging -----------------------------------------------------------------------------------------------------
+
+    def _merge_arrivals(self) -> None:
+        """Those whose boundary this is. One at rest waits for nothing."""
+        for arrival in list(self._arrivals):
+            if not self._running or self._ripe(arrival):
+                self._arrivals.remove(arrival)
+                self._merge(arrival)
+
+    def _ripe(self, arrival: Arrival) -> bool:
+        merge = arrival.merge
+        if merge.shift:
+            return True
+        if merge.after is not None and steady() < merge.after:
+            return False
+        return self._account.steps_since(arrival.fragment, arrival.base) >= (merge.after_steps or 0)
+
+    def _merge(self, arrival: Arrival) -> None:
+        fragment, base = arrival.fragment, arrival.base
+        if arrival.merge.shift:
+            self._loop.shift(fragment, arrival.outer_params)
+            self._link.send({"id": arrival.id, "ok": {}})
+            return
+        self._loop.merge(fragment, arrival.outer_params, arrival.merge.alpha)
+        self._account.rebase(fragment, base)
+        self._counters.rebase(fragment, base)
+        self._go_on(fragment)
+        if self._loop.round < arrival.next_round:
+            self._end_waiting()
+            self._loop.move_to(arrival.next_round, 0)
+        self._link.send({"id": arrival.id, "ok": {}})
+
+    def _end_waiting(self) -> None:
+        if self._held_at is not None:
+            self._counters.waited(int((time.monotonic() - self._held_at) * 1e9))
+            self._held_at = None
+
+
+def _smooth(average: float, value: float) -> float:
+    return value if average == 0.0 else 0.8 * average + 0.2 * value

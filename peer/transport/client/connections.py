@@ -1,0 +1,162 @@
+"""Connections to other peers: two channels each, so that control never waits behind bulk, and more where a swap takes
+several streams; all pinned to its key."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+
+from peer.errors import PartnerLost
+from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.wire.frames import USUAL_CHUNK
+from peer.transport.tls import channel_credentials
+
+MAX_PEERS = 64
+MAX_MESSAGE = 2**20 + 2**16
+AHEAD = USUAL_CHUNK
+"""Bytes that each stream may have sent before anybody reads them: in a round trip a sender gets rid of the larger of
+this and its chunk. A server that 256 callers fill holds so much of each (a message being read may be beyond it:
+`peer.transport.server.read_slots` bounds those), so it is small. The same both ways: what tells that a window is free
+again waits behind what goes the other way, and on a slow line the side with the smaller window would starve."""
+CHANNEL_OPTIONS = [
+    # gRPC's own estimate of the line gave every stream up to 256 MiB to send before anybody read, whatever the largest
+    # message is; without it a stream may send so much ahead, or the one message that is being read.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", AHEAD),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """To one endpoint of one peer. `token` is what its last Hello earned."""
+
+    endpoint: str
+    control: grpc.aio.Channel
+    bulk: grpc.aio.Channel
+    another: Callable[[], grpc.aio.Channel]
+    """One more channel to it, not yet connected."""
+    token: bytes = b""
+    greeting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    round_trip_s: float = math.inf
+    """The shortest that was seen."""
+    stripes: int = 1
+    """Streams that the last swap took."""
+    _beside: list[grpc.aio.Channel] = field(default_factory=list)
+
+    def took(self, seconds: float) -> None:
+        """For the answer to a small call."""
+        self.round_trip_s = min(self.round_trip_s, seconds)
+
+    def stripe(self, number: int) -> grpc.aio.Channel:
+        """For the stream of this number, from 1 on, of a swap that takes several."""
+        while len(self._beside) < number:
+            self._beside.append(self.another())
+        return self._beside[number - 1]
+
+    async def close(self) -> None:
+        for channel in (self.control, self.bulk, *self._beside):
+            await channel.close()
+
+
+class Channels:
+    """At most `MAX_PEERS` connections; the least recently used one is closed first."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[PeerId, Connection] = OrderedDict()
+
+    async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
+        """A connection that stood a moment ago, or the first of the record's endpoints that can be connected.
+
+        Raises PartnerLost."""
+        held = self._open.get(to.peer_id)
+        if held is not None and held.endpoint in to.endpoints:
+            self._open.move_to_end(to.peer_id)
+            return held
+        await self.drop(to.peer_id)
+        if not to.endpoints:
+            raise PartnerLost(f"{to.peer_id}: no address is known")
+        for endpoint in to.endpoints:
+            connection = await self._connect(to.peer_id, endpoint, timeout_s / len(to.endpoints))
+            if connection is not None:
+                return await self._keep(to.peer_id, connection)
+        raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(to.endpoints)}")
+
+    async def drop(self, peer: PeerId, failed: Connection | None = None) -> None:
+        """Forget a connection that failed: the peer may come back under the same address with another TLS key.
+        `failed`: this one; nothing is dropped if another call has a newer one."""
+        held = self._open.get(peer)
+        if held is not None and failed in (None, held):
+            del self._open[peer]
+            await held.close()
+
+    async def close(self) -> None:
+        while self._open:
+            _, connection = self._open.popitem()
+            await connection.close()
+
+    async def _keep(self, peer: PeerId, connection: Connection) -> Connection:
+        if (other := self._open.get(peer)) is not None:  # another call was quicker
+            await connection.close()
+            return other
+        self._open[peer] = connection
+        while len(self._open) > MAX_PEERS:
+            _, oldest = self._open.popitem(last=False)
+            await oldest.close()
+        return connection
+
+    async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float) -> Connection | None:
+        try:
+            credentials, pinned = channel_credentials(peer)
+        except ValueError as error:
+            raise PartnerLost(f"{peer}: {error}") from None
+
+        def channel() -> grpc.aio.Channel:
+            return grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned])
+
+        connection = Connection(endpoint, channel(), channel(), channel)
+        if await _ready(connection.control, timeout_s):
+            return connection
+        await connection.close()
+        return None
+
+
+async def answers(peer: PeerId, endpoint: str, timeout_s: float) -> str:
+    """Why the peer does not answer at an endpoint, for a person; empty: it does, with its key."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except TimeoutError:
+        return f"no answer within {timeout_s:.0f} s"
+    except OSError as error:
+        return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error.strerror or error)
+    credentials, pinned = channel_credentials(peer)
+    async with grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned]) as channel:
+        return "" if await _ready(channel, timeout_s) else "somebody else answers there"
+
+
+async def _ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """Whether it connects in time; a refused connection or a wrong key is a no at once."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            state = channel.get_state(try_to_connect=True)
+            while state is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""A member's side of one contribution and its result, over as many streams as it takes
+(`peer.transport.wire.resumption`): each side says in the beginning how much it holds, verified, and is sent the rest.
+
+What happens on failure: a stream that breaks is followed by another as long as the owner goes on and ten seconds have
+not passed; then it fails as what broke it. An owner that gives another result than before is a liar."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from peer.errors import BadPayload, PartnerLost, PartnerSilent
+from peer.protocol.group.shards import Opening, ResultSink
+from peer.protocol.wire.payload import Source
+from peer.transport.client.connections import Connection
+from peer.transport.client.streams import SERVICE, Ended, metadata, reader
+from peer.transport.wire.group_messages import contribute_open, contribute_reply_of
+from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
+from peer.transport.wire.resumption import Answered, Progress
+from peer.transport.wire.striping import Read
+from peer.v1 import exchange_pb2 as pb
+
+
+class Contributing:
+    """`source` None: only the result is wanted."""
+
+    def __init__(self, opening: Opening, source: Source | None, sink: ResultSink, caps: Caps) -> None:
+        self.progress = Progress(sink.nbytes, secrets.randbits(63) + 1, patient=False)
+        self._opening = replace(opening, transfer=self.progress.number)
+        self._source = source
+        self._sink = sink
+        self._caps = caps
+        self._result: tuple[tuple[int, ...], bytes] | None = None
+        """Who is named in it, and its signature, once it has begun."""
+
+    async def stream(self, connection: Connection, answered: Answered) -> None:
+        """One stream, until the result is whole. Raises BadPayload, PartnerLost or what the stream raises."""
+        stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
+        opening = replace(self._opening, have=self.progress.reader.received)
+        with Ended(stream):
+            await stream.write(contribute_open(opening, self._caps.down.rate or 0.0))
+            await self._until_result(stream, answered)
+            await receive_payload(reader(stream), self._sink, self._caps, self.progress.reader)
+            if self.progress.agreed:
+                await self._part(stream)
+
+    async def _until_result(self, stream: Any, answered: Answered) -> None:
+        """Sends when the owner says so."""
+        read, sending, met = reader(stream), None, False
+        try:
+            while True:
+                reply = contribute_reply_of(await _reply(read))
+                if not met:
+                    self.progress.meet(reply.transfer, reply.have, self._opening.nbytes)
+                    met = True
+                    answered()
+                if reply.step == "send" and sending is None and self._source is not None:
+                    sending = asyncio.create_task(self._send(stream, self._source, reply))
+                if reply.step == "result":
+                    self._begin(reply)
+                    if sending is not None:  # its last write may only have to return; cut off, it would end the call
+                        await asyncio.wait({sending}, timeout=STALL_S)
+                    return
+        finally:
+            if sending is not None:
+                sending.cancel()
+                await asyncio.wait({sending})
+                if not sending.cancelled():
+                    sending.exception()  # a broken connection shows on our reading side as well
+
+    async def _send(self, stream: Any, source: Source, reply: pb.ContributeReply) -> None:
+        await send_payload(
+            stream.write, source, self._caps, reply.max_rate, writer=self.progress.writer, have=reply.have
+        )
+
+    def _begin(self, reply: pb.ContributeReply) -> None:
+        """The result begins, or goes on. From then on nothing is sent: where our part lies the result may come."""
+        if reply.nbytes != self._sink.nbytes:
+            raise BadPayload("length", f"a result of {reply.nbytes} bytes, {self._sink.nbytes} are due")
+        result = tuple(reply.named), reply.signature
+        if self._result is None:
+            self._sink.begins(*result)
+        elif result != self._result:
+            raise BadPayload("result", "the owner of the shard gives another result than before")
+        self._result, self._source = result, None
+
+    async def _part(self, stream: Any) -> None:
+        """Tell the owner that we have it, and wait until it has heard: nothing more hangs on it."""
+        with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            async with asyncio.timeout(STALL_S):
+                await stream.write(self.progress.parting(sent_all=True))
+                await stream.done_writing()
+                await stream.read()
+
+
+async def _reply(read: Read) -> bytes:
+    try:
+        async with asyncio.timeout(STALL_S):
+            raw = await read()
+    except TimeoutError:
+        raise PartnerSilent(f"the owner of a shard said nothing for {STALL_S:.0f} s", "silent") from None
+    if raw is None:
+        raise PartnerLost("the stream ended before the result came")
+    return raw

@@ -1,0 +1,98 @@
+"""The calls that a member of a group makes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from peer.errors import PartnerSilent
+from peer.protocol.group.quorum import Base
+from peer.protocol.group.roster import Join, JoinReply
+from peer.protocol.group.shards import Opening, Receipt, ResultSink
+from peer.protocol.messages import PIECE_BYTES, PeerRecord
+from peer.protocol.wire.payload import Source
+from peer.transport.client.connections import Connection
+from peer.transport.client.contribution import Contributing
+from peer.transport.client.streams import Stream
+from peer.transport.server.group_service import T
+from peer.transport.wire.group_messages import base_of, join_reply_of, join_request
+from peer.transport.wire.payload_stream import STALL_S, Caps
+from peer.transport.wire.resumption import Answered, Progress
+from peer.v1 import exchange_pb2 as pb
+
+
+class Resumed(Protocol):
+    """`GrpcTransport`'s way to transfer: after a Hello where it takes one, over as many connections as it takes,
+    bounded, its failures translated."""
+
+    def __call__(
+        self, to: PeerRecord, stream: Stream[None], progress: Progress, timeout_s: float, /
+    ) -> Awaitable[None]: ...
+
+
+class Unary(Protocol):
+    def __call__(
+        self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float, /
+    ) -> Awaitable[T]: ...
+
+
+class Fetch(Protocol):
+    """Some bytes of a snapshot, of just this length."""
+
+    def __call__(
+        self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, /
+    ) -> Awaitable[bytes]: ...
+
+
+class GroupCalls:
+    """The callers' side: the `GroupTransport` interface over gRPC."""
+
+    def __init__(self, unary: Unary, resumed: Resumed, fetch: Fetch, caps: Caps) -> None:
+        self._unary = unary
+        self._resumed = resumed
+        self._fetch = fetch
+        self._caps = caps
+
+    async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+        return join_reply_of(await self._unary(leader, "JoinRound", join_request(join), pb.JoinRoundReply, timeout_s))
+
+    async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+        reply = await self._unary(by, "Held", pb.HeldRequest(fragment=fragment), pb.HeldReply, timeout_s)
+        return base_of(reply.base)
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        assert 0 < nbytes <= PIECE_BYTES
+        return await self._fetch(donor, snapshot, part, nbytes, timeout_s)
+
+    async def contribute(
+        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+    ) -> Receipt:
+        assert opening.nbytes == (source.nbytes if source is not None else 0)
+        began, connected = time.monotonic(), asyncio.Event()
+        contributing = Contributing(opening, source, sink, self._caps)
+
+        async def stream(connection: Connection, answered: Answered) -> None:
+            connected.set()
+            await contributing.stream(connection, answered)
+
+        await _if_connected(connected, self._resumed(owner, stream, contributing.progress, timeout_s))
+        return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began)
+
+
+async def _if_connected(connected: asyncio.Event, call: Awaitable[T]) -> T:
+    """The call may take long; to reach the owner it may not."""
+    running = asyncio.ensure_future(call)
+    waiting = asyncio.ensure_future(connected.wait())
+    try:
+        await asyncio.wait({running, waiting}, timeout=STALL_S, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and not connected.is_set():
+            raise PartnerSilent(f"the owner of a shard could not be reached within {STALL_S:.0f} s")
+        return await running
+    finally:
+        running.cancel()
+        waiting.cancel()
+        await asyncio.wait({running, waiting})
+        if not running.cancelled():
+            running.exception()  # where it came too late to be raised

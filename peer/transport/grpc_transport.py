@@ -1,0 +1,399 @@
+"""The `Transport` interface over gRPC: says Hello when it has to, bounds every call, and turns every failure into one
+of three exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+from blake3 import blake3
+
+from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.identity import Identity, public_key_of
+from peer.ports.handler import Handler
+from peer.ports.reputation import Conduct
+from peer.protocol.endpoints import join_host
+from peer.protocol.messages import (
+    MAX_ENDPOINTS,
+    PIECE_BYTES,
+    WIRE_VERSION,
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    Probed,
+    RoundKey,
+    RunId,
+    StateIndex,
+    SwapReport,
+    Told,
+    Verdict,
+    Vouched,
+    Welcome,
+)
+from peer.protocol.wire.frames import MAX_CHUNK
+from peer.protocol.wire.payload import BufferSink, Sink, Source
+from peer.transport.client.connections import CHANNEL_OPTIONS, Channels, Connection
+from peer.transport.client.group_calls import GroupCalls
+from peer.transport.client.streams import SERVICE, Ended, Stream, fetch, metadata, swap
+from peer.transport.server.bind import check_vacant, listening
+from peer.transport.server.group_service import GroupService
+from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, Facts
+from peer.transport.tls import server_credentials
+from peer.transport.wire.pacing import Pacer, for_bulk
+from peer.transport.wire.payload_stream import Budget, Caps, Meter, Terms
+from peer.transport.wire.refusals import eta_of, served, translate
+from peer.transport.wire.resumption import Answered, Progress, persist
+from peer.transport.wire.validation import A_DAY_S, index_of, offset_of
+from peer.v1 import exchange_pb2 as pb
+
+T = TypeVar("T")
+
+CLOSE_S = 3.0
+MAX_CALLS = 256
+MAX_CONNECTIONS = 384
+"""In all; measured 45 to 75 KB each. gRPC cannot count them by address, and without a bound one caller could use up the
+process's open files. Who is kept out can still be dialled by us."""
+SERVER_OPTIONS = [
+    *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
+    ("grpc.max_receive_message_length", MAX_CHUNK + 2**10),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and the first HTTP/2 frames together
+    ("grpc.max_connection_idle_ms", 90_000),  # without a call; an honest caller connects again without noticing
+    ("grpc.keepalive_time_ms", 60_000),  # finds callers that vanished without closing
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
+    ("grpc.http2.max_ping_strikes", 2),
+]
+
+
+class GrpcTransport:
+    """One peer's end of the exchange, client and server. `start` before use, `close` after."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        run_id: RunId,
+        handler: Handler,
+        now: Callable[[], float],
+        *,
+        max_upload: float | None = None,
+        max_download: float | None = None,
+    ) -> None:
+        self._facts = Facts(identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION)
+        self._caps = Caps(Pacer(for_bulk(max_upload)), Pacer(for_bulk(max_download)), Meter())
+        self._service = ExchangeService(self._facts, handler, self._caps)
+        self._groups = GroupService(handler, self._service.gate, self._caps)
+        self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
+        self._channels = Channels()
+        self.correction: Callable[[], float] = lambda: 0.0
+        """What `now` differs from our raw clock, seconds."""
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Of payload frames, since the start."""
+        return self._caps.meter.sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._caps.meter.received
+
+    def set_layout(
+        self, digest: bytes, max_payload: int, codec: str = "bf16", max_clock_offset_s: float = 60.0
+    ) -> None:
+        """What the manifest says, once it is known. `max_payload`: bytes of the largest payload or piece taken."""
+        self._facts.layout_digest, self._facts.max_payload = digest, max_payload
+        self._facts.codec, self._facts.max_clock_offset_s = codec, max_clock_offset_s
+
+    def obey(self, why_banned: Callable[[PeerId], str]) -> None:
+        """Refuse whom the operator banned; `why_banned` is empty for everybody else."""
+        self._service.gate.why_banned = why_banned
+
+    def narrow_wire(self, low: int, high: int) -> None:
+        """Speak only these wire versions from now on; those we do not know stay unspoken."""
+        self._facts.wire_min, self._facts.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
+
+    def show_record(self, record: Callable[[], bytes]) -> None:
+        """Our sealed record, to be shown to those we call."""
+        self._facts.record = record
+
+    def keep_to(self, budget: Budget) -> None:
+        """Send no payload that this budget does not hold."""
+        self._caps.meter.budget = budget
+
+    def watch(self, conduct: Conduct) -> None:
+        """Who is told what callers do wrong, and asked whom to turn away."""
+        self._service.gate.conduct = conduct
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, *more_hosts: str) -> int:
+        """Listen at the hosts, on one port; the port. Raises AddressError when it is occupied or a host is not ours."""
+        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        server.add_generic_rpc_handlers((self._handlers(),))
+        credentials = server_credentials(self._facts.identity)
+        for one in listening([host, *more_hosts]):
+            where = join_host(one, port)
+            check_vacant(one, port, where)
+            try:
+                port = server.add_secure_port(where, credentials)
+            except RuntimeError as error:
+                raise AddressError(f"cannot listen on {where}: {error}", "Choose another --port.") from error
+            if port == 0:
+                raise AddressError(f"cannot listen on {where}: the port is in use", "Choose another --port, or none.")
+        await server.start()
+        self._server, self._port = server, port
+        return port
+
+    async def forget_connections(self) -> None:
+        """After a sleep: what stood is stale, and found out slowly. The next call to each peer connects anew."""
+        await self._channels.close()
+
+    async def close(self) -> None:
+        """Calls under way end within a second."""
+        await self._channels.close()
+        if self._server is not None:
+            with contextlib.suppress(TimeoutError):  # gRPC has been seen not to return; the process ends anyway
+                async with asyncio.timeout(CLOSE_S):
+                    await self._server.stop(0.5)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        service, unary = self._service, self._service.gate.unary
+        methods = {
+            "Hello": served(service.hello, pb.HelloReply.SerializeToString),
+            "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
+            "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
+            "Vouch": unary(service.vouch, pb.VouchRequest.FromString, pb.VouchReply.SerializeToString),
+            "Amendments": unary(
+                service.amendments,
+                pb.AmendmentsRequest.FromString,
+                pb.AmendmentsReply.SerializeToString,
+                even_banned=True,  # how else would it learn why
+            ),
+            "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
+            "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
+            "Swap": served(service.swap),
+            "FetchPiece": served(service.fetch_piece),
+            **self._groups.methods(),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
+        async def call() -> Welcome:
+            return await self._greet(to, await self._channels.get(to, timeout_s))
+
+        return await self._bounded(call(), to, timeout_s)
+
+    async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
+        key = offer.key
+        request = pb.OfferRequest(
+            round=key.round,
+            fragment=key.fragment,
+            withdraw=offer.withdraw,
+            undialable=not offer.dialable,
+            eta_s=offer.eta_s,
+        )
+        reply = await self._unary(to, "Offer", request, pb.OfferReply, timeout_s)
+        try:
+            verdict = Verdict(reply.verdict)
+        except ValueError:
+            raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
+        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], not reply.undialable)
+
+    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+        request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)
+        reply = await self._unary(by, "Probe", request, pb.ProbeReply, timeout_s)
+        tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
+        return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500])
+
+    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+        reply = await self._unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
+        return Vouched(reply.reaches if reply.known else None, reply.reason[:200])
+
+    async def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        request = pb.AmendmentsRequest(held=held, head=head)
+        reply = await self._unary(to, "Amendments", request, pb.AmendmentsReply, timeout_s)
+        return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
+
+    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
+        reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
+        return reply.manifest, reply.signature
+
+    async def describe_state(
+        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+    ) -> StateIndex:
+        request = pb.StateRequest(fresh=fresh, wanted=wanted)
+        reply = await self._unary(donor, "State", request, pb.StateReply, timeout_s)
+        return index_of(reply)
+
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+        wanted = index.pieces[piece]
+        if wanted.nbytes > max(self._facts.max_payload, PIECE_BYTES):
+            raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
+
+        data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s)
+        if blake3(data).digest() != wanted.digest:
+            raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
+        return data
+
+    async def _fetch(self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float) -> bytes:
+        progress, sink = Progress.fetching(nbytes), BufferSink(nbytes)
+        stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
+        await self._resumed(donor, stream, progress, timeout_s)
+        return bytes(sink.data)
+
+    async def swap(
+        self,
+        partner: PeerRecord,
+        key: RoundKey,
+        source: Source,
+        sink: Sink,
+        timeout_s: float,
+        dial: bool,
+        told: Told | None = None,
+    ) -> SwapReport:
+        """Both sides call this; one dials, the other waits to be dialled."""
+        terms = Terms(key, self._facts.codec, source, sink, told)
+        progress = Progress.dialling(sink.nbytes) if dial else Progress(sink.nbytes)
+        try:
+            if dial:
+                stream = partial(swap, terms=terms, progress=progress, caps=self._caps)
+                return await self._resumed(partner, stream, progress, timeout_s)
+            accepting = self._service.swaps.accept(partner.peer_id, terms, progress)
+            return await self._bounded(accepting, partner, timeout_s)
+        except (PartnerLost, PartnerRefused) as error:
+            lost = isinstance(error, PartnerLost)
+            if progress.reader.complete and (lost or progress.broken is not None):
+                return progress.report(source.nbytes, sink.nbytes, sent_all=not lost)
+            raise progress.broken or error from None
+
+    async def _resumed(self, to: PeerRecord, stream: Stream[T], progress: Progress, timeout_s: float) -> T:
+        """A transfer over as many connections as it takes."""
+        used: Connection | None = None
+
+        async def attempt(answered: Answered) -> T:
+            async def call(connection: Connection) -> T:
+                nonlocal used
+                used = connection
+                return await stream(connection, answered)
+
+            return await self._with_token(to, call, timeout_s)
+
+        async def forget() -> None:
+            await self._channels.drop(to.peer_id, used)
+
+        return await self._bounded(persist(attempt, progress, forget), to, timeout_s)
+
+    # -- Hello and failures ------------------------------------------------------------------------------------------
+
+    async def _unary(self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float) -> T:
+        async def call(connection: Connection) -> T:
+            began = time.monotonic()
+            multicallable = connection.control.unary_unary(
+                f"/{SERVICE}/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=reply.FromString,  # type: ignore[attr-defined]
+            )
+            answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
+            connection.took(time.monotonic() - began)
+            return answer
+
+        return await self._with_token(to, call, timeout_s)
+
+    async def _with_token(self, to: PeerRecord, call: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+        """The call, after a Hello where there is no token yet; once more after a Hello where ours had run out."""
+
+        async def attempt() -> T:
+            connection = await self._channels.get(to, timeout_s)
+            if not connection.token:
+                await self._greet(to, connection)
+            try:
+                return await call(connection)
+            except grpc.aio.AioRpcError as error:
+                failure = translate(error, to.peer_id)
+                if not isinstance(failure, PartnerRefused) or failure.code != "no_token":
+                    raise
+            connection.token = b""
+            await self._greet(to, connection)
+            return await call(connection)
+
+        return await self._bounded(attempt(), to, timeout_s)
+
+    async def _greet(self, to: PeerRecord, connection: Connection) -> Welcome:
+        async with connection.greeting:
+            return await self._hello(to, connection)
+
+    async def _hello(self, to: PeerRecord, connection: Connection) -> Welcome:
+        facts = self._facts
+        method = connection.control.stream_stream(
+            f"/{SERVICE}/Hello",
+            request_serializer=pb.HelloRequest.SerializeToString,
+            response_deserializer=pb.HelloReply.FromString,
+        )
+        opening = pb.HelloOpen(
+            run_id=facts.run_id,
+            wire_min=facts.wire_min,
+            wire_max=facts.wire_max,
+            layout_digest=facts.layout_digest,
+            public_key=facts.identity.public_key,
+            clock=facts.now(),
+            record=facts.record(),
+        )
+        stream = method()
+        with Ended(stream):
+            before, corrected = facts.now(), self.correction()
+            await stream.write(pb.HelloRequest(open=opening))
+            challenge = _expect(await stream.read(), "challenge", to.peer_id)
+            after = facts.now() - self.correction() + corrected  # another Hello may have moved it meanwhile
+            offset = offset_of(challenge, before, after, facts.max_clock_offset_s if facts.layout_digest else A_DAY_S)
+            message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
+            proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
+            await stream.write(pb.HelloRequest(proof=proof))
+            granted = _expect(await stream.read(), "granted", to.peer_id)
+            await stream.done_writing()
+        connection.token = granted.token[:64]
+        connection.took(after - before)
+        return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
+
+    async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except TimeoutError:
+            raise PartnerSilent(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
+        except asyncio.CancelledError:
+            if _is_wanted():
+                raise
+            raise PartnerLost(f"{to.peer_id}: the call was broken off") from None
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await self._channels.drop(to.peer_id)
+            raise translate(error, to.peer_id) from None
+        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
+            raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
+
+
+def _is_wanted() -> bool:
+    """Whether somebody cancels us. gRPC raises the same for a call of which only a part was cut off: taken for the real
+    one, it would end the caller's task without a word."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _expect(reply: Any, step: str, who: str) -> Any:
+    if not isinstance(reply, pb.HelloReply) or reply.WhichOneof("step") != step:
+        raise PartnerLost(f"{who}: Hello ended in the middle")
+    return getattr(reply, step)

@@ -1,0 +1,135 @@
+"""Who may come in: every served call passes here before a byte of its body is read. Looks at the token, the caller's
+standing and the limits, and reports whatever it turns away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+from google.protobuf.message import DecodeError
+
+from peer.errors import PartnerRefused
+from peer.ports.reputation import Conduct, Indulgence
+from peer.protocol.messages import PeerId
+from peer.transport.server.rate_limits import Caller, Limits, network_of
+from peer.transport.server.read_slots import Places
+from peer.transport.server.tokens import TokenTable
+from peer.transport.wire.refusals import TOKEN_KEY, Context, refuse, served
+
+STEP_TIMEOUT_S = 5.0
+"""For one message of a caller that is expected at once, or its taking of one."""
+MAX_REQUEST = 16 * 1024
+"""Bytes of any message but a payload's; a Hello with a record has about 1 KiB."""
+HELLO_S = 12.0
+"""For a whole Hello, its taking of our answers included."""
+
+
+class Gate:
+    """One server's. `now`: seconds since the epoch."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.tokens = TokenTable()
+        self.limits = Limits(now)
+        self.places = Places()
+        self.conduct: Conduct = Indulgence()
+        self.why_banned: Callable[[PeerId], str] = lambda peer: ""
+        """The operator's word on a peer, for a person; empty: it is not banned."""
+
+    @contextlib.asynccontextmanager
+    async def greeting(self, context: Context) -> AsyncIterator[None]:
+        """Around a Hello: within the limits of its address, and bounded in time."""
+        address = network_of(context.peer())
+        if why := self.limits.enter_hello(address):
+            await self.turn_away(context, "limit", why)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                yield
+        except TimeoutError:
+            await self.turn_away(context, "timeout", "Hello took too long")
+        finally:
+            self.limits.leave_hello(address)
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
+        """Around every other call: its caller has a token, is not banned, in favour, and within the limits."""
+        peer = await self.owner(context)
+        if not even_banned and (why := self.why_banned(peer)):
+            await refuse(context, "banned", why)
+        if why := self.conduct.why_out(peer):
+            await refuse(context, "standing", why)
+        caller = Caller(network_of(context.peer()), peer)
+        if why := self.limits.enter_call(caller):
+            await self.turn_away(context, "limit", why, peer)
+        try:
+            yield caller
+        finally:
+            self.limits.leave_call(caller)
+
+    async def owner(self, context: Context) -> PeerId:
+        """Who holds the token of this call."""
+        for key, value in context.invocation_metadata() or ():
+            if key == TOKEN_KEY and isinstance(value, bytes):
+                if (owner := self.tokens.owner(value, self._now())) is not None:
+                    return owner
+                if self.tokens.gave(value):  # run out: honest callers meet this every ten minutes
+                    await refuse(context, "no_token", "your token has run out; say Hello again")
+        address = network_of(context.peer())
+        self.conduct.refused(address, "no_token", "called without a token that was given here (since the last start)")
+        return await refuse(context, "no_token", "say Hello first")
+
+    async def turn_away(self, context: Context, code: str, reason: str, peer: PeerId | None = None) -> NoReturn:
+        """Refuse a caller for something it did. `peer`: who proved to be it; None: nobody yet."""
+        if peer is not None:
+            self.conduct.offence(peer, code, reason)
+        else:
+            address = network_of(context.peer())
+            self.limits.blame(address)
+            self.conduct.refused(address, code, reason)
+        await refuse(context, code, reason)
+
+    async def message(self, context: Context, peer: PeerId | None = None) -> Any:
+        """The next message of a caller; `grpc.aio.EOF` when there is none."""
+        try:
+            return await self.places.read(context.read, STEP_TIMEOUT_S)
+        except PartnerRefused as busy:
+            await refuse(context, busy.code, busy.reason, busy.eta_s)
+        except TimeoutError:
+            await self.turn_away(context, "timeout", "the next message did not come", peer)
+
+    async def request(self, context: Context, peer: PeerId | None = None) -> bytes:
+        """The next message of a caller where a small one is due; empty when there is none."""
+        raw = await self.message(context, peer)
+        if isinstance(raw, bytes) and len(raw) > MAX_REQUEST:
+            reason = f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read"
+            await self.turn_away(context, "request", reason, peer)
+        return raw if isinstance(raw, bytes) else b""
+
+    def unary(
+        self,
+        method: Callable[[Any, Context], Awaitable[Any]],
+        parse: Callable[[bytes], Any],
+        serialize: Callable[[Any], bytes],
+        *,
+        even_banned: bool = False,
+    ) -> Any:
+        """The handler of a call with one request and one reply. Not gRPC's own: that reads the request before anybody
+        has looked at the caller, and waits for it for ever."""
+
+        async def serve(_: Any, context: Context) -> None:
+            async with self.admitted(context, even_banned=even_banned) as caller:
+                raw = await self.request(context, caller.peer)
+                try:
+                    request = parse(raw)
+                except DecodeError:
+                    await self.turn_away(context, "request", "the request cannot be read", caller.peer)
+                reply = serialize(await method(request, context))
+                try:
+                    async with asyncio.timeout(STEP_TIMEOUT_S):
+                        await context.write(reply)
+                except TimeoutError:
+                    await self.turn_away(context, "timeout", "the reply was not taken", caller.peer)
+
+        return served(serve)

@@ -1,0 +1,166 @@
+"""A group's calls over gRPC, both sides: joining a round, contributing a shard and receiving its result, what is held.
+
+While an owner receives a contribution or waits for others', it sends a `wait` frame every second: a member whose owner
+died or fell asleep notices within `STALL_S`, without a deadline that would have to guess how long a round takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, TypeVar
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.ports.handler import GroupHandler, Handler
+from peer.protocol.group.shards import Opening, Seat
+from peer.protocol.messages import PeerId
+from peer.protocol.wire.payload import BytesSource
+from peer.transport.server.admission import Gate
+from peer.transport.server.read_slots import CONTRIBUTIONS
+from peer.transport.wire.group_messages import (
+    base_message,
+    contribute_reply,
+    is_parting,
+    join_of,
+    join_reply,
+    opening_of,
+)
+from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
+from peer.transport.wire.reader import message_reader
+from peer.transport.wire.refusals import Context, bad_payload_code, refuse, served
+from peer.v1 import exchange_pb2 as pb
+
+T = TypeVar("T")
+
+PULSE_S = 1.0
+MAX_SEATS = 96
+"""Contributions under way here; more are refused."""
+TAKE_S = 30.0
+SLOWEST_MEMBER = 8_000.0
+"""Bytes per second. Who takes a result more slowly loses its place."""
+
+
+class GroupService:
+    """The served side. Every wait on a caller has a deadline: `STALL_S` between two frames, and the owner's own for the
+    whole."""
+
+    def __init__(self, handler: Handler, gate: Gate, caps: Caps) -> None:
+        self._handler = handler
+        self._gate = gate
+        self._caps = caps
+        self._seats = 0
+        self._receiving = asyncio.Semaphore(CONTRIBUTIONS)
+
+    def methods(self) -> dict[str, Any]:
+        """By the name under which they are served."""
+        unary = self._gate.unary
+        return {
+            "JoinRound": unary(self._join, pb.JoinRoundRequest.FromString, pb.JoinRoundReply.SerializeToString),
+            "Held": unary(self._held, pb.HeldRequest.FromString, pb.HeldReply.SerializeToString),
+            "Contribute": served(self._contribute),
+        }
+
+    async def _group(self, context: Context) -> GroupHandler:
+        if (group := self._handler.group) is None:
+            await refuse(context, "no_group", "this peer takes part in no group (yet)")
+        return group
+
+    async def _join(self, request: pb.JoinRoundRequest, context: Context) -> pb.JoinRoundReply:
+        caller = await self._gate.owner(context)
+        group = await self._group(context)
+        try:
+            join = join_of(request)
+        except BadPayload as error:
+            await self._gate.turn_away(context, error.code, error.reason, caller)
+        return join_reply(await group.on_join(caller, join))
+
+    async def _held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:
+        await self._gate.owner(context)
+        group = await self._group(context)
+        if (base := group.on_held(request.fragment)) is None:
+            await refuse(context, "no_state", "no complete state of that fragment is held here (yet)")
+        return pb.HeldReply(base=base_message(base))
+
+    async def _contribute(self, _: Any, context: Context) -> None:
+        async with self._gate.admitted(context) as caller:
+            assert caller.peer is not None
+            group = await self._group(context)
+            raw = await self._gate.request(context, caller.peer)
+            try:
+                opening, max_rate = opening_of(raw)
+            except BadPayload as error:
+                await self._gate.turn_away(context, error.code, error.reason, caller.peer)
+            if self._seats >= MAX_SEATS:
+                await refuse(context, "busy", "too many contributions are under way here")
+            self._seats += 1
+            try:
+                seat = await group.on_contribution(caller.peer, opening)
+                try:
+                    await self._serve(seat, opening, caller.peer, max_rate, context)
+                finally:
+                    seat.leave()
+            except PartnerRefused as error:
+                await refuse(context, error.code, error.reason)
+            finally:
+                self._seats -= 1
+
+    async def _serve(self, seat: Seat, opening: Opening, caller: PeerId, max_rate: float, context: Context) -> None:
+        have, over = opening.have if seat.transfer else 0, asyncio.Event()
+        pulse = asyncio.create_task(self._pulse(seat, context, over))
+        try:
+            await self._receive(seat, caller, context)
+            result = await seat.result()
+        finally:
+            over.set()  # not cancelled: a write that is cut off in the middle leaves the call without an end
+            await asyncio.wait({pulse}, timeout=STALL_S)
+            pulse.cancel()
+            await asyncio.wait({pulse})
+            broke = not pulse.cancelled() and pulse.exception() is not None
+        if broke:  # the caller is gone
+            return
+        if have > len(result.payload):
+            reason = f"the result has {len(result.payload)} bytes, those from {have} on are wanted"
+            await self._gate.turn_away(context, "request", reason, caller)
+        try:
+            async with asyncio.timeout(self._patience_s(len(result.payload))):
+                await context.write(contribute_reply("result", result, 0.0, seat.transfer, seat.have))
+                await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate, have=have)
+        except TimeoutError:
+            await self._gate.turn_away(context, "timeout", "the result was taken too slowly", caller)
+        if seat.transfer:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STALL_S):
+                    if is_parting(await message_reader(context)(), seat.transfer, len(result.payload)):
+                        seat.taken()
+
+    async def _receive(self, seat: Seat, caller: PeerId, context: Context) -> None:
+        if seat.sink is None:
+            return
+        try:
+            async with asyncio.timeout(seat.patience_s), self._receiving:
+                await receive_payload(message_reader(context), seat.sink, self._caps, seat.reader)
+                seat.complete()
+        except TimeoutError:
+            raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None
+        except BadPayload as error:
+            seat.spoilt()
+            self._gate.conduct.offence(caller, error.code, error.reason)
+            raise PartnerRefused(bad_payload_code(error), error.reason) from None
+        except PartnerSilent as error:
+            raise PartnerRefused("timeout", str(error)) from None
+        except PartnerLost:
+            raise PartnerRefused("lost", "the contribution ended in the middle") from None
+
+    async def _pulse(self, seat: Seat, context: Context, over: asyncio.Event) -> None:
+        """Tells the caller to send, and then that we are still there."""
+        first = "send" if seat.sink is not None else "wait"
+        frame = contribute_reply(first, None, self._caps.down.rate or 0.0, seat.transfer, seat.have)
+        while not over.is_set():
+            await context.write(frame)
+            frame = contribute_reply("wait")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PULSE_S):
+                    await over.wait()
+
+    def _patience_s(self, nbytes: int) -> float:
+        own = 2 * MAX_SEATS * nbytes / self._caps.up.rate if self._caps.up.rate else 0.0
+        return TAKE_S + nbytes / SLOWEST_MEMBER + own

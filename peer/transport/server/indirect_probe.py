@@ -1,0 +1,82 @@
+"""Do we reach another peer? Asked by a caller to which that one does not answer, before it takes it for dead.
+
+Whoever was heard from lately is vouched for without a call. Else we dial it, at the addresses of its own signed record
+and at no others, check that its key answers, and remember what we found: however many ask, a peer is dialled once in
+`EVERY_S`, and not more than `MAX_AT_ONCE` at a time. An answer costs the asker a call and us at most one connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+from peer.protocol.messages import PeerId, PeerRecord, Vouched
+from peer.protocol.swarm.failure_detection import HEARD_S
+from peer.transport.server.dial_back import Dial
+
+V = TypeVar("V")
+
+EVERY_S = 10.0
+"""What was found about a peer is told again for so long."""
+CALLER_EVERY_S = 0.5
+"""One caller is answered no more often."""
+DIAL_S = 3.5
+MAX_ENDPOINTS_DIALLED = 2
+MAX_AT_ONCE = 4
+MAX_REMEMBERED = 1024
+MAX_PEER_ID = 64
+
+
+class Voucher:
+    """Answers for others. `dial` makes the connection; `now` in seconds."""
+
+    def __init__(self, dial: Dial, now: Callable[[], float]) -> None:
+        self._dial = dial
+        self._now = now
+        self._found: OrderedDict[PeerId, tuple[float, Vouched]] = OrderedDict()
+        self._asked: OrderedDict[PeerId, float] = OrderedDict()
+        self._running: set[PeerId] = set()
+
+    async def vouch(
+        self, caller: PeerId, about: PeerId, record: PeerRecord | None, heard_ago_s: float | None
+    ) -> Vouched:
+        """Never raises; takes at most `DIAL_S`. `record`, `heard_ago_s`: what we know of the peer asked about."""
+        now = self._now()
+        if why := self._too_often(caller, now):
+            return Vouched(None, why)
+        if about == caller:
+            return Vouched(None, "nobody vouches for himself")
+        if heard_ago_s is not None and heard_ago_s <= HEARD_S:
+            return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
+        at, found = self._found.get(about, (0.0, None))
+        if found is not None and 0 <= now - at < EVERY_S:
+            return found
+        if record is None or not record.reachable or not record.endpoints:
+            return Vouched(None, "no address of it is known here")
+        if len(self._running) >= MAX_AT_ONCE or about in self._running:
+            return Vouched(None, "busy with other calls")
+        return await self._look(about, record.endpoints[:MAX_ENDPOINTS_DIALLED])
+
+    async def _look(self, about: PeerId, endpoints: tuple[str, ...]) -> Vouched:
+        self._running.add(about)
+        try:
+            whys = await asyncio.gather(*(self._dial(about, endpoint, DIAL_S) for endpoint in endpoints))
+        finally:
+            self._running.discard(about)
+        found = Vouched(True, "it answers") if not all(whys) else Vouched(False, "; ".join(whys)[:200])
+        _remember(self._found, about, (self._now(), found))
+        return found
+
+    def _too_often(self, caller: PeerId, now: float) -> str:
+        if 0 <= now - self._asked.get(caller, float("-inf")) < CALLER_EVERY_S:
+            return f"asked again within {CALLER_EVERY_S} s"
+        _remember(self._asked, caller, now)
+        return ""
+
+
+def _remember(table: OrderedDict[PeerId, V], peer: PeerId, value: V) -> None:
+    table[peer] = value
+    table.move_to_end(peer)
+    while len(table) > MAX_REMEMBERED:
+        table.popitem(last=False)

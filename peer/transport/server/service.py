@@ -1,0 +1,268 @@
+"""The served side of the exchange. Hello is the only call without a token; everything else names its caller by one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from peer.errors import BadPayload, PartnerRefused
+from peer.identity import Identity, peer_id_of, verify
+from peer.ports.handler import Handler
+from peer.protocol.messages import MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId
+from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
+from peer.protocol.wire.payload import BytesSource
+from peer.signed_record import BadRecord, open_record
+from peer.transport.client.connections import answers
+from peer.transport.server.admission import Gate
+from peer.transport.server.dial_back import Prober
+from peer.transport.server.indirect_probe import MAX_PEER_ID, Voucher
+from peer.transport.server.rate_limits import Caller
+from peer.transport.server.state_uploads import Giving
+from peer.transport.server.swap_rendezvous import Swaps
+from peer.transport.server.tokens import LIFETIME_S
+from peer.transport.wire.payload_stream import Caps, send_payload
+from peer.transport.wire.refusals import Context, eta_of, refuse
+from peer.transport.wire.resumption import A_PIECE
+from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, piece_request_of
+from peer.v1 import exchange_pb2 as pb
+
+HELLO_DOMAIN = b"peer hello v1"
+RECORD_FRESH_S = 30.0
+"""A caller seals its record for the Hello that shows it: one issued long before the Hello's own clock is a replay."""
+MAX_PIECES = 6
+"""Two more than one address may have."""
+CATCHING_UP = "fragment:"
+"""So begin the names of what a member of a group fetches that fell behind: part of training's own exchange."""
+TAKE_S = 30.0
+SLOWEST_JOINER = 8_000.0
+"""Bytes per second. Who takes a piece more slowly loses its place: four that never read would keep everybody out."""
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """What both sides of the transport know of the run."""
+
+    identity: Identity
+    run_id: RunId
+    now: Callable[[], float]
+    wire_min: int
+    wire_max: int
+    max_clock_offset_s: float = 60.0
+    layout_digest: bytes = b""
+    max_payload: int = 0
+    codec: str = "bf16"
+    record: Callable[[], bytes] = lambda: b""
+    """Our own sealed directory record, shown to whom we call."""
+
+
+class ExchangeService:
+    """Methods of the gRPC service. Every wait on a caller has a deadline; every number from one a bound."""
+
+    def __init__(self, facts: Facts, handler: Handler, caps: Caps) -> None:
+        self._facts = facts
+        self._handler = handler
+        self._caps = caps
+        self.gate = Gate(facts.now)
+        self.swaps = Swaps(handler, self.gate, caps)
+        self._pieces = 0
+        self._giving = Giving(caps)
+        self._prober = Prober(answers, facts.now)
+        self._voucher = Voucher(answers, facts.now)
+
+    # -- Hello -------------------------------------------------------------------------------------------------------
+
+    async def hello(self, _: Any, context: Context) -> None:
+        """Open, challenge, proof, token."""
+        async with self.gate.greeting(context):
+            await self._greet(context)
+
+    async def _greet(self, context: Context) -> None:
+        opened = (await self._step(context)).open
+        if (found := self._why_not_at_all(opened)) is not None:
+            await self.gate.turn_away(context, *found)
+        nonce = secrets.token_bytes(32)
+        challenge = pb.HelloChallenge(nonce=nonce, clock=self._facts.now(), seen_as=context.peer()[:128])
+        await context.write(pb.HelloReply(challenge=challenge))
+        proof = (await self._step(context)).proof
+        message = opened.run_id + self._facts.identity.public_key + nonce
+        proven = verify(opened.public_key, HELLO_DOMAIN, message, proof.signature)
+        caller = PeerId(peer_id_of(opened.public_key)) if proven else None
+        if (found := self._why_not_you(opened)) is not None:
+            await self.gate.turn_away(context, *found, caller)
+        if caller is None:
+            reason = "the signature over our challenge is not by the key you named"
+            await self.gate.turn_away(context, "bad_proof", reason)
+        if why := self.gate.conduct.why_out(caller):
+            await refuse(context, "standing", why)
+        await self._learn(opened, caller, context)
+        token = self.gate.tokens.issue(caller, self._facts.now())
+        await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
+
+    async def _step(self, context: Context) -> pb.HelloRequest:
+        raw = await self.gate.request(context)
+        if not raw:
+            await self.gate.turn_away(context, "hello", "Hello ended in the middle")
+        try:
+            return pb.HelloRequest.FromString(raw)
+        except DecodeError:
+            await self.gate.turn_away(context, "request", "the message cannot be read")
+
+    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+        """What speaks against going on to a proof."""
+        facts = self._facts
+        if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
+            return "wire_version", f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
+        if len(opened.public_key) != 32:
+            return "bad_proof", "a public key has 32 bytes"
+        ahead = opened.clock - facts.now()
+        if not abs(ahead) <= facts.max_clock_offset_s:
+            way, most = "ahead of" if ahead > 0 else "behind", facts.max_clock_offset_s
+            return "clock", f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
+        return None
+
+    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+        """What is said after the proof, when it is known whom to blame."""
+        if opened.run_id != self._facts.run_id:
+            return "wrong_run", "this peer takes part in another run"
+        ours = self._facts.layout_digest
+        if ours and opened.layout_digest and opened.layout_digest != ours:
+            return "layout", "your model has other tensors than this run's"
+        return None
+
+    async def _learn(self, opened: pb.HelloOpen, caller: PeerId, context: Context) -> None:
+        """Take the record that the caller shows of itself."""
+        if not opened.record:
+            return
+        try:
+            record = open_record(opened.record, self._facts.run_id, self._facts.now())
+        except BadRecord as bad:
+            if bad.code in ("expired", "future"):  # its clock is off, within what is allowed
+                return
+            await self.gate.turn_away(context, "record", f"your record: {bad.reason} ({bad.code})", caller)
+        if record.peer_id != caller:
+            await self.gate.turn_away(context, "record", f"the record of {record.peer_id} is not yours to show", caller)
+        if opened.clock - record.issued_at > RECORD_FRESH_S:
+            age = opened.clock - record.issued_at
+            await self.gate.turn_away(context, "record", f"your record is a replay, {age:.0f} s old", caller)
+        self._handler.on_hello(record)
+
+    # -- small calls -------------------------------------------------------------------------------------------------
+
+    async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
+        caller = await self._caller(context)
+        key = RoundKey(request.round, request.fragment)
+        offer = Offer(key, request.withdraw, not request.undialable, eta_of(request.eta_s))
+        answer = self._handler.on_offer(caller, offer)
+        return pb.OfferReply(
+            verdict=answer.verdict.value,
+            eta_s=answer.eta_s,
+            reason=answer.reason[:200],
+            undialable=not answer.dialable,
+        )
+
+    async def probe(self, request: pb.ProbeRequest, context: Context) -> pb.ProbeReply:
+        caller = await self._caller(context)
+        found = await self._prober.probe(caller, context.peer(), list(request.endpoints[:MAX_ENDPOINTS]), request.port)
+        return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
+
+    async def vouch(self, request: pb.VouchRequest, context: Context) -> pb.VouchReply:
+        caller = await self._caller(context)
+        about = PeerId(request.about[:MAX_PEER_ID])
+        vouched = await self._voucher.vouch(caller, about, *self._handler.on_vouch(about))
+        return pb.VouchReply(
+            known=vouched.reaches is not None, reaches=bool(vouched.reaches), reason=vouched.reason[:200]
+        )
+
+    async def amendments(self, request: pb.AmendmentsRequest, context: Context) -> pb.AmendmentsReply:
+        await self._caller(context)
+        given = self._handler.on_amendments(request.held, request.head)
+        return pb.AmendmentsReply(amendments=[pb.SignedAmendment(raw=raw, signature=sig) for raw, sig in given])
+
+    async def manifest(self, request: pb.ManifestRequest, context: Context) -> pb.ManifestReply:
+        await self._caller(context)
+        held = self._handler.on_manifest()
+        if held is None:
+            await refuse(context, "no_manifest", "this peer has no manifest yet")
+        return pb.ManifestReply(manifest=held[0], signature=held[1])
+
+    async def state(self, request: pb.StateRequest, context: Context) -> pb.StateReply:
+        caller = await self._caller(context)
+        if why := self._giving.why_busy(caller):
+            await refuse(context, "busy", *why)
+        try:
+            index = self._handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
+        except PartnerRefused as error:
+            await refuse(context, error.code, error.reason, error.eta_s)
+        if index is None:
+            await refuse(context, "no_state", "this peer has no complete state to give (yet)")
+        self._giving.state_is(sum(p.nbytes for p in index.pieces))
+        self.gate.limits.state_is(sum(p.nbytes for p in index.pieces))
+        pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
+        return pb.StateReply(
+            snapshot=index.snapshot, round=index.round, layout_digest=index.layout_digest, pieces=pieces
+        )
+
+    async def _caller(self, context: Context) -> PeerId:
+        return await self.gate.owner(context)
+
+    # -- bulk --------------------------------------------------------------------------------------------------------
+
+    async def fetch_piece(self, _: Any, context: Context) -> None:
+        async with self.gate.admitted(context) as caller:
+            await self._fetch_piece(caller, context)
+
+    async def _fetch_piece(self, caller: Caller, context: Context) -> None:
+        raw = await self.gate.request(context, caller.peer)
+        try:
+            request = piece_request_of(raw)
+        except BadPayload as error:
+            await self.gate.turn_away(context, error.code, error.reason, caller.peer)
+        data = self._handler.on_piece(request.snapshot, request.piece)
+        if data is None:
+            await refuse(context, "gone", "that snapshot is no longer kept; ask for the state again")
+        assert caller.peer is not None
+        if request.offset > len(data):
+            reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
+            await self.gate.turn_away(context, "request", reason, caller.peer)
+        giving = None if request.snapshot.startswith(CATCHING_UP) else self._giving
+        if giving is not None and (busy := giving.why_busy(caller.peer)):
+            await refuse(context, "busy", *busy)
+        if self._pieces >= MAX_PIECES:
+            await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
+        if why := self.gate.limits.enter_piece(caller, len(data)):  # what is not sent again is hashed again
+            await refuse(context, "busy", why)
+        self._pieces += 1
+        try:
+            async with asyncio.timeout(self._patience_s(len(data))):
+                opening = pb.SwapOpen(nbytes=len(data), have=request.offset, swap=A_PIECE)
+                await context.write(pack(Kind.OPEN, 0, opening.SerializeToString()))
+                rest = len(data) - request.offset
+                with giving.to(caller.peer, rest) if giving is not None else contextlib.nullcontext():
+                    largest, source, rate = largest_for(request.max_chunk), BytesSource(data), request.max_rate
+                    writer, caps = PayloadWriter(), self._caps
+                    await send_payload(context.write, source, caps, rate, giving, largest, writer, request.offset)
+        except TimeoutError:
+            reason = "the piece was taken too slowly; others wait for the place"
+            await self.gate.turn_away(context, "timeout", reason, caller.peer)
+        except PartnerRefused as error:  # our own upload budget ends here
+            await refuse(context, error.code, error.reason)
+        finally:
+            self._pieces -= 1
+            self.gate.limits.leave_piece(caller)
+
+    def _patience_s(self, nbytes: int) -> float:
+        """How long one piece may take, with our own cap shared by all pieces under way."""
+        own = 2 * MAX_PIECES * nbytes / self._giving.rate if self._giving.rate else 0.0
+        return TAKE_S + nbytes / SLOWEST_JOINER + own
+
+    async def swap(self, _: Any, context: Context) -> None:
+        """A partner dials. Who it is and which round decides the handler; then it waits for our own coordinator."""
+        async with self.gate.admitted(context) as caller:
+            assert caller.peer is not None
+            await self.swaps.serve(caller.peer, context)

@@ -1,0 +1,101 @@
+"""How much of a volunteer's line its donating may take: a share of the upload cap, never what training's own exchanges
+want at the moment, and for a few joiners at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from peer.protocol.messages import PeerId
+from peer.transport.wire.pacing import Pacer
+from peer.transport.wire.payload_stream import Caps
+
+SHARE = 0.5
+"""Of the upload cap."""
+MAX_JOINERS = 4
+ACTIVE_S = 3.0
+"""Who took its last piece longer ago is no longer fetching."""
+YIELD_S = 2.0
+"""A chunk waits so long for an exchange to end, then it goes: less than the silence that a receiver bears."""
+LOOK_S = 0.05
+BUDGET_S = 600.0
+"""Who asks one whose upload budget is used is to come back after this."""
+
+
+@dataclass(slots=True)
+class _Joiner:
+    since: float
+    seen: float
+    sent: int = 0
+    fetching: int = 0
+
+
+class Giving:
+    """Of one server. `now` in seconds of any origin."""
+
+    def __init__(
+        self,
+        caps: Caps,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._meter = caps.meter
+        self.rate = SHARE * caps.up.rate if caps.up.rate is not None else None
+        """Bytes per second for all joiners together; None: no cap."""
+        self._share = Pacer(self.rate, now, sleep)
+        self._now = now
+        self._sleep = sleep
+        self._joiners: dict[PeerId, _Joiner] = {}
+        self._state_nbytes = 0
+
+    def state_is(self, nbytes: int) -> None:
+        """Bytes of a whole state, for the time it takes."""
+        self._state_nbytes = nbytes
+
+    def why_busy(self, peer: PeerId) -> tuple[str, float] | None:
+        """Why this one cannot be given to now, for a person, and seconds until it makes sense to ask again; None: it
+        can."""
+        if why := self._meter.budget.why_not_give():
+            return f"{why}; ask another peer", BUDGET_S
+        self._forget()
+        if peer in self._joiners or len(self._joiners) < MAX_JOINERS:
+            return None
+        eta_s = self._eta_s()
+        return f"{MAX_JOINERS} joiners are fetching from here; ask another peer, or again in {eta_s:.0f} s", eta_s
+
+    @contextmanager
+    def to(self, peer: PeerId, nbytes: int) -> Iterator[None]:
+        """Around the sending of a piece of so many bytes."""
+        now = self._now()
+        joiner = self._joiners.setdefault(peer, _Joiner(now, now))
+        joiner.fetching += 1
+        try:
+            yield
+            joiner.sent += nbytes
+        finally:
+            joiner.fetching -= 1
+            joiner.seen = self._now()
+
+    async def take(self, nbytes: int) -> None:
+        """Return when a chunk of a state may be sent."""
+        await self._share.take(nbytes)
+        until = self._now() + YIELD_S
+        while self._meter.exchanging and self._now() < until:
+            await self._sleep(LOOK_S)
+
+    def _forget(self) -> None:
+        now = self._now()
+        gone = [peer for peer, j in self._joiners.items() if not j.fetching and now - j.seen > ACTIVE_S]
+        for peer in gone:
+            del self._joiners[peer]
+
+    def _eta_s(self) -> float:
+        """When the first of them has taken a whole state, at its rate so far."""
+        now = self._now()
+        return min(
+            max(1.0, (self._state_nbytes - j.sent) * (now - j.since) / j.sent) if j.sent else ACTIVE_S
+            for j in self._joiners.values()
+        )

@@ -1,0 +1,278 @@
+"""The served side of swaps: where a dialling partner and our own coordinator meet, and meet again when the connection
+broke (`peer.transport.wire.resumption`).
+
+What happens on failure: a broken stream leaves the slot as it is until the coordinator's deadline; the partner's next
+call takes the place of the last, so that whoever calls again and again holds one. Wrong bytes, a partner that does not
+go on and one that says that it will not come back end the swap at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
+from peer.ports.handler import Handler
+from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict
+from peer.transport.server.admission import STEP_TIMEOUT_S, Gate
+from peer.transport.wire.payload_stream import STALL_S, Caps, Terms, read_open, swap_payloads
+from peer.transport.wire.reader import message_reader
+from peer.transport.wire.refusals import Context, bad_payload_code, refuse
+from peer.transport.wire.resumption import Progress
+from peer.transport.wire.striping import Read, Stripe, Stripes
+from peer.v1 import exchange_pb2 as pb
+
+MAX_PARKED = 8
+MAX_PARKED_OF_PEER = 2
+PARK_S = 30.0
+BROKE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
+
+
+@dataclass
+class Accepting:
+    """Our own coordinator waits here for the partner to dial."""
+
+    terms: Terms
+    progress: Progress
+    done: asyncio.Future[SwapReport]
+
+    def ends(self, error: PartnerLost) -> None:
+        """The partner does not come back: we are content if we have everything."""
+        if self.progress.reader.complete and not self.done.done():
+            terms = self.terms
+            self.done.set_result(self.progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=False))
+        self.fails(error)
+
+    def fails(self, error: ExchangeError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+@dataclass
+class Slot:
+    """Where a dialling partner and our own coordinator meet."""
+
+    accepting: asyncio.Future[Accepting] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    serving: asyncio.Task[Any] | None = None
+    over: bool = False
+    """Our own coordinator no longer waits."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One stream at a time, and those beside it."""
+    stripes: Stripes | None = None
+    lingering: asyncio.TimerHandle | None = None
+
+    @property
+    def begun(self) -> Accepting | None:
+        """A swap of which a stream has begun, whatever became of it."""
+        met = self.accepting.done() and not self.accepting.cancelled() and self.accepting.result().progress.streams > 0
+        return self.accepting.result() if met else None
+
+    def answered(self) -> None:
+        """The partner is back."""
+        if self.lingering is not None:
+            self.lingering.cancel()
+            self.lingering = None
+
+
+class Swaps:
+    """Of one server."""
+
+    def __init__(self, handler: Handler, gate: Gate, caps: Caps) -> None:
+        self._handler = handler
+        self._gate = gate
+        self._caps = caps
+        self._slots: dict[tuple[PeerId, RoundKey], Slot] = {}
+
+    async def accept(self, partner: PeerId, terms: Terms, progress: Progress) -> SwapReport:
+        """Wait for the partner to dial and swap. The caller bounds the time; on cancellation the served call ends."""
+        slot = self._slots.setdefault((partner, terms.key), Slot())
+        done: asyncio.Future[SwapReport] = asyncio.get_running_loop().create_future()
+        if slot.accepting.done():
+            raise PartnerLost(f"{partner}: a swap of {terms.key} is under way already")
+        slot.accepting.set_result(Accepting(terms, progress, done))
+        try:
+            return await done
+        finally:
+            self._slots.pop((partner, terms.key), None)
+            slot.answered()
+            done.cancel()
+            slot.over = True
+            if slot.serving is not None:
+                slot.serving.cancel()
+
+    async def serve(self, caller: PeerId, context: Context) -> None:
+        """A stream of this caller, to its end."""
+        theirs = await self._opening(caller, context)
+        key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
+        if theirs.stripe:
+            return await self._carry(caller, theirs, key, context)
+        answer = self._handler.on_swap(caller, key)
+        if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
+            await refuse(context, answer.verdict.value, answer.reason)
+        slot = await self._place(caller, theirs, key, context, locked=answer.verdict is Verdict.LOCKED)
+        accepting = await self._meet(slot, caller, key, context)
+        try:
+            report = await self._stream(slot, accepting, theirs, context)
+        except BadPayload as error:
+            slot.serving = None
+            accepting.fails(error)
+            await refuse(context, bad_payload_code(error), error.reason)
+        except PartnerLost as error:
+            await self._ended(slot, accepting, error, context)
+        except BROKE as error:
+            self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke ({error})"))
+        except asyncio.CancelledError:
+            if slot.serving is not asyncio.current_task():  # its next call has come
+                raise
+            if not slot.over:
+                self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke"))
+                raise
+            _still_serving()
+            await refuse(context, "timeout", "your part of the swap did not come in time")
+        else:
+            slot.serving = None
+            if not accepting.done.done():
+                accepting.done.set_result(report)
+
+    # -- before it begins --------------------------------------------------------------------------------------------
+
+    async def _opening(self, caller: PeerId, context: Context) -> pb.SwapOpen:
+        async def first() -> bytes | None:
+            message = await self._gate.message(context, caller)
+            return message if isinstance(message, bytes) else None
+
+        try:
+            return await read_open(first)
+        except BadPayload as error:
+            if (expecting := self._expecting(caller)) is not None:
+                expecting.fails(error)  # our coordinator blames it
+            else:
+                self._gate.conduct.offence(caller, error.code, error.reason)
+            await refuse(context, bad_payload_code(error), error.reason)
+        except PartnerLost:
+            return await refuse(context, "request", "the swap ended before it began")
+
+    def _expecting(self, caller: PeerId) -> Accepting | None:
+        """Where our coordinator waits for this caller to dial."""
+        for (peer, _), slot in self._slots.items():
+            if peer == caller and slot.serving is None and slot.accepting.done():
+                return slot.accepting.result()
+        return None
+
+    async def _place(
+        self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context, *, locked: bool
+    ) -> Slot:
+        """Where this call goes on, or waits for our coordinator."""
+        held = self._slots.get((caller, key))
+        begun = held.begun if held is not None else None
+        if held is None or begun is None:
+            if theirs.have:
+                await refuse(context, "gone", "that swap is not under way here (any more)")
+            return await self._park(caller, key, context, locked=locked)
+        if not begun.progress.agreed or theirs.swap != begun.progress.number:
+            if held.serving is not None:
+                await refuse(context, "busy", "this swap is under way already")
+            held.answered()
+            begun.ends(PartnerLost(f"{caller}: it knows nothing of the swap that broke off"))
+            await refuse(context, "gone", "this is not the swap that broke off")
+        last, held.serving = held.serving, asyncio.current_task()
+        if last is not None:
+            last.cancel()
+        return held
+
+    async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> Slot:
+        """A place to wait for our coordinator in. Whom it is locked with always finds one."""
+        parked = [peer for (peer, _), slot in self._slots.items() if slot.serving is not None]
+        full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
+        held = self._slots.get((caller, key))
+        if (held is not None and held.serving is not None) or (full and not locked):
+            await refuse(context, "busy", "too many swaps are waiting here")
+        slot = self._slots.setdefault((caller, key), Slot())
+        slot.serving = asyncio.current_task()
+        return slot
+
+    async def _meet(self, slot: Slot, caller: PeerId, key: RoundKey, context: Context) -> Accepting:
+        """Wait until our coordinator accepts this swap."""
+        try:
+            async with asyncio.timeout(PARK_S):
+                accepting = await asyncio.shield(slot.accepting)
+        except TimeoutError:
+            await refuse(context, "timeout", "this peer did not come to that round in time")
+        else:
+            return accepting
+        finally:
+            if not slot.accepting.done() or slot.accepting.cancelled():
+                self._slots.pop((caller, key), None)
+
+    # -- a stream, and its end ---------------------------------------------------------------------------------------
+
+    async def _stream(self, slot: Slot, accepting: Accepting, theirs: pb.SwapOpen, context: Context) -> SwapReport:
+        progress = accepting.progress
+        stripes = Stripes(message_reader(context), context.write)
+        try:
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                await slot.turn.acquire()
+        except TimeoutError:
+            raise PartnerLost("the stream before this one does not end") from None
+        try:
+            progress.number = progress.number or theirs.swap
+            terms, answered, slot.stripes = accepting.terms, slot.answered, stripes
+            report = await swap_payloads(
+                stripes.read, stripes.write, terms, self._caps, theirs, progress, answered, stripes
+            )
+            if progress.agreed and report.sent_all:
+                await _parted(stripes.read, progress)
+            return report
+        finally:
+            slot.stripes = None
+            slot.turn.release()
+            await stripes.close()
+
+    async def _carry(self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context) -> None:
+        """One more stream of a swap that is under way, until that is over."""
+        held = self._slots.get((caller, key))
+        begun, stripes = (held.begun, held.stripes) if held is not None else (None, None)
+        if (
+            begun is None
+            or stripes is None
+            or begun.progress.number != theirs.swap
+            or not stripes.awaits(theirs.stripe)
+        ):
+            await refuse(context, "gone", "no swap waits for this stream")
+        await stripes.carry(theirs.stripe, Stripe(message_reader(context), context.write))
+
+    async def _ended(self, slot: Slot, accepting: Accepting, error: PartnerLost, context: Context) -> None:
+        """A stream on which nothing moves any more: the caller is told, if it still listens."""
+        self._broke(slot, accepting, error)
+        with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
+            if accepting.progress.goes_on:
+                await context.abort(grpc.StatusCode.ABORTED, "this stream broke; call again")
+            await refuse(context, "timeout" if isinstance(error, PartnerSilent) else "gone", str(error))
+
+    def _broke(self, slot: Slot, accepting: Accepting, error: PartnerLost) -> None:
+        """The slot waits for the partner's next call, if there can be one."""
+        progress, slot.serving = accepting.progress, None
+        progress.breaks(error)
+        slot.answered()
+        if not progress.goes_on:
+            accepting.ends(error)
+        elif progress.reader.complete:
+            slot.lingering = asyncio.get_running_loop().call_later(progress.patience_s, accepting.ends, error)
+
+
+async def _parted(read: Read, progress: Progress) -> None:
+    """Wait until the partner has everything, too."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STALL_S):
+            if not progress.heard(await read()):
+                raise PartnerLost("the stream broke before the partner said that it has everything")
+
+
+def _still_serving() -> None:
+    """The cancellation was our own word to this call that its time is over; there is a refusal left to send."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()

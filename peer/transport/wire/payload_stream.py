@@ -1,0 +1,317 @@
+"""Payload streams, the same from both ends: OPEN each way first, then chunks paced by both caps, then the digest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.protocol.diagnosis.analysis import believed
+from peer.protocol.messages import RoundKey, SwapReport, Told
+from peer.protocol.wire.frames import MAX_CHUNK, USUAL_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack
+from peer.protocol.wire.payload import Sink, Source
+from peer.transport.wire.pacing import ChunkSize, Pacer, whole_grains
+from peer.transport.wire.resumption import Progress
+from peer.transport.wire.striping import Read, Stripes, Write
+from peer.transport.wire.validation import open_of
+from peer.v1 import exchange_pb2 as pb
+
+SKIM = 2**20
+"""Bytes of a payload that are only hashed, at a time."""
+STALL_S = 5.0
+"""Between two frames of a payload. Chunks are cut to a hundredth of a second at the slower cap, and to less than half a
+second of what the line bears, so this is a sender that stopped, not one that is slow."""
+
+
+class Budget(Protocol):
+    """How much may be sent in a day and a month."""
+
+    def why_not_give(self) -> str:
+        """Why no state is given now, for a person; empty: it may be."""
+
+    def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
+        """Around the sending of a payload; gives what is told the bytes of each chunk that went. `giving`: it is a part
+        of a state. Raises PartnerRefused (`budget`) before anything is sent."""
+
+
+class NoBudget(Budget):
+    """Everything may be sent."""
+
+    def why_not_give(self) -> str:
+        return ""
+
+    def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
+        return nullcontext(lambda nbytes: None)
+
+
+@dataclass
+class Meter:
+    """Payload frames of all transfers, both ways, in bytes."""
+
+    sent: int = 0
+    received: int = 0
+    exchanging: int = 0
+    """Payloads of training's own exchanges that are being sent at the moment."""
+    budget: Budget = field(default_factory=NoBudget)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The own caps; `meter` counts."""
+
+    up: Pacer
+    down: Pacer
+    meter: Meter
+
+
+class Behind(Protocol):
+    """What a transfer that stands behind training's own exchanges waits for, besides the caps."""
+
+    async def take(self, nbytes: int) -> None: ...
+
+
+async def send_payload(
+    write: Write,
+    source: Source,
+    caps: Caps,
+    others_rate: float,
+    behind: Behind | None = None,
+    largest: int = USUAL_CHUNK,
+    writer: PayloadWriter | None = None,
+    have: int = 0,
+) -> None:
+    """Chunks of at most `largest` bytes and END, at the slower of our upload cap and what the other is willing to
+    receive. `behind`: asked before each chunk; None: this is an exchange of training itself. `have`: so many bytes the
+    other has already; `writer`: what has made them. Raises PartnerRefused (`budget`) where the volunteer's upload
+    budget does not hold the rest; then nothing was sent."""
+    caps.meter.exchanging += behind is None
+    try:
+        await _send_payload(write, source, caps, others_rate, behind, largest, writer or PayloadWriter(), have)
+    finally:
+        caps.meter.exchanging -= behind is None
+
+
+async def _send_payload(
+    write: Write,
+    source: Source,
+    caps: Caps,
+    others_rate: float,
+    behind: Behind | None,
+    largest: int,
+    writer: PayloadWriter,
+    have: int,
+) -> None:
+    theirs = Pacer(others_rate if others_rate > 0 else None)
+    rates = [pacer.rate for pacer in (caps.up, theirs) if pacer.rate is not None]
+    size = ChunkSize(min(rates) if rates else None, min(largest, source.most))
+    line, left = _Line(write, caps.meter, size), source.nbytes - have
+    frames = -(-left // size.least) + 1
+    with caps.meter.budget.claim(left, frames, giving=behind is not None) as sent:
+        await _seek(writer, source, have)
+        try:
+            while (offset := writer.offset) < source.nbytes:
+                end = min(whole_grains(offset, size.next, source.grain), source.nbytes)
+                data = source.read(offset, end - offset)
+                frame = writer.chunk(data)
+                await theirs.take(len(frame))
+                if behind is not None:
+                    await behind.take(len(frame))
+                await caps.up.take(len(frame))
+                await line.free()
+                sent(len(data))  # a write that is cut off may have gone out
+                line.begin(frame)
+            await line.free()
+        finally:
+            await line.close()
+        sent(0)
+        await write(writer.end())
+
+
+async def _seek(writer: PayloadWriter, source: Source, have: int) -> None:
+    """Have the writer go on behind what the other has."""
+    if writer.reaches(have):
+        writer.go_back(have)
+    while writer.offset < have:
+        writer.skip(source.read(writer.offset, min(SKIM, have - writer.offset)))
+        await asyncio.sleep(0)
+
+
+class _Line:
+    """One frame on its way, while the next is made."""
+
+    def __init__(self, write: Write, meter: Meter, size: ChunkSize) -> None:
+        self._write = write
+        self._meter = meter
+        self._size = size
+        self._writing: asyncio.Task[None] | None = None
+
+    def begin(self, frame: bytes) -> None:
+        assert self._writing is None, "one at a time"
+        self._writing = asyncio.create_task(self._count(frame))
+
+    async def _count(self, frame: bytes) -> None:
+        began = time.monotonic()
+        await self._write(frame)
+        self._size.took(time.monotonic() - began)
+        self._meter.sent += len(frame)
+
+    async def free(self) -> None:
+        """When the last one has gone. Raises what went wrong with it."""
+        if self._writing is not None:
+            await self._writing
+            self._writing = None
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """What is on its way is given up."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait({self._writing})
+            if not self._writing.cancelled():
+                self._writing.exception()  # raised by whoever waited for it, or nobody wants to know any more
+
+
+async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadReader | None = None) -> None:
+    """Fill `sink`; returns when the payload is complete and verified. `reader`: what has taken the bytes before. Raises
+    BadPayload, PartnerLost when the stream ends too early, PartnerSilent when it stops."""
+    reader = reader or PayloadReader(sink.nbytes)
+    while not reader.over:
+        raw = await _next_frame(read)
+        if raw is None:
+            raise PartnerLost("the stream ended in the middle")
+        await caps.down.take(len(raw))
+        frame = reader.take(raw)
+        if frame.kind is Kind.CHUNK:  # no wait since it was taken: what counts as received is in the sink
+            caps.meter.received += len(raw)
+            sink.write(frame.offset, frame.body)
+        await asyncio.sleep(0)
+
+
+async def _next_frame(read: Read) -> bytes | None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            return await read()
+    except TimeoutError:
+        raise PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent") from None
+
+
+async def read_open(read: Read) -> pb.SwapOpen:
+    """The first frame of a stream. Raises BadPayload or PartnerLost."""
+    raw = await read()
+    if raw is None:
+        raise PartnerLost("the stream ended before it began")
+    return open_of(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a side brings to a swap."""
+
+    key: RoundKey
+    codec: str
+    source: Source
+    sink: Sink
+    told: Told | None = None
+    """What the other is told of us."""
+
+    def opening(self, caps: Caps, progress: Progress | None = None, stripes: int = 0) -> bytes:
+        """Our OPEN frame. `stripes`: over so many streams at once we take a swap."""
+        body = pb.SwapOpen(
+            round=self.key.round,
+            fragment=self.key.fragment,
+            part=self.key.part,
+            codec=self.codec,
+            nbytes=self.source.nbytes,
+            max_rate=caps.down.rate or 0.0,
+            max_chunk=MAX_CHUNK,
+            stripes=stripes,
+        )
+        if progress is not None:
+            body.swap, body.have = progress.number, progress.reader.received
+        if (told := self.told) is not None:
+            body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
+        return pack(Kind.OPEN, 0, body.SerializeToString())
+
+    def stripe(self, number: int, progress: Progress) -> bytes:
+        """The first frame of one more stream of a swap that is under way."""
+        key = self.key
+        body = pb.SwapOpen(round=key.round, fragment=key.fragment, part=key.part, swap=progress.number, stripe=number)
+        return pack(Kind.OPEN, 0, body.SerializeToString())
+
+    def check(self, theirs: pb.SwapOpen) -> None:
+        """Raises BadPayload unless the other's OPEN is of the same round, fragment, codec and length."""
+        if RoundKey(theirs.round, theirs.fragment, theirs.part) != self.key:
+            raise BadPayload("round", f"round {theirs.round}.{theirs.fragment}.{theirs.part} is not {self.key}")
+        if theirs.codec != self.codec:
+            raise BadPayload("codec", f"codec {theirs.codec[:16]!r}, the run uses {self.codec}")
+        if theirs.nbytes != self.sink.nbytes:
+            raise BadPayload("length", f"{theirs.nbytes} bytes announced, {self.sink.nbytes} are due")
+        if not 0 <= theirs.max_rate < 1e15:
+            raise BadPayload("frame", "an impossible rate")
+
+
+async def _send(write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen, writer: PayloadWriter) -> None:
+    largest = largest_for(theirs.max_chunk)
+    await send_payload(write, terms.source, caps, theirs.max_rate, None, largest, writer, theirs.have)
+
+
+async def swap_payloads(
+    read: Read,
+    write: Write,
+    terms: Terms,
+    caps: Caps,
+    theirs: pb.SwapOpen | None = None,
+    progress: Progress | None = None,
+    answered: Callable[[], None] = lambda: None,
+    stripes: Stripes | None = None,
+) -> SwapReport:
+    """One side of a swap, on one stream. `theirs`: the other's OPEN where it was read already. `progress`: what former
+    streams have brought; where the other goes on too, a stream that breaks raises PartnerLost though we have
+    everything. `answered`: called when the other has opened. `stripes`: whose `read` and `write` these are, for more
+    streams than this one. No chunk moves before both sides have opened, so a side
+    that is not ready costs nothing but the wait; the caller's timeout bounds everything."""
+    progress = progress or Progress(terms.sink.nbytes)
+    await write(terms.opening(caps, progress, progress.stripes if stripes is not None else 0))
+    theirs = theirs or await read_open(read)
+    terms.check(theirs)
+    progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
+    if stripes is not None and progress.agreed:
+        stripes.agree(min(theirs.stripes, progress.stripes))
+    progress.told = believed(Told(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
+    answered()
+    moved = 0
+
+    async def counted(raw: bytes) -> None:
+        nonlocal moved
+        await write(raw)
+        moved += len(raw)
+
+    async def frame() -> bytes | None:
+        progress.heard(raw := await read())
+        return raw
+
+    sending = asyncio.create_task(_send(counted, terms, caps, theirs, progress.writer))
+    try:
+        await receive_payload(frame, terms.sink, caps, progress.reader)
+        before = -1
+        while not sending.done() and moved > before:  # many homes send ten times slower than they receive
+            before = moved
+            await asyncio.wait({sending}, timeout=STALL_S)
+        sent_all = sending.done() and not sending.cancelled() and sending.exception() is None
+        if not sent_all and progress.goes_on and not _refused(sending):
+            raise PartnerLost("the stream broke before the partner had everything")
+        return progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=sent_all)
+    finally:
+        sending.cancel()
+        await asyncio.wait({sending})
+        if not sending.cancelled():
+            sending.exception()  # a broken connection shows on our reading side as well
+
+
+def _refused(sending: asyncio.Task[None]) -> bool:
+    """Whether it ended by our own word: the upload budget."""
+    return sending.done() and not sending.cancelled() and isinstance(sending.exception(), PartnerRefused)

@@ -1,0 +1,59 @@
+"""Small messages of others, turned into our own values: what a field may hold is checked here, once and purely."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from peer.errors import BadPayload
+from peer.protocol.messages import Piece, StateIndex
+from peer.protocol.wire.frames import Kind, unpack
+from peer.v1 import exchange_pb2 as pb
+
+MAX_PIECE_COUNT = 2**20
+MAX_SNAPSHOT_NAME = 128
+MAX_REQUEST = 4096
+A_DAY_S = 86400.0
+"""How far clocks may differ before the manifest is known, which may allow no more than this."""
+MAX_RATE = 1e15
+"""Bytes per second; nothing real is near it."""
+
+
+def index_of(reply: pb.StateReply) -> StateIndex:
+    """What a donor says of its snapshot, bounded but not yet compared with our layout. Raises BadPayload."""
+    if len(reply.pieces) > MAX_PIECE_COUNT or len(reply.snapshot) > MAX_SNAPSHOT_NAME:
+        raise BadPayload("state", "a state beyond all bounds is described")
+    pieces = tuple(Piece(p.first, p.count, p.nbytes, p.digest) for p in reply.pieces)
+    return StateIndex(reply.snapshot, reply.round, reply.layout_digest, pieces)
+
+
+def piece_request_of(raw: bytes) -> pb.PieceRequest:
+    """A joiner's request. Raises BadPayload."""
+    if len(raw) > MAX_REQUEST:
+        raise BadPayload("request", f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read")
+    try:
+        request = pb.PieceRequest.FromString(raw)
+    except DecodeError:
+        raise BadPayload("request", "the request cannot be read") from None
+    if not 0 <= request.max_rate < MAX_RATE:
+        raise BadPayload("request", "an impossible rate")
+    return request
+
+
+def open_of(raw: bytes) -> pb.SwapOpen:
+    """The frame that opens a stream of a payload. Raises BadPayload."""
+    frame = unpack(raw)
+    if frame.kind is not Kind.OPEN:
+        raise BadPayload("order", f"{frame.kind.name} where OPEN is due")
+    try:
+        return pb.SwapOpen.FromString(frame.body)
+    except DecodeError:
+        raise BadPayload("frame", "the opening message cannot be read") from None
+
+
+def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s: float) -> float:
+    """The other's clock minus ours, seconds, taken at `before` and `after` the call. Raises BadPayload when it is not
+    finite or beyond `limit_s`: our clock is corrected by what others say, and NaN would stop it for good."""
+    offset = challenge.clock - (before + after) / 2
+    if not abs(offset) <= limit_s:
+        raise BadPayload("clock", f"its clock differs from ours by {offset:.0f} s; at most {limit_s:.0f} s are taken")
+    return offset

@@ -1,0 +1,96 @@
+"""Which batches a peer's state descends from, over all its lives: whether one was repeated or left out against the
+checkpoint that a life resumed from. Made from the trail of what was really trained on (`peer.trainer.batch_log`) and
+from what lay on the disk before each start; nothing here asks the daemon. For clocks in inner steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from peer.trainer.batch_log import Trained
+
+Place = tuple[int, int]
+"""Round, step in the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The checkpoint that a life has to begin with, read before its start."""
+
+    name: str
+    tokens: int
+    """The token counter when it was written."""
+    round: int
+    """Of its outer state: all rounds before are in it."""
+    place: Place
+    """Of its inner loop."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of the daemon, from start to kill."""
+
+    tokens: int
+    """The token counter at its start."""
+    resumed: Resumed | None
+    """None: it began with a donor's state, before its first round."""
+    trained: list[Trained] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Nothing was worked since the checkpoint: it goes on in the middle of the round."""
+        return self.resumed is not None and self.resumed.tokens == self.tokens
+
+    def begins_at(self) -> Place:
+        """Where its first step has to be."""
+        if self.resumed is None:
+            return (0, 0)
+        return self.resumed.place if self.exact else (self.resumed.round, 0)
+
+
+def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[Trained], list[str]]:
+    """The batches that the last life's state descends from, in order, and what is wrong with any life, in sentences."""
+    line: list[Trained] = []
+    wrong: list[str] = []
+    for number, life in enumerate(lives):
+        line = _inherited(line, life)
+        wrong += [f"life {number}: {what}" for what in _seam(line, life, steps_per_round)]
+        wrong += [f"life {number}: {what}" for what in _gaps(life.trained, steps_per_round)]
+        line = line + life.trained
+    return line, wrong
+
+
+def _inherited(line: list[Trained], life: Life) -> list[Trained]:
+    """What of the lives before is in the checkpoint: of the outer state whole rounds, of the inner loop all."""
+    if life.resumed is None:
+        return []
+    before = [step for step in line if step.tokens < life.resumed.tokens]
+    return before if life.exact else [step for step in before if step.round < life.resumed.round]
+
+
+def _seam(line: list[Trained], life: Life, steps_per_round: int) -> Iterator[str]:
+    begins = life.begins_at()
+    if begins[1] == steps_per_round:  # written after a round's last step, before its exchange
+        begins = (begins[0] + 1, 0)
+    name = "a donor" if life.resumed is None else life.resumed.name
+    expected = _after((line[-1].round, line[-1].step), steps_per_round) if line else (0, 0)
+    if begins != expected:
+        yield f"{name} says that it goes on at {begins}, but what was trained up to it ends before {expected}"
+    if life.trained and (first := (life.trained[0].round, life.trained[0].step)) != begins:
+        what = "repeats" if first < begins else "leaves out"
+        yield f"resumed from {name} it {what} batches: begins at {first} and not at {begins}"
+
+
+def _gaps(trained: Sequence[Trained], steps_per_round: int) -> Iterator[str]:
+    for one, other in pairwise(trained):
+        expected = _after((one.round, one.step), steps_per_round)
+        if (other.round, other.step) != expected:
+            yield f"after {(one.round, one.step)} comes {(other.round, other.step)} and not {expected}"
+        if other.tokens <= one.tokens:
+            yield f"the token counter stands still or falls: {one.tokens}, then {other.tokens}"
+
+
+def _after(place: Place, steps_per_round: int) -> Place:
+    round_, step = place
+    return (round_ + 1, 0) if step + 1 == steps_per_round else (round_, step + 1)

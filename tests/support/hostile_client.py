@@ -1,0 +1,137 @@
+"""A caller that speaks gRPC without our client, so that every part of what it says can be wrong. For tests and
+benchmarks of the served side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from peer.identity import Identity, public_key_of
+from peer.protocol.messages import PeerId, RunId
+from peer.transport.server.service import HELLO_DOMAIN
+from peer.transport.tls import channel_credentials
+from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
+from peer.v1 import exchange_pb2 as pb
+
+SERVICE = "/peer.v1.Exchange"
+
+
+class Refused(Exception):
+    """How a call of ours ended. `code`: of the typed refusal, else the name of gRPC's status."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+        self.code = code
+        self.reason = reason
+
+
+class HostileCaller:
+    """One TCP connection of its own to one server, under one key. `more`: options of its channel, for one that takes as
+    much ahead as honest callers do."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        server: PeerId,
+        run_id: RunId,
+        identity: Identity | None = None,
+        more: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self.identity = identity or Identity.generate()
+        self.me = PeerId(self.identity.peer_id)
+        self._server, self._run_id = server, run_id
+        credentials, pinned = channel_credentials(server)
+        options = [pinned, ("grpc.use_local_subchannel_pool", 1), *more]
+        self.channel: Any = grpc.aio.secure_channel(endpoint, credentials, options=options)
+
+    async def __aenter__(self) -> HostileCaller:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def hello(self, *, signed: bytes | None = None, signer: Identity | None = None, **changes: Any) -> bytes:
+        """Say Hello with some fields of its opening changed; the token. `signed`: a message to prove instead of the
+        right one. Raises Refused."""
+        call = self.open_hello()
+        opening: dict[str, Any] = {
+            "run_id": self._run_id,
+            "wire_min": 1,
+            "wire_max": 1,
+            "public_key": self.identity.public_key,
+            "clock": time.time(),
+        } | changes
+        await call.write(pb.HelloRequest(open=pb.HelloOpen(**opening)))
+        nonce = (await self._reply(call)).challenge.nonce
+        message = signed or opening["run_id"] + public_key_of(self._server) + nonce
+        proof = pb.HelloProof(signature=(signer or self.identity).sign(HELLO_DOMAIN, message))
+        await call.write(pb.HelloRequest(proof=proof))
+        reply = await self._reply(call)
+        await call.done_writing()
+        return bytes(reply.granted.token)
+
+    def open_hello(self) -> Any:
+        """A Hello stream in which nothing was said yet."""
+        method = self.channel.stream_stream(
+            f"{SERVICE}/Hello", pb.HelloRequest.SerializeToString, pb.HelloReply.FromString
+        )
+        return method(timeout=30)
+
+    def open(self, method: str, token: bytes) -> Any:
+        """A raw stream of any method but Hello."""
+        return self.channel.stream_stream(f"{SERVICE}/{method}")(metadata=((TOKEN_KEY, token),), timeout=30)
+
+    async def unary(self, method: str, token: bytes, body: bytes = b"") -> bytes:
+        """Raises Refused."""
+        try:
+            reply = await self.channel.unary_unary(f"{SERVICE}/{method}")(
+                body, metadata=((TOKEN_KEY, token),), timeout=10
+            )
+        except grpc.aio.AioRpcError as error:
+            raise refused(error) from None
+        return bytes(reply)
+
+    async def swap(self, token: bytes, frames: list[bytes], *, hang: bool = False) -> Refused:
+        """Send these frames, say no more (`hang`: without an end), and tell how the call ended."""
+        call = self.open("Swap", token)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # hung up on in the middle
+            for frame in frames:
+                await call.write(frame)
+            if not hang:
+                await call.done_writing()
+        return await ended(call)
+
+    @staticmethod
+    async def _reply(call: Any) -> Any:
+        try:
+            reply = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise refused(error) from None
+        if reply is grpc.aio.EOF:
+            raise await ended(call)
+        return reply
+
+
+async def ended(call: Any) -> Refused:
+    """Read a call to its end; how it ended."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            continue
+    except grpc.aio.AioRpcError as error:
+        return refused(error)
+    status = await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+    return refused(grpc.aio.AioRpcError(*status))
+
+
+def refused(error: grpc.aio.AioRpcError) -> Refused:
+    """The typed refusal in a status, else the status itself."""
+    for key, value in error.trailing_metadata() or ():
+        if key == REFUSAL_KEY and isinstance(value, bytes):
+            refusal = pb.Refusal.FromString(value)
+            return Refused(refusal.code, refusal.reason)
+    return Refused(error.code().name, error.details() or "")

@@ -1,0 +1,147 @@
+"""The promises of the project, checked on a simulated swarm by what its peers journaled, sent and hold.
+
+witness = Witness(swarm)      # before the run
+await swarm.run(plan)
+assert not witness.broken()   # sentences, each with peer and round"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.swarm import SimulatedSwarm, number_of
+from peer.observe import events
+from peer.observe.events import Event
+from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.wire.payload import Source
+from tests.support.group_consistency import one_truth
+from tests.support.step_replay import Values
+
+CAUSES = (events.TrainerDied, events.Started, events.Refounded, events.Paused)
+TOGETHER_S = 1.0
+"""Who began so soon began with the run."""
+SLOP_S = 2.0
+"""A round's snapshot is taken at the step boundary next to its moment."""
+
+
+@dataclass(repr=False)  # asyncio's runner makes one of what `run_virtual` returns
+class Witness:
+    """Watches a swarm from its beginning."""
+
+    swarm: SimulatedSwarm
+    found: list[str] = field(default_factory=list)
+    """What was wrong at the moment it was seen."""
+    values: Values = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = Values(self.swarm, self.found)
+        self.swarm.network.gave = self._gave
+        for peer in self.swarm.peers:
+            peer.listeners.append(self.values.heard)
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
+
+    def _gave(self, sender: PeerId, key: RoundKey | None, source: Source | None) -> None:
+        """No amnesia: nothing goes out of a peer that has no complete state in this life."""
+        peer = self.swarm.peers[number_of(sender)]
+        if peer.life.outer is None or peer.life.coordinator is None:
+            what = "a state" if key is None else f"a payload for round {key.round}"
+            self.found.append(f"4 no amnesia: {sender} gave {what} before it had a complete state")
+
+    # -- afterwards --------------------------------------------------------------------------------------------------
+
+    def broken(self) -> list[str]:
+        """Every promise that was broken, a sentence each."""
+        pairs = self.swarm.method.topology == "pair"
+        checks = [self._conservation(), self._outcomes(), self._newcomers(), self._progress(), self._goes_on()]
+        checks += [self._reasons(), self._partners() if pairs else one_truth(self.swarm, self.values)]
+        return [*self.found, *(sentence for check in checks for sentence in check)]
+
+    def _conservation(self) -> Iterator[str]:
+        for peer in self.swarm.peers:
+            if (wrong := peer.ledger().imbalance) != 0:
+                yield f"2 conservation: {peer.peer_id} is off by {wrong}: {peer.ledger()}"
+
+    def _outcomes(self) -> Iterator[str]:
+        """One outcome a (round, fragment) and life."""
+        for peer in self.swarm.peers:
+            seen: set[tuple[int, int]] = set()
+            for event in peer.events:
+                if isinstance(event, events.Started):
+                    seen.clear()  # from an older checkpoint a round may be played again
+                if isinstance(event, events.RoundEnded):
+                    if (event.round, event.fragment) in seen:
+                        yield f"1 no third value: {peer.peer_id} ended round {event.round} twice"
+                    seen.add((event.round, event.fragment))
+
+    def _partners(self) -> Iterator[str]:
+        """A pair is one of two: who is named as partner names the other too, or says that the other failed in that
+        round (only one side got everything), or never came to an outcome."""
+        said = {str(peer.peer_id): _by_round(peer) for peer in self.swarm.peers}
+        for peer in self.swarm.peers:
+            for event in peer.events:
+                if not isinstance(event, events.RoundEnded) or event.outcome != "exchanged":
+                    continue
+                theirs = said[event.partner].get(event.round, [])
+                ended = any(isinstance(one, events.RoundEnded) for one in theirs)
+                named = {_named(one) for one in theirs} if ended else set()
+                if named and peer.peer_id not in named:
+                    what = f"{peer.peer_id} mixed {event.partner}, which names {sorted(named)}"
+                    yield f"1 no third value: round {event.round}: {what}"
+
+    def _newcomers(self) -> Iterator[str]:
+        """Who came later has worked one sync_every before its first exchange."""
+        for peer in self.swarm.peers:
+            began: float | None = None
+            for at, event in zip(peer.times, peer.events, strict=True):
+                if isinstance(event, events.TrainingBegan) and at > TOGETHER_S:
+                    began = at
+                if isinstance(event, events.RoundEnded) and event.outcome == "exchanged" and began is not None:
+                    if at < began + self.swarm.rounds.sync_every - SLOP_S:
+                        yield f"4 no amnesia: {peer.peer_id} exchanged {at - began:.1f} s after it had begun"
+                    began = None
+
+    def _progress(self) -> Iterator[str]:
+        """Work is dropped only for a cause that is in the journal."""
+        for peer in self.swarm.peers:
+            cause = False
+            for event in peer.events:
+                cause = cause or isinstance(event, CAUSES)
+                if isinstance(event, events.Dropped) and not cause:
+                    yield f"8 local progress: {peer.peer_id} dropped work although nothing had died: {event.reason}"
+
+    def _reasons(self) -> Iterator[str]:
+        """Whatever is not a whole exchange says why."""
+        for peer in self.swarm.peers:
+            for event in peer.events:
+                if isinstance(event, events.RoundEnded) and event.outcome != "exchanged" and not event.reason:
+                    yield f"10 reasons: {peer.peer_id} does not say why round {event.round} ended {event.outcome}"
+
+    def _goes_on(self) -> Iterator[str]:
+        """Who lives at the end has played the last round."""
+        for peer in self.swarm.peers:
+            task = peer.life.task
+            whole = task is not None and task.done() and not task.cancelled() and not peer.killed
+            played = [e.round for e in peer.events if isinstance(e, events.RoundEnded | events.RoundMissed)]
+            if whole and (not played or max(played) < self.swarm.total_rounds - 1) and not _late(peer, self.swarm):
+                yield f"8 local progress: {peer.peer_id} ended with round {max(played, default=None)}"
+
+
+def _named(event: Event) -> str:
+    return event.partner if isinstance(event, events.RoundEnded) else getattr(event, "peer", "")
+
+
+def _by_round(peer: SimulatedPeer) -> dict[int, list[Event]]:
+    """Its outcomes, and the partners that failed it."""
+    said: dict[int, list[Event]] = {}
+    for event in peer.events:
+        if isinstance(event, events.RoundEnded | events.PartnerFailed):
+            said.setdefault(event.round, []).append(event)
+    return said
+
+
+def _late(peer: SimulatedPeer, swarm: SimulatedSwarm) -> bool:
+    """It came back when the run was over, or about to be."""
+    began = [event.round for event in peer.events if isinstance(event, events.TrainingBegan)]
+    return not began or began[-1] >= swarm.total_rounds - 1

@@ -1,0 +1,265 @@
+"""No third value, by number: every outer step of a simulated swarm is made again from what its peer had worked and was
+given, and compared bit for bit; and what it was given, with what the others sent.
+
+What a peer was given is seen where its own parts hand it over (trainer, swap, group), so that a value that went wrong
+after that shows here, and one that went wrong before shows in comparison with its sender."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from blake3 import blake3
+
+from peer.codec.stream import Flat
+from peer.exchange.group.member import Averaged, Group
+from peer.exchange.group.strategy import Groups
+from peer.exchange.pair.strategy import Pairs
+from peer.exchange.solo import pair_step
+from peer.lab.sim.machine import Life, SimulatedPeer
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.trainer import Work, WorkRequest
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+
+Place = tuple[int, int]
+"""(round, fragment)."""
+CODED = {"fp32": 0.0, "fp16": 2**-10, "bf16": 2**-7}
+"""What a codec may change of a value, relative to the largest of the payload; others: a whole step of 4 bits."""
+CODED_ELSE = 0.15
+SENT = 16
+"""Rounds for which it is remembered what was sent."""
+SHARE = 2e-3
+"""How exactly the share that counts can be told from the integers in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A swap that its side took for complete."""
+
+    partner: PeerId
+    theirs: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A group's round as one member saw it."""
+
+    gradient: torch.Tensor
+    base: bytes
+    tokens: int
+    got: Averaged
+    mean: torch.Tensor
+    """A copy: the step overwrites it."""
+
+
+@dataclass(repr=False)
+class Values:
+    """Watches a swarm; `found` are sentences."""
+
+    swarm: SimulatedSwarm
+    found: list[str] = field(default_factory=list)
+    shared: dict[Place, dict[PeerId, Shared]] = field(default_factory=dict)
+    """What members of groups were given."""
+    _works: dict[tuple[int, Place], Work] = field(default_factory=dict)
+    _sent: dict[Place, dict[PeerId, list[torch.Tensor]]] = field(default_factory=dict)
+    """Of the last `SENT` rounds: who takes one later than that has something else."""
+    _swapped: dict[tuple[int, Place], Swapped] = field(default_factory=dict)
+    _held: dict[int, OuterState] = field(default_factory=dict)
+    """Copies of the peers' states after their last event."""
+    _known: set[bytes] = field(default_factory=set)
+    """Digests of all states of a fragment there ever were: of its params, and of params and momentum."""
+    _refounded: bool = False
+    """The operator has put a state in place; it may be any."""
+    _lives: dict[int, Life] = field(default_factory=dict)
+    """The ones that are watched, by the number of their peer."""
+
+    def __post_init__(self) -> None:
+        first = OuterState.fresh(self.swarm.layout, self.swarm.first.clone())
+        self._learn(first)
+        for peer in self.swarm.peers:
+            self._watch_trainer(peer)
+
+    # -- where values are handed over --------------------------------------------------------------------------------
+
+    def _watch_trainer(self, peer: SimulatedPeer) -> None:
+        ask = peer.trainer.work
+
+        async def work(request: WorkRequest) -> Work:
+            done = await ask(request)
+            kept = replace(done, params=done.params.clone())  # the slot is the trainer's again afterwards
+            self._works[peer.number, (done.key.round, done.key.fragment)] = kept
+            self._forget(peer, (done.key.round - SENT, done.key.fragment))
+            return done
+
+        peer.trainer.work = work  # type: ignore[method-assign]
+
+    def _watch_life(self, peer: SimulatedPeer) -> None:
+        life = peer.life
+        if life.coordinator is None or self._lives.get(peer.number) is life:
+            return
+        self._lives[peer.number] = life
+        topology = life.coordinator._topology
+        if isinstance(topology, Pairs):
+            self._watch_swaps(peer, topology.swaps)
+        if isinstance(topology, Groups):
+            self._watch_group(peer, topology.group)
+
+    def _watch_swaps(self, peer: SimulatedPeer, swaps: Any) -> None:
+        ask = swaps.swap
+
+        async def swap(partner: PeerRecord, key: RoundKey, own: Flat, *others: Any) -> Any:
+            place = key.round, key.fragment
+            self._remember_sent(peer.peer_id, place, own)
+            theirs, report = await ask(partner, key, own, *others)
+            self._swapped[peer.number, place] = Swapped(partner.peer_id, theirs.clone())
+            return theirs, report
+
+        swaps.swap = swap
+
+    def _forget(self, peer: SimulatedPeer, place: Place) -> None:
+        self._works.pop((peer.number, place), None)
+        self._swapped.pop((peer.number, place), None)
+
+    def _remember_sent(self, sender: PeerId, place: Place, own: Flat) -> None:
+        if place not in self._sent:
+            for old in [old for old in self._sent if old[0] < place[0] - SENT]:
+                del self._sent[old]
+        self._sent.setdefault(place, {}).setdefault(sender, []).append(own[0 : own.numel()].clone())
+
+    def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
+        ask = group.exchange
+
+        async def exchange(key: RoundKey, gradient: Flat, base: bytes, tokens: int, *others: Any) -> Averaged:
+            got = await ask(key, gradient, base, tokens, *others)
+            shared = Shared(gradient[0 : gradient.numel()].clone(), base, tokens, got, got.mean.clone())
+            self.shared.setdefault((key.round, key.fragment), {})[peer.peer_id] = shared
+            return got
+
+        group.exchange = exchange  # type: ignore[method-assign,assignment]
+
+    # -- what became of them -----------------------------------------------------------------------------------------
+
+    def heard(self, peer: SimulatedPeer, event: events.Event) -> None:
+        """An event of this peer. A step and its line are one; between them and other lines there may be one under way,
+        so that only these are looked at."""
+        self._refounded |= isinstance(event, events.Refounded)
+        self._watch_life(peer)
+        if peer.life.outer is None:
+            return
+        begins = isinstance(event, events.Started | events.TrainingBegan | events.Refounded)
+        if begins or peer.number not in self._held:
+            self._begins(peer, event)
+        elif isinstance(event, events.RoundEnded | events.Evaluated | events.CaughtUp):
+            self._moved(peer, event)
+
+    def _begins(self, peer: SimulatedPeer, event: events.Event) -> None:
+        """A state comes from a checkpoint, a donor or the operator: but for the last, somebody had it before."""
+        if not isinstance(event, events.Refounded) and not self._refounded:
+            for fragment in range(len(peer.layout.fragments)):
+                if _params_digest(peer.outer, fragment) not in self._known:
+                    self._tell(peer, f"began with fragment {fragment} in a state that nobody had")
+        self._keep(peer)
+
+    def _moved(self, peer: SimulatedPeer, event: events.Event) -> None:
+        before, after = self._held[peer.number], peer.outer
+        for fragment in range(len(peer.layout.fragments)):
+            stepped = isinstance(event, events.RoundEnded) and event.fragment == fragment
+            if stepped:
+                assert isinstance(event, events.RoundEnded)
+                self._stepped(peer, event, before, after)
+            elif before.digest(fragment) != after.digest(fragment) and not self._followed(
+                event, after.digest(fragment)
+            ):
+                self._tell(peer, f"moved fragment {fragment} without a journaled step")
+        self._keep(peer)
+
+    def _followed(self, event: events.Event, now: bytes) -> bool:
+        """Outside of its rounds a member of a group takes over what others have, and says so."""
+        said = isinstance(event, events.CaughtUp) and event.digest == now.hex()
+        return said and now in self._known
+
+    def _stepped(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState, after: OuterState) -> None:
+        what, fragment = f"round {event.round} fragment {event.fragment} ({event.outcome})", event.fragment
+        if self.swarm.method.topology != "group":
+            if not self._near(self._pair(peer, event, before), after, fragment, event):
+                self._tell(peer, f"{what} gave a third value")
+            return
+        if event.digest != after.digest(fragment).hex():
+            self._tell(peer, f"{what} is not what its digest says")
+        if event.outcome == "exchanged":
+            if self._group(peer, event, before).digest(fragment) != after.digest(fragment):
+                self._tell(peer, f"{what} gave a third value")
+        elif before.digest(fragment) != after.digest(fragment) and after.digest(fragment) not in self._known:
+            self._tell(peer, f"{what} put a state in place that nobody had")
+
+    def _pair(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState) -> OuterState:
+        """The step as it should have been; a second one on the copy of before."""
+        place = event.round, event.fragment
+        own, made = self._works[peer.number, place].params.clone(), _copy(before)
+        if event.dropped:
+            share = event.applied / (event.applied + event.dropped)
+            own.sub_(before.fragment(event.fragment)).mul_(share).add_(before.fragment(event.fragment))
+        theirs = None
+        if event.outcome == "exchanged":
+            swapped = self._swapped[peer.number, place]
+            assert swapped.partner == event.partner, (swapped.partner, event.partner)
+            theirs = swapped.theirs.clone()
+            if not any(self._decoded(sent, theirs) for sent in self._sent.get(place, {}).get(swapped.partner, ())):
+                self._tell(peer, f"round {event.round}: what it took of {event.partner} is not what that one sent")
+        pair_step(self.swarm.method, made, event.fragment, own, theirs)
+        return made
+
+    def _decoded(self, sent: torch.Tensor, theirs: torch.Tensor) -> bool:
+        off = (sent - theirs).abs().max()
+        return bool(off <= CODED.get(self.swarm.method.codec, CODED_ELSE) * sent.abs().max())
+
+    def _near(self, made: OuterState, after: OuterState, fragment: int, event: events.RoundEnded) -> bool:
+        """Bit for bit, but where a share was cut: the journal tells it in integers."""
+        if not event.dropped:
+            return made.digest(fragment) == after.digest(fragment)
+        moved = (made.fragment(fragment) - after.fragment(fragment)).abs().max()
+        return bool(moved <= SHARE * max(1.0, float(after.fragment(fragment).abs().max())))
+
+    def _group(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState) -> OuterState:
+        method, made = self.swarm.method, _copy(before)
+        shared = self.shared[event.round, event.fragment][peer.peer_id]
+        if shared.base != before.digest(event.fragment):
+            self._tell(peer, f"round {event.round} took a step from another state than it said it built on")
+        made.descend(
+            event.fragment,
+            shared.mean.clone(),
+            shared.got.spans,
+            rule=method.rule,
+            outer_lr=method.outer_lr,
+            outer_momentum=method.outer_momentum,
+        )
+        return made
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def _keep(self, peer: SimulatedPeer) -> None:
+        self._held[peer.number] = _copy(peer.outer)
+        self._learn(peer.outer)
+
+    def _learn(self, outer: OuterState) -> None:
+        for fragment in range(len(outer.layout.fragments)):
+            self._known |= {outer.digest(fragment), _params_digest(outer, fragment)}
+
+    def _tell(self, peer: SimulatedPeer, what: str) -> None:
+        self.found.append(f"1 no third value: {peer.peer_id} {what}")
+
+
+def _copy(outer: OuterState) -> OuterState:
+    return OuterState(outer.layout, outer.params.clone(), outer.momentum.clone())
+
+
+def _params_digest(outer: OuterState, fragment: int) -> bytes:
+    return blake3(outer.fragment(fragment).numpy().tobytes()).digest()
+
+
+def covers(spans: list[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether one of the spans holds this one."""
+    return any(left <= start and end <= right for left, right in spans)
