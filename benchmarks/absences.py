@@ -27,7 +27,7 @@ from benchmarks.liars import STEP_S, loop_of, manifest_of, warmed
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.protocol.ledger import Cut
+from peer.protocol.ledger import WorkShare
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock, pairing_window
 from peer.run.manifest import Manifest
@@ -103,9 +103,9 @@ def mean_loss(manifest: Manifest, layout: Layout, first: Tensor, swarm: Simulate
     return statistics.fmean(judge.evaluate(peer.outer.params).loss for peer in swarm.peers)
 
 
-def whole(tokens: int, elements: int, steps: int, nominal_steps: float) -> Cut:
+def whole(tokens: int, elements: int, steps: int, nominal_steps: float) -> WorkShare:
     """Nothing is cut off."""
-    return Cut(1.0, tokens * elements, 0)
+    return WorkShare(1.0, tokens * elements, 0)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -59,7 +59,7 @@ class TimedSink(BufferSink):
 
 
 async def peer(**caps: Any) -> tuple[GrpcTransport, PeerRecord]:
-    identity, clock = Identity.generate(), WallClock()
+    identity, clock = Identity.generate(), RunClock()
     transport = GrpcTransport(identity, RUN, Agreeable(), clock.now, **caps)
     transport.set_layout(b"L" * 32, 2**30)
     port = await transport.start("127.0.0.1", 0)

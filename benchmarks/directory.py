@@ -17,13 +17,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from peer.discovery.dht_node.node import Node, NodeOptions
-from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions
+from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.keys import bucket_key
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
-from peer.protocol.swarm.buckets import Buckets, address
+from peer.protocol.swarm.buckets import DirectoryBuckets, address
 from peer.signed_record import seal
 
 RUN = RunId(b"b" * 32)
@@ -44,7 +44,7 @@ async def _compare(count: int) -> None:
     with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
         holder, reader = await _node(Path(folder)), await _node(Path(folder))
         try:
-            await reader.link((await holder.addresses())[0], Pace().dial)
+            await reader.link((await holder.addresses())[0], SupervisorTimes().dial)
             crowd = [Identity.generate() for _ in range(count)]
             places = _settled([PeerId(identity.peer_id) for identity in crowd])
             for identity in crowd:
@@ -57,9 +57,9 @@ async def _compare(count: int) -> None:
             await holder.close()
 
 
-def _settled(peers: Sequence[PeerId]) -> dict[PeerId, Buckets]:
+def _settled(peers: Sequence[PeerId]) -> dict[PeerId, DirectoryBuckets]:
     """Where each of these is after some looks, without a network."""
-    found = {peer: Buckets(peer) for peer in peers}
+    found = {peer: DirectoryBuckets(peer) for peer in peers}
     for _ in range(12):
         live: dict[str, set[PeerId]] = {}
         for peer, buckets in found.items():
@@ -71,13 +71,13 @@ def _settled(peers: Sequence[PeerId]) -> dict[PeerId, Buckets]:
     return found
 
 
-def _wanted(buckets: Buckets) -> list[str]:
+def _wanted(buckets: DirectoryBuckets) -> list[str]:
     """A round in which the bucket across is another one, wherever there is one."""
     rounds = (buckets.reads(round_) for round_ in range(20))
     return max(rounds, key=lambda wanted: len(wanted) == 2)
 
 
-async def _hold(holder: Node, identity: Identity, places: Sequence[str]) -> None:
+async def _hold(holder: DhtNode, identity: Identity, places: Sequence[str]) -> None:
     now, peer = time.time(), PeerId(identity.peer_id)
     assert all(address(peer).startswith(bits) for bits in places)
     record = PeerRecord(peer, RUN, ("192.0.2.1:4000",), True, 1, 1, 0, 1.0, Status.TRAINING, now, now + 100.0)
@@ -85,7 +85,7 @@ async def _hold(holder: Node, identity: Identity, places: Sequence[str]) -> None
     await holder.store_in(keys, identity.public_key, seal(record, identity), dht_expiry(record))
 
 
-async def _look(count: int, name: str, reader: Node, wanted: Sequence[str]) -> None:
+async def _look(count: int, name: str, reader: DhtNode, wanted: Sequence[str]) -> None:
     keys, seconds, found = [bucket_key(RUN, bits) for bits in wanted], [], [[b""]]
     reader._dht.protocol.storage.__init__()  # what was stored here, too, would need no network
     for _ in range(LOOKS):
@@ -97,12 +97,12 @@ async def _look(count: int, name: str, reader: Node, wanted: Sequence[str]) -> N
     print(f"{count:>8} {name:>14} {len(wanted):>5} {len(values):>6} {kilobytes:>7.1f} {took:>10.1f}", flush=True)
 
 
-async def _node(folder: Path) -> Node:
+async def _node(folder: Path) -> DhtNode:
     identity = Identity.generate()
     path = folder / f"{identity.peer_id}.key"
     path.write_bytes(identity.to_bytes())
     path.chmod(0o600)
-    return await Node.start(NodeOptions(path, identity.public_key), LISTEN, RecordGate(time.time))
+    return await DhtNode.start(DhtNodeOptions(path, identity.public_key), LISTEN, RecordGate(time.time))
 
 
 if __name__ == "__main__":

@@ -12,21 +12,21 @@ from typing import Any
 from benchmarks.round_end import NOMINAL, STEPS, TOKENS, RoundEnd
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.member import Group
-from peer.exchange.group.strategy import Groups
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.member import GroupMember
+from peer.exchange.group.strategy import GroupStrategy
 from peer.lab.bench.daemon_process import AN_HOUR_S, RUN, WAIT_S, Setting, main
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
 from peer.observe import events
-from peer.ports.trainer import AT_ONCE, Work
+from peer.ports.trainer import AT_ONCE, WorkSnapshot
 from peer.protocol.ledger import cut_work
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
-from peer.rounds.commit import Ready
-from peer.rounds.inflight import Flight
+from peer.rounds.commit import Snapshot
+from peer.rounds.inflight import InFlightRound
 from peer.run.codec_specs import result_codec_for
 from peer.run.presets import PRESETS
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 
 WINDOW_S = 20.0
 """Longer than a loaded machine needs to begin; a roster closes when all are in it."""
@@ -38,7 +38,7 @@ PRESET_OF = {"fp32": "diloco", "int4": "streaming-diloco"}
 class Seen:
     """The directory: who it knows never changes."""
 
-    watch: Watch
+    watch: FailureDetector
     peers: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
 
@@ -51,26 +51,26 @@ class GroupEnd(RoundEnd):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._seen = Seen(Watch(self._clock.now))
+        self._seen = Seen(FailureDetector(self._clock.now))
         self._works["greet"] = self._greet
         method = PRESETS[PRESET_OF[setting.codec]]
-        around = GroupAround(
+        around = GroupContext(
             run_id=RUN,
             me=PeerId(self._identity.peer_id),
-            seal=KeySeal(self._identity),
+            seal=KeySigner(self._identity),
             transport=self._transport.group,
             clock=self._clock,
             view=self._seen,
-            conduct=Conduct(self._clock.now, self._note),
+            conduct=Reputation(self._clock.now, self._note),
             offload=self._bulk,
             codec=EVERY[setting.codec],
             result_codec=EVERY[result_codec_for(setting.codec)],
             elements=(setting.elements,),
             max_group=method.max_group,
         )
-        self._group = Group(around)
+        self._group = GroupMember(around)
         self._willing.group = self._group
-        self._groups = Groups(
+        self._groups = GroupStrategy(
             method,
             self.state,
             self._group,
@@ -100,9 +100,9 @@ class GroupEnd(RoundEnd):
         key, now = RoundKey(command["round"], 0), self._clock.now()
         self.journal.clear()
         cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])
-        work = Work(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
-        flight = Flight(key, self._groups.opened(key, now, now + WINDOW_S), self._landing)
-        flight.ready.set_result(Ready(work, cut, now + WAIT_S, AT_ONCE, now))
+        work = WorkSnapshot(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
+        flight = InFlightRound(key, self._groups.open_round(key, now, now + WINDOW_S), self._landing)
+        flight.ready.set_result(Snapshot(work, cut, now + WAIT_S, AT_ONCE, now))
         await flight.task
         last = self.journal.pop()
         if not isinstance(last, events.RoundEnded) or len(last.partner.split()) < len(self._seen.peers) or last.reason:

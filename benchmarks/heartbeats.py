@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import homelink
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import ExchangeError, PartnerLost
 from peer.identity import Identity
-from peer.membership.failure_detector import Watch
-from peer.node.handler import Donor
+from peer.membership.failure_detector import FailureDetector
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.policy.upload_quota import FRAMING
 from peer.protocol.swarm.rtt import MOST_S
@@ -55,7 +55,7 @@ class Seen:
     """Bytes of payload frames, one way."""
 
 
-class Agreeable(Donor):
+class Agreeable(RequestHandler):
     """Holds everybody and swaps with everybody."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
@@ -69,17 +69,17 @@ class Agreeable(Donor):
 class Home:
     transport: GrpcTransport
     record: PeerRecord
-    watch: Watch
+    watch: FailureDetector
 
 
 async def home(cap: float | None) -> Home:
-    identity, clock = Identity.generate(), WallClock()
+    identity, clock = Identity.generate(), RunClock()
     transport = GrpcTransport(identity, RUN, Agreeable(), clock.now, max_upload=cap, max_download=cap)
     transport.set_layout(b"L" * 32, 2**30)
     port = await transport.start("127.0.0.1", 0)
     now, me = clock.now(), PeerId(identity.peer_id)
     record = PeerRecord(me, RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)
-    return Home(transport, record, Watch(clock.now))
+    return Home(transport, record, FailureDetector(clock.now))
 
 
 async def pings(own: Home, to: PeerRecord, seen: Seen, until: float) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 
 from benchmarks.caps import Agreeable
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.node.process import tune
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
@@ -52,7 +52,7 @@ async def serve() -> None:
     """Until standard input ends."""
     identity = Identity.generate()
     tune()
-    transport = GrpcTransport(identity, RUN, Parks(), WallClock().now)
+    transport = GrpcTransport(identity, RUN, Parks(), RunClock().now)
     transport.set_layout(LAYOUT, 2**30)
     print(identity.peer_id, await transport.start("127.0.0.1", 0), flush=True)
     await asyncio.to_thread(sys.stdin.read)

@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from peer.clock.monotonic import steady
+from peer.clock.monotonic import boottime
 from peer.codec.registry import EVERY
 from peer.lab.bench.pair import Pair, pair
 from peer.lab.bench.tables import options, table, write
@@ -32,7 +32,7 @@ from peer.run.manifest import default_text, derive
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.schema import Manifest, parse_manifest
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.model import first_params
 
@@ -52,10 +52,10 @@ Beside = Callable[[float], Awaitable[int]]
 """Is busy for at least so many seconds; swaps made."""
 
 
-async def train(trainer: TrainerProcess, seconds: float) -> float:
+async def train(trainer: TrainerClient, seconds: float) -> float:
     """Mean seconds of an inner step of so long a phase, as the trainer counts them."""
     before = trainer.counters()
-    request = WorkRequest(RoundKey(0, 0), steps=None, until=steady() + seconds, hold=True)
+    request = WorkRequest(RoundKey(0, 0), steps=None, until=boottime() + seconds, hold=True)
     await trainer.work(request)
     after = trainer.counters()
     return (after.seconds_training - before.seconds_training) / max(1, after.steps - before.steps)
@@ -63,8 +63,8 @@ async def train(trainer: TrainerProcess, seconds: float) -> float:
 
 def swapping(ends: Pair) -> Beside:
     async def beside(seconds: float) -> int:
-        until, swaps = steady() + seconds, 0
-        while steady() < until:
+        until, swaps = boottime() + seconds, 0
+        while boottime() < until:
             await ends.swap()
             swaps += 1
         return swaps
@@ -80,20 +80,20 @@ def encoding(ends: Pair) -> Beside:
     return beside
 
 
-async def phase(trainer: TrainerProcess, beside: Beside | None, seconds: float) -> tuple[float, float]:
+async def phase(trainer: TrainerClient, beside: Beside | None, seconds: float) -> tuple[float, float]:
     """Step time, and swaps a second."""
     if beside is None:
         return await train(trainer, seconds), 0.0
-    began = steady()
+    began = boottime()
     step_s, swaps = await asyncio.gather(train(trainer, seconds), beside(seconds))
-    return step_s, swaps / (steady() - began)
+    return step_s, swaps / (boottime() - began)
 
 
 async def measure(manifest: Manifest, given: Any) -> dict[str, Any]:
     layout, elements = layout_for(manifest.model, resolve(manifest.sync)), int(given.mb * 1e6 / 4)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-interference-")))
-        trainer = TrainerProcess(
+        trainer = TrainerClient(
             folder, layout, TrainerConfig.of(manifest, "bench", threads=given.threads, device="cpu")
         )
         stack.push_async_callback(trainer.stop)
@@ -107,7 +107,7 @@ async def measure(manifest: Manifest, given: Any) -> dict[str, Any]:
         return await by_turns(trainer, kinds, given)
 
 
-async def by_turns(trainer: TrainerProcess, kinds: dict[str, Beside], given: Any) -> dict[str, Any]:
+async def by_turns(trainer: TrainerClient, kinds: dict[str, Beside], given: Any) -> dict[str, Any]:
     quiet, rows = list[float](), {kind: {"more": list[float](), "rate": list[float]()} for kind in kinds}
     before, _ = await phase(trainer, None, given.phase_s)
     quiet.append(before)

@@ -13,7 +13,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -60,12 +60,12 @@ async def case(how: str, share: int, past: int, away_s: float, nbytes: int, rate
         wire, ends, owner = Wire(rate), [], Willing()
         for _ in range(2):
             identity = Identity.generate()
-            transport = GrpcTransport(identity, RUN, owner, WallClock().now)  # type: ignore[arg-type]
+            transport = GrpcTransport(identity, RUN, owner, RunClock().now)  # type: ignore[arg-type]
             transport.set_layout(b"L" * 32, 2**30)
             stack.push_async_callback(transport.close)
             where = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
             where = await stack.enter_async_context(before(where, wire))
-            now = WallClock().now()
+            now = RunClock().now()
             me = PeerId(identity.peer_id)
             ends.append(
                 (transport, PeerRecord(me, RUN, (where,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60.0))

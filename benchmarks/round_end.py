@@ -17,23 +17,23 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from peer.aio.events import Leaving
-from peer.exchange.pair.search import Match
+from peer.aio.events import Shutdown
+from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.strategy import PairRound, Pairs
 from peer.lab.bench.daemon_process import RUN, WAIT_S, DaemonEnd, Setting, main
-from peer.membership.peer_table import View
-from peer.membership.reputation import Conduct
-from peer.membership.slow_peers import Diagnosing
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import AT_ONCE, Merge, Work
+from peer.ports.trainer import AT_ONCE, Merge, WorkSnapshot
 from peer.protocol.ledger import cut_work
 from peer.protocol.messages import PeerId, RoundKey
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.rounds.commit import Landing, Ready
-from peer.rounds.inflight import Flight
-from peer.rounds.status import Live
-from peer.rounds.trainer_supervisor import Care
+from peer.rounds.commit import RoundCommitter, Snapshot
+from peer.rounds.inflight import InFlightRound
+from peer.rounds.status import RoundStatus
+from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.presets import PRESETS
 from peer.trainer.arena import Arena
 
@@ -54,13 +54,13 @@ class RoundEnd(DaemonEnd):
         self.state.momentum.fill_(0)  # all its pages
         self.journal: list[events.Event] = []
         me, emit = PeerId(self._identity.peer_id), self._note
-        self._landing = Landing(
+        self._landing = RoundCommitter(
             cast(Any, self),
             self.state,
             emit,
             self._bulk,
-            Care(cast(Any, self), self.state, emit, Leaving(), {}),
-            Live(),
+            TrainerSupervisor(cast(Any, self), self.state, emit, Shutdown(), {}),
+            RoundStatus(),
             me,
         )
         acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(heard=_nothing)
@@ -73,11 +73,11 @@ class RoundEnd(DaemonEnd):
             matchmaker=cast(Any, None),
             swaps=self._exchange,
             buffers=self._buffers,
-            diagnosis=Diagnosing(self._clock.now, emit),
+            diagnosis=SlowPeerMonitor(self._clock.now, emit),
             offload=self._bulk,
             clock=self._clock,
-            view=cast(View, self._view),
-            conduct=Conduct(self._clock.now, emit),
+            view=cast(PeerTable, self._view),
+            conduct=Reputation(self._clock.now, emit),
             emit=emit,
             wanted=lambda: True,
             why_not=lambda: "",
@@ -118,10 +118,10 @@ class RoundEnd(DaemonEnd):
     async def _swap(self, command: dict[str, Any]) -> None:
         key, now = RoundKey(command["round"], 0), self._clock.now()
         cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])
-        work = Work(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
+        work = WorkSnapshot(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
         self._view.peers[self._partner.peer_id] = self._partner
-        flight = Flight(key, self._opened(key), self._landing)
-        flight.ready.set_result(Ready(work, cut, now + WAIT_S, AT_ONCE, now))
+        flight = InFlightRound(key, self._opened(key), self._landing)
+        flight.ready.set_result(Snapshot(work, cut, now + WAIT_S, AT_ONCE, now))
         await flight.task
         last = self.journal.pop()
         assert isinstance(last, events.RoundEnded), last
@@ -131,7 +131,7 @@ class RoundEnd(DaemonEnd):
     async def _opened(self, key: RoundKey) -> AsyncIterator[PairRound]:
         """As `Pairs.opened`, with a partner that is found already."""
         with ExitStack() as lent:
-            yield PairRound(self._pairs, cast(Match, Found(key, self._partner.peer_id, self._we_dial)), lent)
+            yield PairRound(self._pairs, cast(PartnerSearch, Found(key, self._partner.peer_id, self._we_dial)), lent)
 
     async def close(self) -> None:
         await super().close()

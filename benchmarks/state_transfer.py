@@ -25,13 +25,13 @@ from typing import Any, TextIO
 
 import torch
 
-from peer.aio.threads import BulkThread
-from peer.clock.run_clock import WallClock
+from peer.aio.threads import LowPriorityThread
+from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.join.state import obtain_state
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.outer.state import OuterState
-from peer.ports.directory import Contact
+from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.checkpoint import CheckpointStore
@@ -69,7 +69,7 @@ def tell(**facts: Any) -> None:
 async def donate(options: argparse.Namespace) -> None:
     """Give until stdin ends; each line there is answered with the bytes sent and the processor time used, after
     "afresh" with the state to be copied again for the next joiner."""
-    identity, clock, donor, copying = Identity.generate(), WallClock(), Donor(), BulkThread()
+    identity, clock, donor, copying = Identity.generate(), RunClock(), RequestHandler(), LowPriorityThread()
     layout = layout_of(options.megabytes)
     state = state_of(layout)
     donor.give(state, lambda: 7, clock.now, momentum=True, start=copying.start)
@@ -101,8 +101,8 @@ class Named:
         now, where = time.time(), (f"127.0.0.1:{port}",)
         return PeerRecord(peer, RUN, where, True, 1, 1, 7, 1.0, Status.TRAINING, now, now + 60)
 
-    def contact(self) -> Contact:
-        return Contact()
+    def contact(self) -> DialReport:
+        return DialReport()
 
     async def announce(self, record: PeerRecord) -> None:
         return None
@@ -126,8 +126,8 @@ class Counted(GrpcTransport):
 
 async def join(options: argparse.Namespace) -> None:
     """Get the state, telling each piece, and compare it bit for bit."""
-    layout, clock, bulk = layout_of(options.megabytes), WallClock(), BulkThread()
-    transport = Counted(Identity.generate(), RUN, Donor(), clock.now)
+    layout, clock, bulk = layout_of(options.megabytes), RunClock(), LowPriorityThread()
+    transport = Counted(Identity.generate(), RUN, RequestHandler(), clock.now)
     transport.set_layout(layout.digest(), 2**26)
     tell(begins=time.time())
     began, used = time.monotonic(), time.process_time()

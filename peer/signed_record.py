@@ -36,7 +36,7 @@ _unsealed: OrderedDict[bytes, tuple[bytes, PeerRecord]] = OrderedDict()
 them. One for each peer (1 KB), for every peer signs a new one in every round; what it replaced is seldom seen again."""
 
 
-class BadRecord(ExchangeError):
+class InvalidRecord(ExchangeError):
     """A record that must not be believed. `code` is stable, `reason` is for a person.
 
     Codes: too_large, garbled, signature, run_id, endpoints, wire, numbers, status, expiry (whatever the clock says);
@@ -68,7 +68,7 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
     signed = pb.SignedRecord(public_key=identity.public_key, body=body, signature=identity.sign(DOMAIN, body))
     raw: bytes = signed.SerializeToString()
     if len(raw) > MAX_RECORD_BYTES:
-        raise BadRecord("too_large", f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
+        raise InvalidRecord("too_large", f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
     return raw
 
 
@@ -77,21 +77,21 @@ def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
     record = unseal(raw)
     check_current(record, run_id, now)
     if record.expires_at <= now:
-        raise BadRecord("expired", f"expired {now - record.expires_at:.1f} s ago")
+        raise InvalidRecord("expired", f"expired {now - record.expires_at:.1f} s ago")
     return record
 
 
 def check_current(record: PeerRecord, run_id: RunId, now: float) -> None:
     """Raise BadRecord when it belongs to another run or claims to come from the future. It may have expired."""
     if record.run_id != run_id:
-        raise BadRecord("foreign_run", f"belongs to run {record.run_id.hex()[:16]}")
+        raise InvalidRecord("foreign_run", f"belongs to run {record.run_id.hex()[:16]}")
     check_issued(record, now)
 
 
 def check_issued(record: PeerRecord, now: float) -> None:
     """Raise BadRecord when it claims to come from further in the future than a clock may be off."""
     if record.issued_at > now + MAX_CLOCK_AHEAD_S:
-        raise BadRecord("future", f"issued {record.issued_at - now:.0f} s in the future")
+        raise InvalidRecord("future", f"issued {record.issued_at - now:.0f} s in the future")
 
 
 def unseal(raw: bytes) -> PeerRecord:
@@ -99,11 +99,11 @@ def unseal(raw: bytes) -> PeerRecord:
 
     The peer id is that of the key that signed; the body has no say in it."""
     if len(raw) > MAX_RECORD_BYTES:
-        raise BadRecord("too_large", f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
+        raise InvalidRecord("too_large", f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
     try:
         signed = pb.SignedRecord.FromString(raw)
     except DecodeError:
-        raise BadRecord("garbled", "not a signed record") from None
+        raise InvalidRecord("garbled", "not a signed record") from None
     known = _unsealed.get(signed.public_key)
     if known is not None and known[0] == raw:
         return known[1]
@@ -119,10 +119,10 @@ def _verified(signed: pb.SignedRecord) -> PeerRecord:
     try:
         body = pb.RecordBody.FromString(signed.body)
     except DecodeError:
-        raise BadRecord("garbled", "not a signed record") from None
+        raise InvalidRecord("garbled", "not a signed record") from None
     if len(signed.public_key) != 32 or not verify(signed.public_key, DOMAIN, signed.body, signed.signature):
         named = peer_id_of(signed.public_key) if len(signed.public_key) == 32 else "nobody"
-        raise BadRecord("signature", f"not signed by the key it names, that of {named}")
+        raise InvalidRecord("signature", f"not signed by the key it names, that of {named}")
     record = PeerRecord(
         peer_id=PeerId(peer_id_of(signed.public_key)),
         run_id=RunId(body.run_id),
@@ -145,31 +145,31 @@ def _status(word: str) -> Status:
     try:
         return Status(word)
     except ValueError:
-        raise BadRecord("status", f"unknown status {word[:32]!r}") from None
+        raise InvalidRecord("status", f"unknown status {word[:32]!r}") from None
 
 
 def _check_form(record: PeerRecord) -> None:
     if len(record.run_id) != 32:
-        raise BadRecord("run_id", f"a run id of {len(record.run_id)} bytes instead of 32")
+        raise InvalidRecord("run_id", f"a run id of {len(record.run_id)} bytes instead of 32")
     if len(record.endpoints) > MAX_ENDPOINTS:
-        raise BadRecord("endpoints", f"{len(record.endpoints)} endpoints; at most {MAX_ENDPOINTS} are taken")
+        raise InvalidRecord("endpoints", f"{len(record.endpoints)} endpoints; at most {MAX_ENDPOINTS} are taken")
     for endpoint in record.endpoints:
         if not is_endpoint(endpoint):
-            raise BadRecord("endpoints", f"{endpoint[:MAX_ENDPOINT_CHARS]!r} is not host:port")
+            raise InvalidRecord("endpoints", f"{endpoint[:MAX_ENDPOINT_CHARS]!r} is not host:port")
     if not 1 <= record.wire_min <= record.wire_max:
-        raise BadRecord("wire", f"wire versions {record.wire_min}..{record.wire_max}")
+        raise InvalidRecord("wire", f"wire versions {record.wire_min}..{record.wire_max}")
     _check_numbers(record)
 
 
 def _check_numbers(record: PeerRecord) -> None:
     numbers = (record.tokens_per_s, record.issued_at, record.expires_at, record.run_start, float(record.round))
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise BadRecord("numbers", "a number that is not finite, or below 0")
+        raise InvalidRecord("numbers", "a number that is not finite, or below 0")
     if record.round > MAX_ROUND:
-        raise BadRecord("numbers", f"an impossible round: {record.round}")
+        raise InvalidRecord("numbers", f"an impossible round: {record.round}")
     if not 0 <= record.expires_at - record.issued_at <= MAX_RECORD_TTL_S:
         lifetime = record.expires_at - record.issued_at
-        raise BadRecord("expiry", f"lives {lifetime:.1f} s; at most {MAX_RECORD_TTL_S:.0f} s are taken")
+        raise InvalidRecord("expiry", f"lives {lifetime:.1f} s; at most {MAX_RECORD_TTL_S:.0f} s are taken")
 
 
 def is_endpoint(text: str) -> bool:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from peer.aio.tasks import unless
+from peer.aio.tasks import race
 
 
 class Signal:
@@ -53,7 +53,7 @@ def _release(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class Flag:
+class Latch:
     """Set and cleared as an `asyncio.Event` is; who waits for it has a future."""
 
     __slots__ = ("_future", "_set")
@@ -105,11 +105,11 @@ class Condition:
 T = TypeVar("T")
 
 
-class Leaving:
+class Shutdown:
     """Set once, by `peer leave` or a signal."""
 
     def __init__(self) -> None:
-        self.told = Flag()
+        self.told = Latch()
 
     def __bool__(self) -> bool:
         return self.told.is_set()
@@ -124,4 +124,4 @@ class Leaving:
 
     async def unless(self, call: Awaitable[T]) -> T | None:
         """The call's result, or None when we were told to leave first; then the call is cancelled."""
-        return await unless(self.told.future, call)
+        return await race(self.told.future, call)

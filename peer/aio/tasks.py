@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def owned(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+async def background_task(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
     """Runs beside the block; cancelled and awaited at its end. What it raised is raised there, unless the block did."""
     task = asyncio.create_task(work)
     try:
         yield task
     finally:
-        await given_up(task)
+        await cancel_and_wait(task)
     if not task.cancelled():
         task.result()
 
 
-async def whole(call: Awaitable[T]) -> T:
+async def uninterrupted(call: Awaitable[T]) -> T:
     """Run to the end even when cancelled meanwhile; the cancellation comes after."""
     running = asyncio.ensure_future(call)
     try:
@@ -32,17 +32,17 @@ async def whole(call: Awaitable[T]) -> T:
         raise
 
 
-async def unless(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
+async def race(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
     """The call's result, or None when the future was done first; then the call is cancelled."""
     running = asyncio.ensure_future(call)
     try:
         await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
         return running.result() if running.done() else None
     finally:
-        await given_up(running)
+        await cancel_and_wait(running)
 
 
-async def given_up(running: asyncio.Future[Any]) -> None:
+async def cancel_and_wait(running: asyncio.Future[Any]) -> None:
     """Cancelled, unless it has ended, and awaited. What it raised is for those who ask it: it is not raised here."""
     if not running.done():
         running.cancel()

@@ -24,7 +24,7 @@ def _lower_this_thread() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BULK_NICE)
 
 
-class BulkThread:
+class LowPriorityThread:
     """Codec and outer step run here, one after another, so that they never hold up the event loop."""
 
     def __init__(self) -> None:

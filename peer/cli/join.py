@@ -18,11 +18,11 @@ from peer.cli.options import (
     step_seconds,
     upload_budget,
 )
-from peer.clock.phases import Laps
+from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
-    from peer.trainer.subprocess import Child
+    from peer.trainer.subprocess import TrainerSubprocess
 
 MICRO_BATCH = "Windows that go through the model at once; as many as fit into memory by default."
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
@@ -107,7 +107,7 @@ def command(
 
     Finds the others, fetches the model's state, trains, and exchanges with one random partner a round. Runs until the
     run is over or you press Ctrl+C, which finishes what is under way and saves; the next start goes on from there."""
-    laps = Laps()
+    laps = PhaseTimer()
     import asyncio
     import os
 
@@ -139,9 +139,9 @@ def command(
         finally:
             own.discard_empty(known.run_id)
 
-    async def run(early: Child | None) -> int:
+    async def run(early: TrainerSubprocess | None) -> int:
         from peer.node.peer import run_peer
-        from peer.protocol.policy.upload_quota import Limits
+        from peer.protocol.policy.upload_quota import UploadLimits
         from peer.run.options import JoinOptions, any_hosts
 
         options = JoinOptions(
@@ -153,7 +153,7 @@ def command(
             port=port,
             max_upload=max_upload,
             max_download=max_download,
-            uploads=Limits(daily_upload, monthly_upload),
+            uploads=UploadLimits(daily_upload, monthly_upload),
             run_id=RunId(known.run_id),
             manifest=signed,
             data_dir=data_dir,

@@ -9,20 +9,20 @@ _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTO
 """Both count the time a machine sleeps: Linux's CLOCK_BOOTTIME, and CLOCK_MONOTONIC on macOS."""
 
 
-def steady() -> float:
+def boottime() -> float:
     """Seconds on a clock that only goes forward. Its zero means nothing, but is the same for all processes of this
     machine: daemon and trainer name moments to each other by it."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
-_ZERO = time.time() - steady()
+_ZERO = time.time() - boottime()
 
 
-def steady_time() -> float:
+def run_time() -> float:
     """Seconds since the epoch, as the wall clock told it when this process started, counted on from there."""
-    return _ZERO + steady()
+    return _ZERO + boottime()
 
 
-def moment_of(time_: float) -> float:
+def to_boottime(time_: float) -> float:
     """The same moment, given as `steady_time` tells it, on the clock of `steady`."""
     return time_ - _ZERO

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Laps:
+class PhaseTimer:
     """`began`: by `time.monotonic`, when the first phase did; None: now."""
 
     def __init__(self, began: float | None = None) -> None:

@@ -9,14 +9,14 @@ import time
 from collections import deque
 from typing import TypeVar
 
-from peer.clock.monotonic import moment_of, steady_time
+from peer.clock.monotonic import run_time, to_boottime
 
 T = TypeVar("T")
 
 KEPT_OFFSETS = 9
 
 
-class WallClock:
+class RunClock:
     """The `Clock` interface on this machine: the wall clock as it stood when this process started, counted on by a
     clock nobody sets, so that a jump tears no round. The correction is the median of the last offsets to other
     peers: one peer with a wrong clock moves nobody."""
@@ -26,10 +26,10 @@ class WallClock:
         self.correction = 0.0
 
     def now(self) -> float:
-        return steady_time() + self.correction
+        return run_time() + self.correction
 
     def raw(self, run_time: float) -> float:
-        return moment_of(run_time - self.correction)
+        return to_boottime(run_time - self.correction)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(seconds, 0.0))

@@ -23,7 +23,7 @@ class Flat(Protocol):
     def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
-class Making(ABC):
+class PayloadMaker(ABC):
     """A `Source` whose payload is made of `values` tile by tile, as it is read. The values are unchanged until it is
     sent or closed. `nbytes`: the length of the payload of so many elements."""
 
@@ -81,7 +81,7 @@ class Making(ABC):
         self._closed = True
 
 
-class Encoding(Making):
+class Encoding(PayloadMaker):
     """The payload of `values` (flat fp32, finite)."""
 
     def __init__(self, codec: Codec, values: Flat) -> None:
@@ -92,7 +92,7 @@ class Encoding(Making):
         return self._codec.encode(self.part(first, end))
 
 
-class Taking(ABC):
+class PayloadTaker(ABC):
     """A `Sink`: takes the payload of so many elements as the bytes come, in order, tile by tile."""
 
     def __init__(self, nbytes: Callable[[int], int], elements: int) -> None:
@@ -142,7 +142,7 @@ class Taking(ABC):
         self._closed = True
 
 
-class Decoding(Taking):
+class Decoding(PayloadTaker):
     """Decodes into `into` (flat fp32). Complete when the last byte was written; before that, or after a BadPayload,
     `into` is worth nothing."""
 

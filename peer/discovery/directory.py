@@ -15,17 +15,17 @@ from typing import Any
 
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Watcher
-from peer.discovery.dht_node.node import LOST, Limits, Node, NodeOptions
-from peer.discovery.dht_node.supervisor import Helper, Pace
+from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeLimits, DhtNodeOptions
+from peer.discovery.dht_node.supervisor import DhtNodeSupervisor, SupervisorTimes
 from peer.discovery.keys import bucket_key
 from peer.discovery.multiaddr import check_announced, check_peers
-from peer.discovery.record_store import View, live_record
+from peer.discovery.record_store import RecordStore, live_record
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
-from peer.ports.directory import Contact
+from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, first_expiry
-from peer.protocol.swarm.buckets import Buckets
-from peer.signed_record import BadRecord, seal
+from peer.protocol.swarm.buckets import DirectoryBuckets
+from peer.signed_record import InvalidRecord, seal
 
 LOOK_S = 5.0
 STORE_S = 5.0
@@ -45,21 +45,21 @@ class DhtDirectory:
         self,
         identity: Identity,
         run_id: RunId,
-        options: NodeOptions,
+        options: DhtNodeOptions,
         initial_peers: Sequence[str],
         cache_path: Path | None,
         now: Callable[[], float],
-        pace: Pace,
+        pace: SupervisorTimes,
     ) -> None:
         self._identity, self._run_id, self._now = identity, run_id, now
-        self._buckets = Buckets(PeerId(identity.peer_id))
+        self._buckets = DirectoryBuckets(PeerId(identity.peer_id))
         self._looking = asyncio.Lock()
         self._own: PeerRecord | None = None
-        self._view = View(run_id, PeerId(identity.peer_id))
+        self._view = RecordStore(run_id, PeerId(identity.peer_id))
         self._good_until = math.inf
         self._gate = RecordGate(now)
         cache = AddressCache(cache_path, now())
-        self._helper = Helper(options, self._gate, initial_peers, cache, now, self._publish, pace)
+        self._helper = DhtNodeSupervisor(options, self._gate, initial_peers, cache, now, self._publish, pace)
 
     @classmethod
     async def start(
@@ -73,8 +73,8 @@ class DhtDirectory:
         announce_maddrs: Sequence[str] = (),
         cache_path: Path | None = None,
         now: Callable[[], float] = time.time,
-        pace: Pace | None = None,
-        limits: Limits | None = None,
+        pace: SupervisorTimes | None = None,
+        limits: DhtNodeLimits | None = None,
     ) -> DhtDirectory:
         """Start p2pd with the key at `identity_path` (which is `identity`), and join whoever answers; nobody is no
         error. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`: a file to keep seen addresses in.
@@ -82,8 +82,10 @@ class DhtDirectory:
         Raises AddressError (an address cannot be parsed, or is taken) or DirectoryFailed (p2pd cannot start)."""
         check_peers(initial_peers)
         check_announced(announce_maddrs)
-        options = NodeOptions(identity_path, identity.public_key, tuple(announce_maddrs), limits=limits or Limits())
-        self = cls(identity, run_id, options, initial_peers, cache_path, now, pace or Pace())
+        options = DhtNodeOptions(
+            identity_path, identity.public_key, tuple(announce_maddrs), limits=limits or DhtNodeLimits()
+        )
+        self = cls(identity, run_id, options, initial_peers, cache_path, now, pace or SupervisorTimes())
         await self._helper.start(host_maddrs)
         return self
 
@@ -131,7 +133,7 @@ class DhtDirectory:
     def good_until(self) -> float:
         return self._good_until
 
-    async def _look(self, node: Node) -> bool:
+    async def _look(self, node: DhtNode) -> bool:
         """Read the buckets of this round; whether our own is another one now."""
         buckets, round_ = self._buckets, self._own.round if self._own is not None else 0
         found = await self._read(node, buckets.reads(round_))
@@ -139,7 +141,7 @@ class DhtDirectory:
             found |= await self._read(node, more)
         return buckets.saw(found, self._now())
 
-    async def _read(self, node: Node, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
+    async def _read(self, node: DhtNode, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
         """Who is live in each of these buckets; the view takes what it finds."""
         there: dict[str, set[PeerId]] = {}
         keys = [bucket_key(self._run_id, bits) for bits in wanted]
@@ -167,7 +169,7 @@ class DhtDirectory:
         """Size of the routing table. 0: alone."""
         return len(self._helper.node.neighbours()) if self._helper.node is not None else 0
 
-    def contact(self) -> Contact:
+    def contact(self) -> DialReport:
         return self._helper.contact()
 
     @property
@@ -195,7 +197,7 @@ class DhtDirectory:
         """Bad records met in answers or refused at our node's gate, by the code of BadRecord."""
         return self._view.dropped + self._gate.refused
 
-    def on_bad_record(self, tell: Callable[[BadRecord], None]) -> None:
+    def on_bad_record(self, tell: Callable[[InvalidRecord], None]) -> None:
         """Who is told of bad records in answers. Whoever stored them is not known."""
         self._view.tell = tell
 
@@ -208,11 +210,11 @@ class DhtDirectory:
         """End p2pd and every task; within a few seconds. Withdraw before. Never raises."""
         await self._helper.close()
 
-    async def _publish(self, node: Node) -> None:
+    async def _publish(self, node: DhtNode) -> None:
         if self._own is not None:
             await self._store(node, self._own, STORE_S)
 
-    async def _store(self, node: Node, record: PeerRecord, timeout_s: float) -> None:
+    async def _store(self, node: DhtNode, record: PeerRecord, timeout_s: float) -> None:
         raw = seal(record, self._identity)
         try:
             async with asyncio.timeout(timeout_s):

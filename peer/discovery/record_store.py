@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
-from peer.signed_record import BadRecord, check_current, unseal
+from peer.signed_record import InvalidRecord, check_current, unseal
 
 
-class View:
+class RecordStore:
     """The latest record of every other peer of the run. A record that is missing from an answer is kept until it
     expires: a partial or failed look costs nothing, and only a later record or time takes a peer away."""
 
@@ -21,7 +21,7 @@ class View:
         self._order: list[PeerId] | None = None
         """Of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
-        self.tell: Callable[[BadRecord], None] = lambda bad: None
+        self.tell: Callable[[InvalidRecord], None] = lambda bad: None
         """Called with every bad record met."""
         self.dropped: Counter[str] = Counter()
         """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
@@ -33,7 +33,7 @@ class View:
         try:
             record = unseal(found) if isinstance(found, bytes) else found
             check_current(record, self._run_id, now)
-        except BadRecord as bad:
+        except InvalidRecord as bad:
             self.dropped[bad.code] += 1
             self.tell(bad)
             return
@@ -65,6 +65,6 @@ def live_record(found: bytes | PeerRecord, run_id: RunId, now: float) -> PeerRec
     try:
         record = unseal(found) if isinstance(found, bytes) else found
         check_current(record, run_id, now)
-    except BadRecord:
+    except InvalidRecord:
         return None
     return record if record.expires_at > now and record.status is not Status.LEAVING else None

@@ -18,7 +18,7 @@ from functools import lru_cache
 from peer.discovery.keys import slots_of
 from peer.identity import public_key_of
 from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerRecord
-from peer.signed_record import BadRecord, check_issued, unseal
+from peer.signed_record import InvalidRecord, check_issued, unseal
 
 MAX_ENTRIES = 4096
 """A node holds at once, at most two of one honest peer: 8 MiB at the very most."""
@@ -47,7 +47,7 @@ class RecordGate:
         any of them may be anything."""
         try:
             self._check(key_slot, subkey, value, expiry)
-        except BadRecord as bad:
+        except InvalidRecord as bad:
             self.refused[bad.code] += 1
             return False
         return True
@@ -56,11 +56,11 @@ class RecordGate:
         record = unseal(_unpack(value))
         public_key = _key_of(record.peer_id)
         if _unpack(subkey) != public_key:
-            raise BadRecord("layout", "the subkey is not the key that signed the record")
+            raise InvalidRecord("layout", "the subkey is not the key that signed the record")
         if key_slot not in slots_of(record.run_id, record.peer_id):
-            raise BadRecord("layout", "does not belong under this key")
+            raise InvalidRecord("layout", "does not belong under this key")
         if not isinstance(expiry, float) or not math.isfinite(expiry) or expiry != dht_expiry(record):
-            raise BadRecord("layout", "the DHT's expiry is not that of the record")
+            raise InvalidRecord("layout", "the DHT's expiry is not that of the record")
         check_issued(record, self._now())
         self._remember((key_slot, public_key), record.issued_at)
 
@@ -69,9 +69,9 @@ class RecordGate:
             horizon = self._now() - MAX_RECORD_TTL_S
             self._issued = {known: at for known, at in self._issued.items() if at > horizon}
             if len(self._issued) >= MAX_ENTRIES:
-                raise BadRecord("full", f"this node holds {MAX_ENTRIES} records already")
+                raise InvalidRecord("full", f"this node holds {MAX_ENTRIES} records already")
         if self._issued.get(owner, -math.inf) > issued_at:
-            raise BadRecord("stale", "a later record of this peer is known")
+            raise InvalidRecord("stale", "a later record of this peer is known")
         self._issued[owner] = issued_at
 
 
@@ -79,8 +79,8 @@ def _unpack(packed: bytes) -> bytes:
     """The one byte string a MessagePack value consists of. Written out, for a general parser would follow whatever
     nested structure a stranger sends. Raises BadRecord."""
     if not isinstance(packed, bytes) or len(packed) > MAX_RECORD_BYTES + 3:
-        raise BadRecord("too_large", f"more than {MAX_RECORD_BYTES} bytes")
+        raise InvalidRecord("too_large", f"more than {MAX_RECORD_BYTES} bytes")
     head = {_BIN8: 2, _BIN16: 3}.get(packed[:1])
     if head is None or len(packed) != head + int.from_bytes(packed[1:head], "big"):
-        raise BadRecord("layout", "not a plain byte string")
+        raise InvalidRecord("layout", "not a plain byte string")
     return packed[head:]

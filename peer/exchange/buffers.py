@@ -25,7 +25,7 @@ class Buffers:
         self.made = 1
 
     @contextmanager
-    def lent(self) -> Iterator[Tensor]:
+    def acquire(self) -> Iterator[Tensor]:
         buffer = self._free.pop() if self._free else self._another()
         try:
             yield buffer

@@ -10,24 +10,24 @@ from peer.codec.error_feedback import Feedback
 from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
 from peer.exchange.buffers import Buffers
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.member import Group
-from peer.exchange.group.strategy import Groups
-from peer.exchange.pair.lattice_swap import Differences
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.member import GroupMember
+from peer.exchange.group.strategy import GroupStrategy
+from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.strategy import Pairs
-from peer.exchange.pair.swap import Exchange
+from peer.exchange.pair.swap import PairSwap
 from peer.exchange.solo import Alone
-from peer.exchange.strategy import Topology
-from peer.membership.peer_table import View
-from peer.membership.reputation import Conduct
-from peer.membership.slow_peers import Diagnosing
+from peer.exchange.strategy import ExchangeStrategy
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.clock import Clock
-from peer.ports.signer import Seal
+from peer.ports.signer import Signer
 from peer.ports.transport import Transport
-from peer.run.plan import Plan
+from peer.run.plan import RunPlan
 
 NEED_FEEDBACK = ("topk",)
 DIFFERENCES = "modulo"
@@ -35,20 +35,20 @@ DIFFERENCES = "modulo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ExchangeContext:
     """What a topology is built from. `seal`: needed for groups only."""
 
-    plan: Plan
+    plan: RunPlan
     outer: OuterState
     transport: Transport
     clock: Clock
-    view: View
-    conduct: Conduct
+    view: PeerTable
+    conduct: Reputation
     matchmaker: Matchmaker
-    diagnosis: Diagnosing
+    diagnosis: SlowPeerMonitor
     offload: Offload
     emit: Callable[[events.Event], None]
-    seal: Seal | None
+    seal: Signer | None
     wanted: Callable[[], bool]
     """Whether others are still looked for: not when we are leaving."""
     why_not: Callable[[], str]
@@ -57,14 +57,14 @@ class Parts:
     """Told what is going on, for `peer status`."""
 
 
-def topology_of(parts: Parts) -> Topology:
+def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
     method = parts.plan.method
     if method.topology == "solo":
         return Alone(method, parts.outer)
     return _pairs(parts) if method.topology == "pair" else _groups(parts)
 
 
-def _pairs(parts: Parts) -> Pairs:
+def _pairs(parts: ExchangeContext) -> Pairs:
     plan, layout = parts.plan, parts.outer.layout
     codec = codec_of(plan.method.codec, parts.offload)
     sizes = [layout.fragment_elements(f) for f in range(len(layout.fragments))]
@@ -74,7 +74,7 @@ def _pairs(parts: Parts) -> Pairs:
         me=plan.me,
         outer=parts.outer,
         matchmaker=parts.matchmaker,
-        swaps=Exchange(parts.transport, parts.clock, codec, parts.offload, plan.max_upload, parts.diagnosis.tell),
+        swaps=PairSwap(parts.transport, parts.clock, codec, parts.offload, plan.max_upload, parts.diagnosis.tell),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
         diagnosis=parts.diagnosis,
         offload=parts.offload,
@@ -88,19 +88,19 @@ def _pairs(parts: Parts) -> Pairs:
     )
 
 
-def codec_of(name: str, offload: Offload) -> Codec | Differences:
+def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:
     """Of what the two of a pair send each other."""
     if name.startswith(DIFFERENCES):
-        return Differences(int(name.removeprefix(DIFFERENCES)), offload)
+        return LatticeSwap(int(name.removeprefix(DIFFERENCES)), offload)
     return EVERY[name]
 
 
-def _groups(parts: Parts) -> Groups:
+def _groups(parts: ExchangeContext) -> GroupStrategy:
     plan, layout = parts.plan, parts.outer.layout
     method = plan.method
     assert method.topology == "group", method
     assert parts.seal is not None, "rosters are signed"
-    around = GroupAround(
+    around = GroupContext(
         run_id=plan.run_id,
         me=plan.me,
         seal=parts.seal,
@@ -118,10 +118,10 @@ def _groups(parts: Parts) -> Groups:
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}
-    return Groups(
+    return GroupStrategy(
         method=method,
         outer=parts.outer,
-        group=Group(around),
+        group=GroupMember(around),
         buffers=Buffers(max(around.elements), len(around.elements)),
         offload=parts.offload,
         wanted=parts.wanted,

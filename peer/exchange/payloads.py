@@ -20,7 +20,7 @@ class _Work:
         return self._params.numel()
 
 
-class Scaled(_Work):
+class ScaledParams(_Work):
     """outer + share * (params - outer), as `scale_work_` makes it."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
@@ -29,14 +29,14 @@ class Scaled(_Work):
         return values
 
 
-class Gradient(_Work):
+class PseudoGradient(_Work):
     """(outer - params) * share, as `pseudo_gradient_` makes it."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
         return pseudo_gradient_(self._params[part].clone(), self._outer[part], self._share)
 
 
-class Section:
+class TensorSlice:
     """The values from `start` to `end`."""
 
     def __init__(self, values: Flat, start: int, end: int) -> None:
@@ -52,7 +52,7 @@ class Section:
         return self._values[self._start + start : self._start + end]
 
 
-class Joined:
+class Concatenated:
     """The values of one, and after them those of the other."""
 
     def __init__(self, one: Flat, other: Flat) -> None:
@@ -74,4 +74,4 @@ class Joined:
 
 def work_of(params: Tensor, outer: Tensor, share: float) -> Flat:
     """Of the work since `outer`, the share that counts (`scale_work_`), without a copy."""
-    return params if share == 1 else Scaled(params, outer, share)
+    return params if share == 1 else ScaledParams(params, outer, share)

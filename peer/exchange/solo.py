@@ -8,10 +8,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from peer.exchange.strategy import Exchanged
+from peer.exchange.strategy import ExchangeResult
 from peer.outer.state import OuterState
-from peer.ports.trainer import Work
-from peer.protocol.ledger import Cut
+from peer.ports.trainer import WorkSnapshot
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import RoundKey
 from peer.run.presets import Method
 
@@ -27,25 +27,27 @@ class Alone:
         self._why = why
 
     @asynccontextmanager
-    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Alone]:
+    async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Alone]:
         yield self
 
-    def behind(self) -> None:
+    def fetch_missed_state(self) -> None:
         return None
 
-    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
         return self.stepped(work, cut, "solo", self._why)
 
-    def late(self, work: Work, cut: Cut) -> Exchanged:
+    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         return self.stepped(work, cut, "solo", "the fragment was due again")
 
-    def stepped(self, work: Work, cut: Cut, outcome: Literal["solo", "refused"], reason: str) -> Exchanged:
+    def stepped(
+        self, work: WorkSnapshot, cut: WorkShare, outcome: Literal["solo", "refused"], reason: str
+    ) -> ExchangeResult:
         """A solo outer step with this work."""
 
         def step(outer: OuterState) -> None:
             pair_step(self._method, outer, work.key.fragment, work.params, None, cut.share)
 
-        return Exchanged(outcome, reason, step, cut.applied, cut.dropped)
+        return ExchangeResult(outcome, reason, step, cut.applied, cut.dropped)
 
 
 def pair_step(

@@ -9,13 +9,13 @@ from typing import Literal, Protocol
 
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import Work
-from peer.protocol.ledger import Cut
+from peer.ports.trainer import WorkSnapshot
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangeResult:
     """What a round's exchange gave."""
 
     outcome: Literal["exchanged", "solo", "refused", "carried"]
@@ -35,15 +35,17 @@ class Exchanged:
     """In groups, after the step: of the fragment's state."""
 
 
-class Topology(Protocol):
+class ExchangeStrategy(Protocol):
     """One of the five choices of a method."""
 
-    def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AbstractAsyncContextManager[Session]:
+    def open_round(
+        self, key: RoundKey, opens_at: float, closes_at: float
+    ) -> AbstractAsyncContextManager[ExchangeSession]:
         """A round begins: its search for others goes on until the owner leaves the context."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class MissedState:
     """The others hold another state of a fragment than we, and it is here."""
 
     step: Callable[[OuterState], None]
@@ -52,16 +54,16 @@ class Ahead:
     """For the journal, afterwards."""
 
 
-class Session(Protocol):
+class ExchangeSession(Protocol):
     """An open round."""
 
-    def behind(self) -> Awaitable[Ahead | None] | None:
+    def fetch_missed_state(self) -> Awaitable[MissedState | None] | None:
         """Beside the training, until the round is due: wait for a state that we should have and lack. None, awaited or
         at once: there is none to be had. Never raises for what others do; a cancelled one leaves nothing running."""
 
-    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
         """What the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
         running."""
 
-    def late(self, work: Work, cut: Cut) -> Exchanged:
+    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         """The exchange was given up because the fragment is due again."""

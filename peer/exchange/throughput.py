@@ -12,7 +12,7 @@ PART = 4
 """The first part fills buffers on the way; what passes behind it is measured, if there is as much of it."""
 
 
-class Passing:
+class Throughput:
     """Where a payload of `nbytes` was at which time (seconds)."""
 
     def __init__(self, nbytes: int, now: Callable[[], float]) -> None:
@@ -48,7 +48,7 @@ class MeasuredSource:
 
     def __init__(self, source: Source, now: Callable[[], float]) -> None:
         self.source = source
-        self.passing = Passing(source.nbytes, now)
+        self.passing = Throughput(source.nbytes, now)
 
     @property
     def nbytes(self) -> int:

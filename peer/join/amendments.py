@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peer.membership.amendment_sync import Amendments, check
-from peer.node.open import Node
+from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
+from peer.node.open import OpenNode
 from peer.observe import events
 from peer.protocol.messages import PeerId
 from peer.protocol.policy.amendments import describe
@@ -17,13 +17,13 @@ CATCH_UP_FROM = 4
 
 
 async def first_amendments(
-    node: Node, manifest: Manifest, emit: Callable[[events.Event], None], banned: Callable[[PeerId], str]
-) -> Amendments:
+    node: OpenNode, manifest: Manifest, emit: Callable[[events.Event], None], banned: Callable[[PeerId], str]
+) -> AmendmentSync:
     """What is kept and what the others hold. `banned` tells why a peer is kept out now. Raises JoinRefused when that is
     us."""
     chain = Chain(node.run_id, manifest.operator)
     kept, in_steps = node.folder.path / "amendments.jsonl", manifest.sync.clock == "steps"
-    held = Amendments(chain, kept, emit, in_steps=in_steps)
+    held = AmendmentSync(chain, kept, emit, in_steps=in_steps)
     held.told = lambda amendment: node.say(describe(amendment))
     node.donor.amendments = held
     node.transport.obey(banned)
@@ -31,5 +31,5 @@ async def first_amendments(
     able = [record for record in records if record.reachable and record.endpoints]
     for record in able[:CATCH_UP_FROM]:
         await held.ask(node.transport, record)
-    check(held.ruling(max((record.round for record in records), default=0)), node.me)
+    ensure_admitted(held.ruling(max((record.round for record in records), default=0)), node.me)
     return held

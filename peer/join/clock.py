@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from peer.errors import ExchangeError
-from peer.node.open import Node
+from peer.node.open import OpenNode
 from peer.protocol.messages import PeerRecord
 from peer.protocol.schedule import RoundClock
 from peer.run.home import RunFolder, write_whole
@@ -21,7 +21,7 @@ GREETED, GREETED_S = 16, 1.0
 while nobody has."""
 
 
-async def round_clock(node: Node, manifest: Manifest) -> RoundClock:
+async def round_clock(node: OpenNode, manifest: Manifest) -> RoundClock:
     """The clock; in seconds its start comes from the manifest or from what others announce, and the own clock is
     corrected by a Hello to each of them first."""
     sync = manifest.sync
@@ -33,7 +33,7 @@ async def round_clock(node: Node, manifest: Manifest) -> RoundClock:
     return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
 
 
-async def _offsets(node: Node, records: Sequence[PeerRecord]) -> list[float]:
+async def _offsets(node: OpenNode, records: Sequence[PeerRecord]) -> list[float]:
     """What the own clock is off by, as each of those says who answer in time."""
     found: list[float] = []
 

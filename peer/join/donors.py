@@ -20,7 +20,7 @@ from peer.protocol.messages import PeerId, PeerRecord, StateIndex, Status
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import lower_median
 from peer.state.snapshot import check_index, mark_of
-from peer.state.transfer.scheduler import Rates
+from peer.state.transfer.scheduler import DonorRates
 
 MAX_DONORS = 6
 """Asked for pieces at once. Each has one in flight, so this bounds what a kill of the joiner costs."""
@@ -40,7 +40,7 @@ COMPLETE = (Status.TRAINING, Status.PAUSED, Status.FINISHED, Status.SERVING)
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class SnapshotOffer:
     """A snapshot that a donor would give."""
 
     donor: PeerRecord
@@ -56,7 +56,7 @@ class Offered:
 class Offers:
     """What asking came to."""
 
-    offered: list[Offered] = field(default_factory=list)
+    offered: list[SnapshotOffer] = field(default_factory=list)
     why_not: dict[PeerId, str] = field(default_factory=dict)
     eta_s: float = 0.0
     """The soonest that a busy donor said."""
@@ -72,7 +72,7 @@ def live_round(records: Iterable[PeerRecord]) -> int | None:
     return lower_median(r.round for r in records if r.status in (Status.TRAINING, Status.FINISHED))
 
 
-def candidates(records: Collection[PeerRecord], rates: Rates, rng: random.Random) -> list[PeerRecord]:
+def candidates(records: Collection[PeerRecord], rates: DonorRates, rng: random.Random) -> list[PeerRecord]:
     """Those with a complete state, the best first: dialable, training, fast as far as was measured."""
     shuffled = rng.sample(list(records), len(records))
     able = [record for record in shuffled if record.status in COMPLETE]
@@ -80,7 +80,7 @@ def candidates(records: Collection[PeerRecord], rates: Rates, rng: random.Random
     return able[:MAX_ASKED]
 
 
-class Asking:
+class DonorQuery:
     """Asks donors what they offer; remembers who offered what is useless."""
 
     def __init__(self, transport: Transport, layout: Layout, *, momentum: bool) -> None:
@@ -138,7 +138,7 @@ class Asking:
             if donor.status is Status.SERVING and index.round == 0 and known > FIRST_ROUNDS:
                 offers.why_not[donor.peer_id] = f"has only the first state, and the run has come to round {known}"
             else:
-                offers.offered.append(Offered(donor, index))
+                offers.offered.append(SnapshotOffer(donor, index))
 
     async def _described(self, donor: PeerRecord, fresh: bool) -> StateIndex:
         """Its index; asked again while it makes its copy."""
@@ -152,13 +152,13 @@ class Asking:
         raise AssertionError("the last try returns or raises")
 
 
-def together(offered: Sequence[Offered], *, momentum: bool, wanted: str = "") -> list[Offered]:
+def compatible_offers(offered: Sequence[SnapshotOffer], *, momentum: bool, wanted: str = "") -> list[SnapshotOffer]:
     """Those whose pieces may be mixed. In pairs peers that train are preferred to a node with the first state, in
     groups the state `wanted` to all others."""
     if not offered:
         return []
     if momentum:
-        by_mark: dict[str, list[Offered]] = {}
+        by_mark: dict[str, list[SnapshotOffer]] = {}
         for one in offered:
             by_mark.setdefault(one.mark, []).append(one)
         return by_mark.get(wanted) or max(by_mark.values(), key=_weight)
@@ -167,5 +167,5 @@ def together(offered: Sequence[Offered], *, momentum: bool, wanted: str = "") ->
     return [one for one in peers if one.index.round >= newest - OLD_ROUNDS]
 
 
-def _weight(some: Sequence[Offered]) -> tuple[int, int, str]:
+def _weight(some: Sequence[SnapshotOffer]) -> tuple[int, int, str]:
     return len(some), max(offered.index.round for offered in some), some[0].mark

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from peer.errors import ExchangeError, ManifestError, PartnerRefused
 from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
-from peer.node.open import Node
-from peer.observe.progress import Progress, Waits, untold
+from peer.node.open import OpenNode
+from peer.observe.progress import WaitProgress, Waits, untold
 from peer.ports.clock import Clock
 from peer.ports.console import Say
 from peer.ports.directory import Directory
@@ -26,7 +26,7 @@ async def obtain_manifest(
     clock: Clock,
     say: Say,
     wait_s: float,
-    progress: Progress = untold,
+    progress: WaitProgress = untold,
 ) -> SignedManifest:
     """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
 
@@ -83,7 +83,7 @@ async def _manifest_of(run_id: RunId, record: PeerRecord, transport: Transport) 
     return signed
 
 
-def kept_manifest(node: Node) -> SignedManifest | None:
+def kept_manifest(node: OpenNode) -> SignedManifest | None:
     """The one fetched at an earlier start, if it is still whole."""
     try:
         kept = load_signed(node.folder.manifest)
@@ -92,7 +92,7 @@ def kept_manifest(node: Node) -> SignedManifest | None:
     return kept if kept.run_id == node.run_id else None
 
 
-async def fetch_manifest(node: Node, wait_s: float, waits: Waits) -> SignedManifest:
+async def fetch_manifest(node: OpenNode, wait_s: float, waits: Waits) -> SignedManifest:
     """From any peer, and kept. Raises as `obtain_manifest`."""
     signed = await obtain_manifest(
         node.run_id, node.directory, node.transport, node.clock, node.say, wait_s, waits.tell

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from peer.discovery.multiaddr import split
 from peer.errors import ClockWrong, SwarmUnreachable
-from peer.ports.directory import Contact
+from peer.ports.directory import DialReport
 from peer.protocol.messages import RunId
 
 CLOCK_LIMIT_S = 60.0
 """What records in the directory are believed by; the manifest may allow less, never more than this is of use."""
 
 
-def check_clock(contact: Contact, limit_s: float = CLOCK_LIMIT_S) -> None:
+def check_clock(contact: DialReport, limit_s: float = CLOCK_LIMIT_S) -> None:
     """Raise ClockWrong when the nodes that answered have a clock further from ours than `limit_s` seconds."""
     offset = contact.clock_offset_s
     if offset is None or abs(offset) <= limit_s:
@@ -22,7 +22,7 @@ def check_clock(contact: Contact, limit_s: float = CLOCK_LIMIT_S) -> None:
     )
 
 
-def waiting_for(contact: Contact, problem: str) -> str:
+def waiting_for(contact: DialReport, problem: str) -> str:
     """One line: who does not answer, or what those who do lack."""
     if contact.tried and all(contact.tried.values()):
         return "nobody answers: " + "; ".join(
@@ -31,7 +31,7 @@ def waiting_for(contact: Contact, problem: str) -> str:
     return problem
 
 
-def unreachable(contact: Contact, run_id: RunId, problem: str, waited_s: float) -> SwarmUnreachable:
+def unreachable(contact: DialReport, run_id: RunId, problem: str, waited_s: float) -> SwarmUnreachable:
     """What was tried, each address with its own answer, and what follows from it."""
     listed = "".join(f"\n  {address}\n    {reason or 'answers'}" for address, reason in contact.tried.items())
     run = f"run {run_id.hex()[:16]}"
@@ -49,7 +49,7 @@ def unreachable(contact: Contact, run_id: RunId, problem: str, waited_s: float) 
     return SwarmUnreachable(f"nobody of {run} answered within {waited_s:.0f} s:{listed}", _advice(contact))
 
 
-def _advice(contact: Contact) -> str:
+def _advice(contact: DialReport) -> str:
     reasons = " ".join(contact.tried.values())
     advice = []
     if "another key" in reasons:

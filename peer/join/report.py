@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from peer.clock.phases import Laps
+from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
-from peer.join.resume import FirstState
+from peer.join.resume import JoinedState
 from peer.observe import events
 from peer.observe.formatting import amount
-from peer.ports.trainer import Progress, TrainerInfo
-from peer.protocol.policy.fitness import Verdict, of_link, of_steps
-from peer.protocol.policy.upload_quota import Limits, too_much
+from peer.ports.trainer import TrainerInfo, TrainerProgress
+from peer.protocol.policy.fitness import FitnessFinding, of_link, of_steps
+from peer.protocol.policy.upload_quota import UploadLimits, too_much
 from peer.run.codec_specs import KINDS
 from peer.run.costs import cost_of
 from peer.run.load import load_of, need_of, too_much_with
@@ -36,10 +36,10 @@ BESIDE = ("torch_import", "waiting_for_the_state", "data", "model")
 """Of the trainer's process."""
 
 
-class Arrival:
+class JoinReport:
     """`laps` has been running since the command began."""
 
-    def __init__(self, laps: Laps, emit: Callable[[events.Event], None], say: Callable[[str], None]) -> None:
+    def __init__(self, laps: PhaseTimer, emit: Callable[[events.Event], None], say: Callable[[str], None]) -> None:
         self._laps = laps
         self._emit = emit
         self._say = say
@@ -63,7 +63,7 @@ class Arrival:
         elif isinstance(event, events.Evaluated):
             self.end("first evaluation")
 
-    def state(self, state: FirstState) -> None:
+    def state(self, state: JoinedState) -> None:
         self.end("state", f"{amount(state.nbytes, 'bytes')} from a donor" if state.donor else "own checkpoint")
 
     def trainer(self, info: TrainerInfo) -> None:
@@ -93,7 +93,7 @@ class Arrival:
             if load is not None and cap is not None:
                 self._tell(of_link(load, cap, what))
 
-    def check_budget(self, manifest: Manifest, method: Method, limits: Limits) -> int:
+    def check_budget(self, manifest: Manifest, method: Method, limits: UploadLimits) -> int:
         """A word when a day of the run needs more upload than the volunteer's budget has; bytes of the largest round's
         payload."""
         largest = max(cost_of(manifest.model, method).fragment_bytes)
@@ -104,10 +104,10 @@ class Arrival:
         fix = "Raise --daily-upload and --monthly-upload, or train alone for the rest of the time."
         if fitting:
             fix = f"With the codec {' or '.join(fitting)} it would fit: ask the operator. {fix}"
-        self._warn(Verdict(found, fix, never=False))
+        self._warn(FitnessFinding(found, fix, never=False))
         return largest
 
-    def check_download(self, manifest: Manifest, method: Method, state: FirstState) -> None:
+    def check_download(self, manifest: Manifest, method: Method, state: JoinedState) -> None:
         """A word when the link was slow when the state came by it. Only a word: the donor may have been."""
         load = load_of(manifest, method)
         if load is None or state.nbytes < TOLD_BYTES or state.seconds <= 0:
@@ -117,7 +117,7 @@ class Arrival:
             self._warn(verdict)
 
     async def watch(
-        self, progress: Callable[[], Progress], round_s: float | None, rounds_left: Callable[[], int]
+        self, progress: Callable[[], TrainerProgress], round_s: float | None, rounds_left: Callable[[], int]
     ) -> None:
         """Until cancelled; has nothing to do any more once the first steps are measured. `round_s` None: rounds are in
         inner steps. Raises MachineTooSlow when the run will be over before one step is done."""
@@ -144,14 +144,14 @@ class Arrival:
         detail = self._details.get(phase, "")
         return f" ({detail})" if detail else ""
 
-    def _tell(self, verdict: Verdict | None) -> None:
+    def _tell(self, verdict: FitnessFinding | None) -> None:
         if verdict is None:
             return
         if verdict.never:
             raise MachineTooSlow(verdict.found, verdict.fix)
         self._warn(verdict)
 
-    def _warn(self, verdict: Verdict) -> None:
+    def _warn(self, verdict: FitnessFinding) -> None:
         self._unfit.append(verdict.found)
         self._say(f"slow: {verdict.found}. {verdict.fix}")
         self._emit(events.Unfit(reason=verdict.found))

@@ -10,7 +10,7 @@ from peer.errors import ExchangeError
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.model.layout import Layout
-from peer.protocol.policy.amendments import Ruling
+from peer.protocol.policy.amendments import RunPolicy
 from peer.state.snapshot import fetch_state
 
 
@@ -22,7 +22,7 @@ def digest_of(params: torch.Tensor) -> bytes:
 DESCRIBE_S = 10.0
 
 
-class FoundedStates:
+class ResetStates:
     """Fetches such a state from the operator's nodes. What was fetched once and is another state is not fetched again:
     a node started without `--state` would send the whole model to everybody every few seconds."""
 
@@ -57,7 +57,7 @@ class FoundedStates:
         return None
 
 
-def founded_on(params: torch.Tensor, donors_round: int, now: Ruling) -> bytes:
+def founded_on(params: torch.Tensor, donors_round: int, now: RunPolicy) -> bytes:
     """Which founding a donor's state comes from: the one in force if it is that state, or if the donor worked in a
     round in which that had taken effect. Empty: an earlier one."""
     if now.founded and (donors_round >= now.founded_round or digest_of(params) == now.founded):

@@ -2,7 +2,7 @@
 
 It goes on from the checkpoint when that is of this run and at most `RESUME_WITHIN` rounds behind those who train now,
 or when nobody can donate. In the second case the state may be far behind: until it has exchanged with somebody, this
-peer does not donate it (`FirstState.stale`)."""
+peer does not donate it (`JoinedState.stale`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class FirstState:
+class JoinedState:
     """The state a peer begins with, and how it came by it."""
 
     outer: OuterState
@@ -47,29 +47,29 @@ class FirstState:
 
 
 @dataclass(slots=True)
-class Own:
+class OwnCheckpoint:
     """The newest own checkpoint, and what to begin with if it is that."""
 
     name: str
-    state: FirstState
+    state: JoinedState
     left: str = ""
     """Why it was not taken, for a person."""
 
-    def stale(self, problem: str) -> FirstState:
+    def stale(self, problem: str) -> JoinedState:
         """Begin with it although it is too old: nobody else gives a state."""
         why = f"{self.state.why}, although {self.left}: nobody gives a later state ({problem})"
         return replace(self.state, why=why, stale=self.left)
 
 
-def newest_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say) -> Own | None:
+def newest_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say) -> OwnCheckpoint | None:
     """The newest valid one of this run and layout; those skipped are said."""
     checkpoint, skipped = checkpoints.latest(run_id, layout.digest())
     for reason in skipped:
         say(f"checkpoint skipped: {reason}")
-    return None if checkpoint is None else Own(checkpoint.folder.name, _state_of(checkpoint, layout))
+    return None if checkpoint is None else OwnCheckpoint(checkpoint.folder.name, _state_of(checkpoint, layout))
 
 
-def _state_of(checkpoint: Checkpoint, layout: Layout) -> FirstState:
+def _state_of(checkpoint: Checkpoint, layout: Layout) -> JoinedState:
     params, momentum = checkpoint.load()
     outer = OuterState(layout, params.to(torch.float32), momentum.to(torch.float32))
     facts = checkpoint.facts
@@ -79,10 +79,10 @@ def _state_of(checkpoint: Checkpoint, layout: Layout) -> FirstState:
         founded = bytes.fromhex(str(facts.get("founded", "")))
     except ValueError:
         founded = b""
-    return FirstState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)
+    return JoinedState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)
 
 
-def why_fetch(own: Own, live: int | None) -> tuple[str, FirstState]:
+def why_fetch(own: OwnCheckpoint, live: int | None) -> tuple[str, JoinedState]:
     """Why the checkpoint is too old, for a person (empty: it is not), and the state with the reason to resume.
     `live`: the round of those who train; None: nobody is known to."""
     behind = 0 if live is None else live - own.state.round

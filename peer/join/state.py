@@ -10,12 +10,21 @@ import asyncio
 import random
 from pathlib import Path
 
-from peer.aio.tasks import owned
+from peer.aio.tasks import background_task
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
-from peer.join.donors import MAX_DONORS, OLD_ROUNDS, Asking, Offered, Offers, candidates, live_round, together
+from peer.join.donors import (
+    MAX_DONORS,
+    OLD_ROUNDS,
+    DonorQuery,
+    Offers,
+    SnapshotOffer,
+    candidates,
+    compatible_offers,
+    live_round,
+)
 from peer.join.messages import check_clock, waiting_for
-from peer.join.resume import FirstState, Own, newest_checkpoint, why_fetch
-from peer.observe.progress import Progress, untold
+from peer.join.resume import JoinedState, OwnCheckpoint, newest_checkpoint, why_fetch
+from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.ports.clock import Clock
 from peer.ports.console import Say
@@ -24,9 +33,9 @@ from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.model.layout import Layout
 from peer.state.checkpoint import CheckpointStore
-from peer.state.transfer.download import Offload, Outcome, Transfer, in_place
-from peer.state.transfer.pieces import Pieces, shares
-from peer.state.transfer.scheduler import Rates
+from peer.state.transfer.download import Download, Offload, Outcome, in_place
+from peer.state.transfer.pieces import PieceStore, shares
+from peer.state.transfer.scheduler import DonorRates
 
 RETRY_S = 1.0
 STATE_WAIT_S = 600.0
@@ -66,13 +75,13 @@ async def obtain_state(
     transport: Transport,
     clock: Clock,
     say: Say,
-    progress: Progress = untold,
+    progress: WaitProgress = untold,
     rng: random.Random | None = None,
     *,
     momentum: bool = False,
     folder: Path | None = None,
     offload: Offload = in_place,
-) -> FirstState:
+) -> JoinedState:
     """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
     for them, saying so. `momentum`: a group's state has it, too. `folder`: for the pieces that are here, so that they
     survive a kill; None: memory only. `offload`: where pieces are checked and written.
@@ -85,7 +94,7 @@ async def obtain_state(
         if not why:
             return own.state
         say(why)
-    joining.pieces = Pieces(layout, folder, momentum=momentum)
+    joining.pieces = PieceStore(layout, folder, momentum=momentum)
     joining.offload = offload
     await offload(joining.pieces.load)
     state = await joining.state(own)
@@ -96,7 +105,7 @@ async def obtain_state(
 class _Joining:
     """One fetch of a state, over as many attempts as it takes."""
 
-    pieces: Pieces
+    pieces: PieceStore
     offload: Offload
 
     def __init__(
@@ -106,7 +115,7 @@ class _Joining:
         transport: Transport,
         clock: Clock,
         say: Say,
-        progress: Progress,
+        progress: WaitProgress,
         rng: random.Random,
         momentum: bool,
     ) -> None:
@@ -118,8 +127,8 @@ class _Joining:
         self._progress = progress
         self._rng = rng
         self._momentum = momentum
-        self._rates = Rates()
-        self._asking = Asking(transport, layout, momentum=momentum)
+        self._rates = DonorRates()
+        self._asking = DonorQuery(transport, layout, momentum=momentum)
         self._outcome = Outcome()
         self._left_at: dict[PeerId, float] = {}
         self._said = ""
@@ -128,7 +137,7 @@ class _Joining:
 
     # -- to resume or not --------------------------------------------------------------------------------------------
 
-    async def why_fetch(self, own: Own) -> str:
+    async def why_fetch(self, own: OwnCheckpoint) -> str:
         """Why the own checkpoint is too old to go on from; empty: it is not, or there is nobody to fetch from."""
         until = self._now() + SETTLE_S
         while not (records := (await self._directory.peers()).values()) and self._now() < until:
@@ -137,14 +146,14 @@ class _Joining:
         if not why:
             return ""
         offers = await self._offers()
-        if together(offers.offered, momentum=self._momentum):
+        if compatible_offers(offers.offered, momentum=self._momentum):
             return why
         own.state = own.stale(offers.problem())
         return ""
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    async def state(self, own: Own | None) -> FirstState:
+    async def state(self, own: OwnCheckpoint | None) -> JoinedState:
         """Raises StateError."""
         self._wanted = self.pieces.mark
         began, deadline, had = self._clock.now(), self._now() + STATE_WAIT_S, self.pieces.done
@@ -152,7 +161,7 @@ class _Joining:
             self._say(f"{had / 1e6:.1f} MB of the state are here from before")
         while not self.pieces.complete:
             offers = await self._offers()
-            chosen = together(offers.offered, momentum=self._momentum, wanted=self._wanted)
+            chosen = compatible_offers(offers.offered, momentum=self._momentum, wanted=self._wanted)
             if chosen:
                 before = self.pieces.done
                 await self._fetch(chosen)
@@ -170,17 +179,17 @@ class _Joining:
         free = [r for r in records if r.peer_id not in wrong and self._left_at.get(r.peer_id, 0.0) <= now]
         return await self._asking.ask(candidates(free, self._rates, self._rng), live_round(records) or 0, self._wanted)
 
-    async def _fetch(self, chosen: list[Offered]) -> None:
+    async def _fetch(self, chosen: list[SnapshotOffer]) -> None:
         """One attempt: until all is here or no donor is left."""
         await self._forget_others(chosen)
-        transfer = Transfer(self._transport, self.pieces, self._rates, self._outcome, self._told, self.offload)
+        transfer = Download(self._transport, self.pieces, self._rates, self._outcome, self._told, self.offload)
         for offered in chosen[:MAX_DONORS]:
             transfer.add(offered.donor, offered.index)
-        async with owned(self._recruit(transfer, chosen[0])):
+        async with background_task(self._recruit(transfer, chosen[0])):
             await transfer.run()
         self._left_at = dict.fromkeys(self._outcome.left, self._now() + BACKOFF_S)
 
-    async def _forget_others(self, chosen: list[Offered]) -> None:
+    async def _forget_others(self, chosen: list[SnapshotOffer]) -> None:
         """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
         if not self._momentum:
             oldest = max(offered.index.round for offered in chosen) - OLD_ROUNDS
@@ -199,7 +208,7 @@ class _Joining:
 
         await self.offload(take_zeros)
 
-    async def _recruit(self, transfer: Transfer, first: Offered) -> None:
+    async def _recruit(self, transfer: Download, first: SnapshotOffer) -> None:
         """Add donors that came later, or came back, until cancelled."""
         pause = RECRUIT_FIRST_S
         while True:
@@ -215,10 +224,10 @@ class _Joining:
             for offered in fitting[:room]:
                 transfer.add(offered.donor, offered.index)
 
-    def _fits(self, offered: Offered, first: Offered) -> bool:
+    def _fits(self, offered: SnapshotOffer, first: SnapshotOffer) -> bool:
         if self._momentum:
             return offered.mark == first.mark
-        return len(together([offered, first], momentum=False)) == 2
+        return len(compatible_offers([offered, first], momentum=False)) == 2
 
     def _told(self, donors: int) -> None:
         total = self.pieces.nbytes
@@ -243,7 +252,7 @@ class _Joining:
             "Try again later.",
         )
 
-    def _first_state(self, seconds: float, own: Own | None) -> FirstState:
+    def _first_state(self, seconds: float, own: OwnCheckpoint | None) -> JoinedState:
         params, momentum = self.pieces.state()
         outer = OuterState.fresh(self._layout, params)
         if momentum is not None:
@@ -254,7 +263,7 @@ class _Joining:
         why = f"fetched from {donors} (round {min(rounds)}; {shares(given)})"
         if own is not None:
             why += f"; {own.left}"
-        return FirstState(outer, min(rounds), why, most, sum(given.values()), seconds)
+        return JoinedState(outer, min(rounds), why, most, sum(given.values()), seconds)
 
     @staticmethod
     def _now() -> float:

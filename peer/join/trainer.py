@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peer import __version__
-from peer.join.resume import FirstState
-from peer.node.open import Node
+from peer.join.resume import JoinedState
+from peer.node.open import OpenNode
 from peer.observe import events
 from peer.observe.progress import Waits
 from peer.ports.trainer import TrainerInfo
@@ -15,12 +15,12 @@ from peer.protocol.messages import PeerId
 from peer.run.manifest import Manifest
 from peer.run.memory import activation_bytes, free_bytes
 from peer.run.options import JoinOptions
-from peer.trainer.client import TrainerConfig, TrainerProcess
+from peer.trainer.client import TrainerClient, TrainerConfig
 
 Emit = Callable[[events.Event], None]
 
 
-def tell_of_the_state(node: Node, state: FirstState, emit: Emit) -> None:
+def journal_start(node: OpenNode, state: JoinedState, emit: Emit) -> None:
     """Where it came from."""
     emit(events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why))
     if state.donor:
@@ -28,9 +28,9 @@ def tell_of_the_state(node: Node, state: FirstState, emit: Emit) -> None:
 
 
 async def launch(
-    node: Node, trainer: TrainerProcess, state: FirstState, resume: Path | None, waits: Waits, emit: Emit
+    node: OpenNode, trainer: TrainerClient, state: JoinedState, resume: Path | None, waits: Waits, emit: Emit
 ) -> TrainerInfo:
-    """Raises as `TrainerProcess.start`."""
+    """Raises as `TrainerClient.start`."""
     waits.tell("starting the trainer", 0, None, "s")
     trainer.on_note = lambda note: waits.tell(f"the trainer is {note}", 0, None, "s")
     info = await trainer.start(state.outer.params, state.round, resume)

@@ -12,7 +12,7 @@ from peer.observe import events
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Status
-from peer.protocol.policy.amendments import Amendment, Ruling, describe, ruling
+from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, policy_at
 from peer.run.amendments import Chain, SignedAmendment, keep, load
 
 ASK_EVERY_S = 5.0
@@ -23,7 +23,7 @@ MAX_HANDED_ON = 64
 """In one answer; who lacks more asks again."""
 
 
-class Amendments:
+class AmendmentSync:
     """One daemon's. `told` is called with every amendment that is new here."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Amendments:
         far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps."""
         self._chain = chain
         self._in_steps = in_steps
-        self._ruled: tuple[int, int, Ruling] = (-1, -1, Ruling())
+        self._ruled: tuple[int, int, RunPolicy] = (-1, -1, RunPolicy())
         self._path = path
         self._emit = emit
         self._refused: set[tuple[PeerId, str]] = set()
@@ -47,12 +47,12 @@ class Amendments:
         except ManifestError as damaged:
             emit(events.AmendmentRefused(peer="", code="kept", reason=damaged.found))
 
-    def ruling(self, round_: int) -> Ruling:
+    def ruling(self, round_: int) -> RunPolicy:
         """What holds in this round, by the amendments known here. Asked at every call of another peer: the last answer
         is kept."""
         known = len(self._chain.amendments)
         if self._ruled[:2] != (round_, known):
-            self._ruled = round_, known, ruling(self._chain.amendments, round_, in_steps=self._in_steps)
+            self._ruled = round_, known, policy_at(self._chain.amendments, round_, in_steps=self._in_steps)
         return self._ruled[2]
 
     def latest(self, count: int) -> list[str]:
@@ -140,7 +140,7 @@ def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
     return next((record for record in drawn if record.reachable and record.endpoints), None)
 
 
-def check(now: Ruling, me: PeerId) -> None:
+def ensure_admitted(now: RunPolicy, me: PeerId) -> None:
     """Raises JoinRefused when the operator keeps this peer out."""
     if me in now.banned:
         why = now.banned[me]

@@ -29,7 +29,7 @@ _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[ev
 }
 
 
-class Watch:
+class FailureDetector:
     """`now`: run time, seconds. `lifetime_s`: of a record; `look_every_s`: between two looks at the directory."""
 
     def __init__(self, now: Callable[[], float], lifetime_s: float = 45.0, look_every_s: float = 3.0) -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Container
 
 from peer.aio.events import Signal
-from peer.membership.failure_detector import Watch
+from peer.membership.failure_detector import FailureDetector
 from peer.ports.clock import Clock
 from peer.ports.directory import Directory
 from peer.protocol.messages import PeerId, PeerRecord, Status, first_expiry
@@ -41,7 +41,7 @@ def lifetime(look_every_s: float) -> float:
     return max(RECORD_TTL_S, 3 * look_every_s)
 
 
-class View:
+class PeerTable:
     """`describe` makes our current record; `changed` is called when the set of live peers changes. `look_every_s`: see
     `pace`. `peek`: as `describe`, of which only the times may be old: we look at ourselves often."""
 
@@ -75,7 +75,7 @@ class View:
         self._announced: PeerRecord | None = None
         self._dirty = Signal()
         self.acquaintance = Acquaintance()
-        self.watch = Watch(clock.now, self._lifetime_s, look_every_s)
+        self.watch = FailureDetector(clock.now, self._lifetime_s, look_every_s)
         self.banned: Callable[[], Container[PeerId]] = frozenset
 
     @property

@@ -20,7 +20,7 @@ SETTLED_TICK_S = 30.0
 """Once enough others have spoken with one voice: how soon a change of our own addresses is noticed."""
 
 
-class Reach:
+class ReachabilityProbe:
     """`endpoints`: what we believe our addresses to be. `peers`: whom we may ask. `changed`: told the new answer and
     why, for the journal and a fresh record."""
 

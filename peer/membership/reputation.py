@@ -1,5 +1,5 @@
 """What others did wrong, in one place: lowers their standing, journals it with a reason, and remembers the last
-refusals for `peer status`. Asked by the served side (`peer.ports.reputation.Conduct`), the coordinator and the
+refusals for `peer status`. Asked by the served side (`peer.ports.reputation.CallerReputation`), the coordinator and the
 matchmaker.
 
 A flood must not fill the journal: one line for the same caller and code in `QUIET_S`, and `LINES` over all; what was
@@ -15,10 +15,10 @@ from typing import Any
 from peer.observe import events
 from peer.observe.counters import known_code
 from peer.protocol.messages import PeerId
-from peer.protocol.pair.stranger_budget import Patience
-from peer.protocol.policy.reputation import Standing
-from peer.protocol.token_bucket import Buckets, Rate
-from peer.signed_record import BadRecord
+from peer.protocol.pair.stranger_budget import StrangerBudget
+from peer.protocol.policy.reputation import ReputationScore
+from peer.protocol.token_bucket import Rate, TokenBuckets
+from peer.signed_record import InvalidRecord
 
 QUIET_S = 60.0
 LINES = Rate(0.5, 60.0)
@@ -27,7 +27,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCaller:
     """One refusal as `peer status` shows it."""
 
     at: float
@@ -37,21 +37,21 @@ class Refused:
     reason: str
 
 
-class Conduct:
+class Reputation:
     """`now`: run time, seconds since the epoch; `emit` journals an event."""
 
     def __init__(self, now: Callable[[], float], emit: Callable[[events.Event], None]) -> None:
         self._now = now
         self._emit = emit
-        self._standing = Standing()
-        self.patience = Patience(None)
+        self._standing = ReputationScore()
+        self.patience = StrangerBudget(None)
         self._why: OrderedDict[PeerId, str] = OrderedDict()
-        self._last: deque[Refused] = deque(maxlen=SHOWN)
+        self._last: deque[RefusedCaller] = deque(maxlen=SHOWN)
         self._counts: Counter[str] = Counter()
         self._written: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
-        self._lines: Buckets[str] = Buckets(LINES)
+        self._lines: TokenBuckets[str] = TokenBuckets(LINES)
 
-    def offence(self, peer: PeerId, code: str, reason: str) -> None:
+    def penalize(self, peer: PeerId, code: str, reason: str) -> None:
         """A peer that proved its key did something wrong."""
         now = self._now()
         score = self._standing.offend(peer, code, now)
@@ -73,7 +73,7 @@ class Conduct:
         if times := self._times_to_write(address, code, now):
             self._emit(events.CallerRefused(caller=address, code=code, reason=reason, times=times))
 
-    def bad_record(self, bad: BadRecord) -> None:
+    def bad_record(self, bad: InvalidRecord) -> None:
         """A record in the directory is not to be believed; nobody can tell who put it there."""
         self.refused("directory", "record", f"a record in the directory: {bad}")
 
@@ -87,7 +87,7 @@ class Conduct:
         out, patient = self._standing.out_of_favour(now), self.patience.with_strangers(now) != 0.0
         if patient and not out:
             return list(peers)
-        return [p for p in peers if p not in out and (patient or self.patience.of(p, now) != 0.0)]
+        return [p for p in peers if p not in out and (patient or self.patience.max_wait(p, now) != 0.0)]
 
     def why_not(self, peers: Collection[PeerId]) -> str:
         """For a person: why some of these are not `acceptable`; empty: all are."""
@@ -99,20 +99,20 @@ class Conduct:
             reasons.append(f"{strange} never exchanged with us, and others like that held up our trainer lately")
         return ", ".join(reasons)
 
-    def too_strange(self, peer: PeerId) -> bool:
+    def stranger_budget_spent(self, peer: PeerId) -> bool:
         """Whether it never exchanged with us, and others like it held up our trainer enough lately."""
-        return self.patience.of(peer, self._now()) == 0.0
+        return self.patience.max_wait(peer, self._now()) == 0.0
 
     def is_stranger(self, peer: PeerId) -> bool:
         """Whether our trainer waits for this peer for a bounded time only."""
-        return self.patience.of(peer, self._now()) is not None
+        return self.patience.max_wait(peer, self._now()) is not None
 
     def held_up(self, peer: PeerId, seconds: float) -> None:
         """Our trainer waited so long for an exchange with this peer that failed."""
         if self.is_stranger(peer):
-            self.patience.spend(seconds, self._now())
+            self.patience.charge(seconds, self._now())
 
-    def why_out(self, peer: PeerId) -> str:
+    def exclusion_reason(self, peer: PeerId) -> str:
         """For the peer itself: empty while it is in favour."""
         left = self.out_for_s(peer)
         return f"out of favour here for {left:.0f} s more: {self._why.get(peer, 'earlier offences')}" if left else ""
@@ -138,7 +138,7 @@ class Conduct:
         last = self._last[-1] if self._last else None
         if last is not None and (last.caller, last.code, last.reason) == (caller, code, reason):
             self._last.pop()  # the same once more: one line is enough
-        self._last.append(Refused(now, caller, code, reason))
+        self._last.append(RefusedCaller(now, caller, code, reason))
 
     def _times_to_write(self, caller: str, code: str, now: float) -> int:
         """How many offences the line to write stands for; 0: write none now."""

@@ -10,11 +10,11 @@ from typing import Any
 from peer.errors import ExchangeError, PartnerLost, PartnerSilent
 from peer.observe import events
 from peer.protocol.diagnosis.analysis import Diagnosis, lag_by_own_doing
-from peer.protocol.diagnosis.outliers import Finding, Sample
-from peer.protocol.messages import PeerId, RoundKey, SwapReport, Told
+from peer.protocol.diagnosis.outliers import OutlierFinding, Sample
+from peer.protocol.messages import PeerId, PeerTimings, RoundKey, SwapReport
 
 
-class Diagnosing:
+class SlowPeerMonitor:
     """`now`: run time; `emit` journals an event. Only pairs are watched."""
 
     def __init__(self, now: Callable[[], float], emit: Callable[[events.Event], None]) -> None:
@@ -28,12 +28,12 @@ class Diagnosing:
         now = self._now()
         self._ready[key.fragment] = key, now, now - since
 
-    def tell(self, key: RoundKey) -> Told | None:
+    def tell(self, key: RoundKey) -> PeerTimings | None:
         """What a partner is told of us in this round."""
         known = self._ready.get(key.fragment)
         if known is None or known[0] != key.whole:
             return None
-        return Told(known[1], known[2], *self._diagnosis.own_rates())
+        return PeerTimings(known[1], known[2], *self._diagnosis.own_rates())
 
     def exchanged(self, partner: PeerId, report: SwapReport) -> None:
         own, theirs, pace = report.own, report.told, report.pace
@@ -48,7 +48,7 @@ class Diagnosing:
         elif isinstance(error, PartnerLost):
             self._look(Sample(partner, failure="lost"), None)
 
-    def _look(self, sample: Sample, told: Told | None) -> None:
+    def _look(self, sample: Sample, told: PeerTimings | None) -> None:
         self._diagnosis.add(sample, told)
         new, over = self._diagnosis.look()
         for finding in new:
@@ -56,10 +56,10 @@ class Diagnosing:
         for finding in over:
             self._changed(finding, found=False)
 
-    def _changed(self, finding: Finding, *, found: bool) -> None:
+    def _changed(self, finding: OutlierFinding, *, found: bool) -> None:
         self._emit(events.DiagnosisChanged(**asdict(finding), found=found))
 
-    def found(self) -> list[Finding]:
+    def found(self) -> list[OutlierFinding]:
         """What is unusual now, what concerns us first."""
         return self._diagnosis.found()
 

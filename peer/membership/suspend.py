@@ -13,10 +13,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from peer.aio.events import Flag, Signal
-from peer.clock.monotonic import steady
+from peer.aio.events import Latch, Signal
+from peer.clock.monotonic import boottime
 from peer.errors import ExchangeError
-from peer.membership.peer_table import View
+from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
@@ -36,10 +36,10 @@ HELLO_S = 5.0
 
 def read_clocks() -> Reading:
     """The three clocks of this machine, now."""
-    return Reading(steady(), time.monotonic(), time.time())
+    return Reading(boottime(), time.monotonic(), time.time())
 
 
-class Waking:
+class SuspendRecovery:
     """`refresh` does what a wake asks for; `woke` is told at once. `read` reads the clocks."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Waking:
         self._read = read
         self._pulse = Pulse(BEAT_S, read())
         self._noticed = Signal()
-        self._fresh = Flag()
+        self._fresh = Latch()
         self._fresh.set()
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class Waking:
 
 
 async def refresh(
-    transport: Transport, clock: Clock, view: View, rng: random.Random, forget_offsets: Callable[[], None]
+    transport: Transport, clock: Clock, view: PeerTable, rng: random.Random, forget_offsets: Callable[[], None]
 ) -> None:
     """What a wake asks for. `forget_offsets`: what was measured of our clock before counts no more."""
     remembered = view.remembered()

@@ -10,18 +10,18 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from peer.aio.threads import BulkThread
+from peer.aio.threads import LowPriorityThread
 from peer.errors import PeerError, UsageError
 from peer.join.reset import digest_of
-from peer.membership.amendment_sync import Amendments
+from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import RECORD_TTL_S
-from peer.membership.reputation import Conduct
-from peer.node.dht_events import HelperWatch
+from peer.membership.reputation import Reputation
+from peer.node.dht_events import DhtNodeEvents
 from peer.node.initial_state import first_state
 from peer.node.metrics import MetricsEndpoint, serving
-from peer.node.open import Node, open_node, serve_control
-from peer.node.process import on_stop_signals, settle
-from peer.node.run_progress import RunRound
+from peer.node.open import OpenNode, open_node, serve_control
+from peer.node.process import freeze_gc, on_stop_signals
+from peer.node.run_progress import RunProgress
 from peer.node.status import caps
 from peer.outer.state import OuterState
 from peer.ports.console import Say
@@ -62,7 +62,7 @@ async def run_bootstrap(
     with Home(options.home).lock(options.identity_path):
         async with open_node(options, run_id, say) as node:
             node.donor.manifest = signed
-            node.transport.watch(Conduct(node.clock.now, lambda event: None))  # it keeps no journal
+            node.transport.watch(Reputation(node.clock.now, lambda event: None))  # it keeps no journal
             method = resolve(signed.manifest.sync)
             if method.topology == "group":
                 node.directory.read_everybody()
@@ -70,7 +70,7 @@ async def run_bootstrap(
             node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
             outer = first_state(signed.manifest, layout, state, say)
             node.donor.amendments = amendments = _amendments(node, signed)
-            run_round, copying = RunRound(node.folder.path / "run_round"), BulkThread()
+            run_round, copying = RunProgress(node.folder.path / "run_round"), LowPriorityThread()
             node.donor.give(
                 outer,
                 lambda: run_round.value,
@@ -81,7 +81,7 @@ async def run_bootstrap(
             )
             _print_ticket(node, ticket_file)
             began = time.time()
-            run_start = RunStart(node, signed.manifest.start, min_peers)
+            run_start = StartTime(node, signed.manifest.start, min_peers)
             endpoint = MetricsEndpoint(lambda: _status(node, layout, began))
             async with serving(endpoint, options, say):
                 try:
@@ -91,14 +91,14 @@ async def run_bootstrap(
     return 0
 
 
-def _why_not(run_round: RunRound, amendments: Amendments, outer: OuterState) -> Callable[[], str]:
+def _why_not(run_round: RunProgress, amendments: AmendmentSync, outer: OuterState) -> Callable[[], str]:
     """Why the first state is not to be begun with: the run has left it behind, and did not go back to it."""
     digest = digest_of(outer.params)
     return lambda: "" if amendments.ruling(MAX_ROUND).founded == digest else run_round.why_not_first()
 
 
 async def _serve(
-    node: Node, run_start: RunStart, run_round: RunRound, layout: Layout, began: float, operators_file: Path
+    node: OpenNode, run_start: StartTime, run_round: RunProgress, layout: Layout, began: float, operators_file: Path
 ) -> None:
     stop = asyncio.Event()
 
@@ -111,8 +111,8 @@ async def _serve(
         return _status(node, layout, began)
 
     await serve_control(node, control)
-    node.directory.watch(HelperWatch(lambda event: None, node.say))  # a bootstrap node keeps no journal
-    settle()
+    node.directory.watch(DhtNodeEvents(lambda event: None, node.say))  # a bootstrap node keeps no journal
+    freeze_gc()
     with on_stop_signals(stop.set):
         announcing = asyncio.create_task(_announce(node, run_start, run_round))
         stopping = asyncio.create_task(stop.wait())
@@ -131,7 +131,7 @@ async def _serve(
     node.say("left")
 
 
-def _status(node: Node, layout: Layout, began: float) -> dict[str, Any]:
+def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
     return {
         "role": "bootstrap",
@@ -152,7 +152,7 @@ def _status(node: Node, layout: Layout, began: float) -> dict[str, Any]:
     }
 
 
-def _record(node: Node, run_start: float, run_round: int) -> PeerRecord:
+def _record(node: OpenNode, run_start: float, run_round: int) -> PeerRecord:
     now = node.clock.now()
     return PeerRecord(
         peer_id=node.me,
@@ -170,10 +170,10 @@ def _record(node: Node, run_start: float, run_round: int) -> PeerRecord:
     )
 
 
-class RunStart:
+class StartTime:
     """When round 0 began: the manifest's word, else when enough peers were first ready; kept over restarts."""
 
-    def __init__(self, node: Node, from_manifest: float, min_peers: int) -> None:
+    def __init__(self, node: OpenNode, from_manifest: float, min_peers: int) -> None:
         self._node = node
         self._kept = node.folder.path / "run_start"
         self._min_peers = min_peers
@@ -195,7 +195,7 @@ class RunStart:
         return bool(self.value)
 
 
-async def _announce(node: Node, run_start: RunStart, run_round: RunRound) -> None:
+async def _announce(node: OpenNode, run_start: StartTime, run_round: RunProgress) -> None:
     """Keep our record fresh for ever; until the run has begun look every half second whether it can."""
     announced = learnt = 0.0
     while True:
@@ -211,15 +211,15 @@ async def _announce(node: Node, run_start: RunStart, run_round: RunRound) -> Non
         await asyncio.sleep(1.0 if run_start.value else 0.5)
 
 
-def _amendments(node: Node, signed: SignedManifest) -> Amendments:
+def _amendments(node: OpenNode, signed: SignedManifest) -> AmendmentSync:
     chain = Chain(node.run_id, signed.manifest.operator)
-    held = Amendments(chain, node.folder.path / "amendments.jsonl", lambda event: None)
+    held = AmendmentSync(chain, node.folder.path / "amendments.jsonl", lambda event: None)
     held.told = lambda amendment: node.say(describe(amendment))
     node.transport.obey(lambda peer: held.ruling(MAX_ROUND).banned.get(peer, ""))
     return held
 
 
-def _about_amendments(node: Node, operators_file: Path) -> list[Coroutine[Any, Any, None]]:
+def _about_amendments(node: OpenNode, operators_file: Path) -> list[Coroutine[Any, Any, None]]:
     """Read the operator's file whenever it changed, and ask other nodes of the run, which may hold more."""
     held = node.donor.amendments
     assert held is not None
@@ -227,7 +227,7 @@ def _about_amendments(node: Node, operators_file: Path) -> list[Coroutine[Any, A
     return [_read_amendments(node, held, operators_file), asking]
 
 
-async def _read_amendments(node: Node, held: Amendments, operators_file: Path) -> None:
+async def _read_amendments(node: OpenNode, held: AmendmentSync, operators_file: Path) -> None:
     seen: tuple[int, int] | None = None
     while True:
         try:
@@ -248,7 +248,7 @@ def _state_of(file: Path) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_size
 
 
-async def _ask_who_reaches(node: Node) -> None:
+async def _ask_who_reaches(node: OpenNode) -> None:
     """A node nobody can reach is no bootstrap: say so."""
     node.reach.changed = lambda reachable, why: node.say(
         f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
@@ -256,7 +256,7 @@ async def _ask_who_reaches(node: Node) -> None:
     await node.reach.run(node.directory.peers)
 
 
-def _print_ticket(node: Node, ticket_file: Path | None) -> None:
+def _print_ticket(node: OpenNode, ticket_file: Path | None) -> None:
     addresses = list(node.options.announce_maddrs) or node.directory.addresses()
     ours = [a if "/p2p/" in a else f"{a}/p2p/{node.me}" for a in addresses]
     if not ours:

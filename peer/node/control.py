@@ -17,8 +17,8 @@ from typing import Any
 
 from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError
 from peer.ports.console import Say
-from peer.protocol.policy.amendments import Ruling
-from peer.rounds.pause import Rest
+from peer.protocol.policy.amendments import RunPolicy
+from peer.rounds.pause import LocalPause
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -256,7 +256,9 @@ def _address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def pause_or_resume(command: str, request: dict[str, Any], rest: Rest, ruling: Ruling, say: Say) -> dict[str, Any]:
+def pause_or_resume(
+    command: str, request: dict[str, Any], rest: LocalPause, ruling: RunPolicy, say: Say
+) -> dict[str, Any]:
     """What holds afterwards, of the volunteer's own word and of the operator's. Raises UsageError."""
     if command == "pause":
         rest.pause(_seconds(request.get("for_s")))

@@ -8,7 +8,7 @@ from peer.discovery.dht_node.health import ordinal
 from peer.observe import events
 
 
-class HelperWatch:
+class DhtNodeEvents:
     """Implements `peer.discovery.dht_node.health.Watcher`."""
 
     def __init__(self, emit: Callable[[events.Event], None], say: Callable[[str], None]) -> None:

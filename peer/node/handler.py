@@ -6,27 +6,27 @@ from collections.abc import Callable
 
 from peer.errors import PartnerRefused
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.membership.amendment_sync import Amendments
+from peer.membership.amendment_sync import AmendmentSync
 from peer.outer.state import OuterState
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
 from peer.run.manifest import SignedManifest
-from peer.state.snapshot import SnapshotShelf, Start, at_once, copy_of
+from peer.state.snapshot import SnapshotCache, Start, at_once, copy_of
 from peer.state.transfer.fragment import FRAGMENT, FragmentShelf
 
 
-class Donor:
+class RequestHandler:
     """The `Handler` of a daemon. Everything in it may still be missing: a joiner answers that it has nothing yet."""
 
     def __init__(self, learn: Callable[[PeerRecord], None] = lambda record: None) -> None:
         self.manifest: SignedManifest | None = None
         self.matchmaker: Matchmaker | None = None
-        self.amendments: Amendments | None = None
+        self.amendments: AmendmentSync | None = None
         self.group: GroupHandler | None = None
         self._fragments: FragmentShelf | None = None
         self.learn = learn
         self.vouch_for: Callable[[PeerId], tuple[PeerRecord | None, float | None]] = lambda about: (None, None)
-        self._shelf: SnapshotShelf | None = None
+        self._shelf: SnapshotCache | None = None
         self._why_not: Callable[[], str] = lambda: ""
 
     def give(
@@ -43,7 +43,7 @@ class Donor:
         `start`: where copies are made. `why_not`: why nobody should begin with this state, for a person; empty: they
         may."""
         self._why_not = why_not
-        self._shelf = SnapshotShelf(lambda: copy_of(outer, round_(), momentum=momentum), now, start)
+        self._shelf = SnapshotCache(lambda: copy_of(outer, round_(), momentum=momentum), now, start)
         self._fragments = FragmentShelf(outer, self._held)
 
     def _held(self, fragment: int) -> bytes:

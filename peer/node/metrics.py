@@ -11,7 +11,7 @@ from typing import Any
 
 from peer import __version__
 from peer.node.http_server import HttpServer, Page
-from peer.observe.counters import Tally
+from peer.observe.counters import EventCounters
 from peer.observe.process_stats import open_files, resident_bytes
 from peer.observe.totals import Totals
 from peer.protocol.endpoints import join_host
@@ -50,7 +50,7 @@ class MetricsEndpoint:
         self,
         report: Report,
         totals: Callable[[], Totals] | None = None,
-        tally: Tally | None = None,
+        tally: EventCounters | None = None,
         now: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._report, self._totals, self._tally, self._now = report, totals, tally, now

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from peer import identity as identities
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.multiaddr import check_announced, check_listen, check_peers
 from peer.errors import AddressError
 from peer.identity import Identity
-from peer.membership.reachability import Reach
+from peer.membership.reachability import ReachabilityProbe
 from peer.node.control import ControlServer
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
 from peer.run.home import Home, RunFolder, write_whole
@@ -28,7 +28,7 @@ from peer.transport.grpc_transport import GrpcTransport
 
 
 @dataclass
-class Node:
+class OpenNode:
     """The open parts of a daemon."""
 
     options: NodeOptions
@@ -36,13 +36,13 @@ class Node:
     folder: RunFolder
     identity: Identity
     run_id: RunId
-    clock: WallClock
-    donor: Donor
+    clock: RunClock
+    donor: RequestHandler
     transport: GrpcTransport
     directory: DhtDirectory
     port: int
     say: Say
-    reach: Reach
+    reach: ReachabilityProbe
     control: ControlServer | None = field(default=None)
 
     @property
@@ -54,7 +54,7 @@ class Node:
         return tuple(dict.fromkeys([*self.reach.state.endpoints(), *supposed(self)]))[:MAX_ENDPOINTS]
 
 
-def supposed(node: Node) -> tuple[str, ...]:
+def supposed(node: OpenNode) -> tuple[str, ...]:
     """Our own idea of our endpoints: the hosts of the announced, else of the visible addresses."""
     addresses = node.options.announce_maddrs or tuple(node.directory.addresses())
     return tuple(dict.fromkeys(f"{_host_of(address)}:{node.port}" for address in addresses))[:MAX_ENDPOINTS]
@@ -69,7 +69,7 @@ def _host_of(maddr: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncIterator[Node]:
+async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncIterator[OpenNode]:
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
 
     Raises IdentityError, HomeUnusable, AddressError or DirectoryFailed."""
@@ -80,7 +80,7 @@ async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncItera
     folder = home.run(run_id)
     key_path = options.identity_path or home.identity
     identity = identities.load_or_create(key_path)
-    clock, donor = WallClock(), Donor()
+    clock, donor = RunClock(), RequestHandler()
     transport = GrpcTransport(
         identity,
         run_id,
@@ -107,8 +107,8 @@ async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncItera
         )
         stack.push_async_callback(directory.close)
         ports.keep(port)
-        reach = Reach(transport, clock, random.Random(), lambda: supposed(node))
-        node = Node(options, home, folder, identity, run_id, clock, donor, transport, directory, port, say, reach)
+        reach = ReachabilityProbe(transport, clock, random.Random(), lambda: supposed(node))
+        node = OpenNode(options, home, folder, identity, run_id, clock, donor, transport, directory, port, say, reach)
         yield node
 
 
@@ -136,7 +136,7 @@ class _Ports:
         write_whole(self._path, json.dumps({"exchange": exchange}).encode())
 
 
-async def serve_control(node: Node, answer: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
+async def serve_control(node: OpenNode, answer: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
     """Open the control socket of this home."""
     node.control = ControlServer(node.home.control_socket, answer)
     await node.control.start()

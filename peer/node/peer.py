@@ -10,63 +10,65 @@ from typing import Any
 
 import torch
 
-from peer.aio.threads import BulkThread
-from peer.clock.phases import Laps
+from peer.aio.threads import LowPriorityThread
+from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
-from peer.exchange.group.quorum_file import GroupMemory
+from peer.exchange.group.quorum_file import QuorumFile
 from peer.join.amendments import first_amendments
 from peer.join.clock import keep_start, round_clock
 from peer.join.manifest import fetch_manifest, kept_manifest
 from peer.join.messages import check_clock
-from peer.join.report import Arrival
-from peer.join.reset import FoundedStates, founded_on
-from peer.join.resume import FirstState, Staleness
+from peer.join.report import JoinReport
+from peer.join.reset import ResetStates, founded_on
+from peer.join.resume import JoinedState, Staleness
 from peer.join.state import obtain_state
-from peer.join.trainer import launch, tell_of_the_state, trainer_config
-from peer.membership.amendment_sync import ASK_EVERY_S, Amendments, check
-from peer.membership.peer_table import LOOK_EVERY_S, View, lifetime, pace
-from peer.membership.reputation import Conduct
-from peer.membership.suspend import Waking, refresh
+from peer.join.trainer import journal_start, launch, trainer_config
+from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync, ensure_admitted
+from peer.membership.peer_table import LOOK_EVERY_S, PeerTable, lifetime, pace
+from peer.membership.reputation import Reputation
+from peer.membership.suspend import SuspendRecovery, refresh
 from peer.node.control import pause_or_resume
-from peer.node.dht_events import HelperWatch
+from peer.node.dht_events import DhtNodeEvents
 from peer.node.display import Display, showing
 from peer.node.metrics import MetricsEndpoint, serving
-from peer.node.open import Node, open_node, serve_control
-from peer.node.process import on_stop_signals, settle
-from peer.node.status import Facts, status_report
-from peer.node.supervise import DRAIN_S, play
-from peer.node.upload_quota import UploadBudget
+from peer.node.open import OpenNode, open_node, serve_control
+from peer.node.process import freeze_gc, on_stop_signals
+from peer.node.status import DaemonFacts, status_report
+from peer.node.supervise import DRAIN_S, run_until_drained
+from peer.node.upload_quota import UploadQuota
 from peer.observe import events
-from peer.observe.counters import Tally
+from peer.observe.counters import EventCounters
 from peer.observe.journal import Journal
 from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerId, PeerRecord, Status
 from peer.protocol.model.layout import Layout
-from peer.protocol.policy.amendments import Ruling
-from peer.rounds.loop import Coordinator, taken_up
-from peer.rounds.pause import Rest
+from peer.protocol.policy.amendments import RunPolicy
+from peer.rounds.loop import RoundLoop, resume_folder
+from peer.rounds.pause import LocalPause
 from peer.run.home import Home
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
 from peer.run.method import Method
 from peer.run.model_layout import layout_for
 from peer.run.options import JoinOptions
-from peer.run.plan import Plan
+from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.signed_record import seal
 from peer.state.checkpoint import CheckpointStore
-from peer.state.checkpointer import Saving, room_for
-from peer.trainer.client import TrainerProcess
-from peer.trainer.subprocess import Child
-from peer.transport.signing import KeySeal
+from peer.state.checkpointer import Checkpointer, room_for
+from peer.trainer.client import TrainerClient
+from peer.trainer.subprocess import TrainerSubprocess
+from peer.transport.signing import KeySigner
 
 LAST_SAVE_S = 8.0
 """The trainer's part of the last checkpoint: it may be in the middle of a step or an evaluation."""
 
 
-async def run_peer(options: JoinOptions, display: Display, early: Child | None = None, laps: Laps | None = None) -> int:
+async def run_peer(
+    options: JoinOptions, display: Display, early: TrainerSubprocess | None = None, laps: PhaseTimer | None = None
+) -> int:
     """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
     beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
-    laps = laps or Laps()
+    laps = laps or PhaseTimer()
     laps.end("program")
     with Home(options.home).lock(options.identity_path):
         async with open_node(options, options.run_id, display.say) as node:
@@ -79,40 +81,45 @@ class PeerDaemon:
     """One run of the daemon. Parts that do not exist yet are None; `status` tells as much as there is."""
 
     def __init__(
-        self, options: JoinOptions, node: Node, display: Display, early: Child | None = None, laps: Laps | None = None
+        self,
+        options: JoinOptions,
+        node: OpenNode,
+        display: Display,
+        early: TrainerSubprocess | None = None,
+        laps: PhaseTimer | None = None,
     ) -> None:
         self._options = options
         self._node = node
         self._display = display
-        self._bulk = BulkThread()
-        self._copying = BulkThread()  # of states, for joiners and as one
+        self._bulk = LowPriorityThread()
+        self._copying = LowPriorityThread()  # of states, for joiners and as one
         self._journal = Journal(node.folder.journal, node.clock.now)
-        self._facts = Facts(started_at=time.time())
+        self._facts = DaemonFacts(started_at=time.time())
         self._waits = self._facts.waits
-        tally = Tally()
+        tally = EventCounters()
         self._journal.listeners.append(tally.hear)
         self._early = early
-        self._arrival = Arrival(laps or Laps(), self._journal.append, node.say)
+        self._arrival = JoinReport(laps or PhaseTimer(), self._journal.append, node.say)
         self._journal.listeners.append(self._arrival.hear)
         self._metrics = MetricsEndpoint(self._status, lambda: self._journal.totals, tally, node.clock.now)
-        self._conduct = Conduct(node.clock.now, self._journal.append)
+        self._conduct = Reputation(node.clock.now, self._journal.append)
         node.transport.watch(self._conduct)
         node.directory.on_bad_record(self._conduct.bad_record)
-        node.directory.watch(HelperWatch(self._journal.append, node.say))
-        self._coordinator: Coordinator | None = None
-        self._trainer: TrainerProcess | None = None
-        self._view: View | None = None
+        node.directory.watch(DhtNodeEvents(self._journal.append, node.say))
+        self._coordinator: RoundLoop | None = None
+        self._trainer: TrainerClient | None = None
+        self._view: PeerTable | None = None
         self._pace_s = LOOK_EVERY_S
         self._main: asyncio.Task[int] | None = None
-        self._saving: Saving | None = None
+        self._saving: Checkpointer | None = None
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
         self._rng = random.Random()
-        self._rest = Rest(node.folder.path / "paused.json", options.quiet_hours)
+        self._rest = LocalPause(node.folder.path / "paused.json", options.quiet_hours)
         if options.resume:
             self._rest.resume()
         uploads = node.home.path / "uploads.json"  # of the machine's line, whatever the run
-        self._budget = UploadBudget(options.uploads, uploads, self._journal.append, node.say)
+        self._budget = UploadQuota(options.uploads, uploads, self._journal.append, node.say)
         node.transport.keep_to(self._budget)
         node.reach.changed = self._reachability_changed
 
@@ -193,7 +200,7 @@ class PeerDaemon:
         node.transport.show_record(lambda: seal(self._record(), node.identity))
         checkpoints = CheckpointStore(node.folder.checkpoints, options.checkpoints_kept)
         node.say(room_for(checkpoints, layout.elements))
-        trainer = self._trainer = TrainerProcess(
+        trainer = self._trainer = TrainerClient(
             node.folder.path, layout, trainer_config(options, node.me, manifest), self._early
         )
         await trainer.prepare()  # it reads its data while we look for the state
@@ -233,19 +240,19 @@ class PeerDaemon:
         self,
         manifest: Manifest,
         layout: Layout,
-        state: FirstState,
+        state: JoinedState,
         checkpoints: CheckpointStore,
-        amendments: Amendments,
-        trainer: TrainerProcess,
-    ) -> Coordinator:
+        amendments: AmendmentSync,
+        trainer: TrainerClient,
+    ) -> RoundLoop:
         """Start the trainer from the state, and build the coordinator around it."""
         node = self._node
         plan = self._plan(manifest)
         view = self._view_of(plan.method)
         rounds = await round_clock(node, manifest)
-        founded_states = FoundedStates(layout, node.transport, self._bulk)
+        founded_states = ResetStates(layout, node.transport, self._bulk)
         saving = self._saving = self._saving_of(checkpoints, state, trainer)
-        coordinator = Coordinator(
+        coordinator = RoundLoop(
             plan,
             node.clock,
             node.transport,
@@ -255,22 +262,22 @@ class PeerDaemon:
             self._journal.append,
             self._bulk,
             rounds,
-            on_boundary=saving.maybe,
-            on_rest=saving.write,
+            on_boundary=saving.save_if_due,
+            on_rest=saving.save_now,
             rest=self._rest,
             upto=dict(self._journal.totals.upto),
             ruling=amendments.ruling,
             founded=self._founded_on(state, amendments),
             fetch_founded=lambda digest: self._fetch_founded(digest, founded_states),
             conduct=self._conduct,
-            seal=KeySeal(node.identity),
+            seal=KeySigner(node.identity),
         )
         if coordinator.group is not None:
-            memory = GroupMemory(node.folder.path / "group.json", self._journal.append)
+            memory = QuorumFile(node.folder.path / "group.json", self._journal.append)
             coordinator.group.recall(memory.read())
             coordinator.group.keep = memory.keep
-        tell_of_the_state(node, state, self._journal.append)
-        resume = taken_up(coordinator, trainer, state)
+        journal_start(node, state, self._journal.append)
+        resume = resume_folder(coordinator, trainer, state)
         if why := self._rest.why():
             node.say(f"{why}: this peer will not train; end it with `peer resume`")
         self._arrival.end("clock")
@@ -279,8 +286,8 @@ class PeerDaemon:
         self._arrival.trainer(info)
         return coordinator
 
-    def _plan(self, manifest: Manifest) -> Plan:
-        return Plan(
+    def _plan(self, manifest: Manifest) -> RunPlan:
+        return RunPlan(
             run_id=self._options.run_id,
             me=self._node.me,
             method=resolve(manifest.sync),
@@ -290,17 +297,17 @@ class PeerDaemon:
             min_peers=self._options.min_peers,
         )
 
-    def _view_of(self, method: Method) -> View:
+    def _view_of(self, method: Method) -> PeerTable:
         node = self._node
         self._pace_s = pace(method.round_length if method.clock == "seconds" else None)
         changed = self._directory_changed
-        view = self._view = View(node.directory, node.clock, self._rng, self._record, changed, self._pace_s)
+        view = self._view = PeerTable(node.directory, node.clock, self._rng, self._record, changed, self._pace_s)
         node.donor.learn, node.donor.vouch_for = view.learn, view.vouch_for
         return view
 
-    def _saving_of(self, checkpoints: CheckpointStore, state: FirstState, trainer: TrainerProcess) -> Saving:
+    def _saving_of(self, checkpoints: CheckpointStore, state: JoinedState, trainer: TrainerClient) -> Checkpointer:
         node = self._node
-        return Saving(
+        return Checkpointer(
             checkpoints,
             node.run_id,
             state.outer,
@@ -311,7 +318,7 @@ class PeerDaemon:
             lambda: {"peer_id": node.me, "founded": self._coordinator.founded.hex() if self._coordinator else ""},
         )
 
-    async def _train(self, coordinator: Coordinator, state: FirstState) -> int:
+    async def _train(self, coordinator: RoundLoop, state: JoinedState) -> int:
         node = self._node
         view = self._view
         assert view is not None
@@ -332,7 +339,7 @@ class PeerDaemon:
             start=self._copying.start,
             why_not=lambda: staleness.why,
         )
-        settle()
+        freeze_gc()
         every_s = max(ASK_EVERY_S, self._pace_s)
         beside = [
             view.run(),
@@ -344,24 +351,24 @@ class PeerDaemon:
             self._waking(coordinator, view).run(),
             self._measured(coordinator),
         ]
-        await play(coordinator, state.round, beside, node.say)
+        await run_until_drained(coordinator, state.round, beside, node.say)
         keep_start(node.folder, coordinator.run_start)
         assert self._saving is not None
-        await self._saving.write(coordinator.live.round, LAST_SAVE_S)
+        await self._saving.save_now(coordinator.live.round, LAST_SAVE_S)
         return 0
 
-    def _waking(self, coordinator: Coordinator, view: View) -> Waking:
+    def _waking(self, coordinator: RoundLoop, view: PeerTable) -> SuspendRecovery:
         """After a sleep the rounds wait until connections, directory and clock are fresh."""
         node = self._node
 
         async def fresh() -> None:
             await refresh(node.transport, node.clock, view, self._rng, node.clock.forget_offsets)
 
-        waking = Waking(fresh, self._journal.append, coordinator.woke)
+        waking = SuspendRecovery(fresh, self._journal.append, coordinator.woke)
         coordinator.settled = waking.settled
         return waking
 
-    def _measured(self, coordinator: Coordinator) -> Coroutine[Any, Any, None]:
+    def _measured(self, coordinator: RoundLoop) -> Coroutine[Any, Any, None]:
         manifest, trainer = self._facts.manifest, self._trainer
         assert manifest is not None
         assert trainer is not None
@@ -372,28 +379,28 @@ class PeerDaemon:
     # -- the operator's word -----------------------------------------------------------------------------------------
 
     @staticmethod
-    def _founding(amendments: Amendments) -> bytes:
+    def _founding(amendments: AmendmentSync) -> bytes:
         """Digest of the state that the operator last had everybody go on from."""
         return amendments.ruling(MAX_ROUND).founded
 
-    def _founded_on(self, state: FirstState, amendments: Amendments) -> bytes:
+    def _founded_on(self, state: JoinedState, amendments: AmendmentSync) -> bytes:
         if state.founded is not None:
             return state.founded
         return founded_on(state.outer.params, state.round, amendments.ruling(MAX_ROUND))
 
-    async def _fetch_founded(self, digest: bytes, states: FoundedStates) -> torch.Tensor | None:
+    async def _fetch_founded(self, digest: bytes, states: ResetStates) -> torch.Tensor | None:
         return await states.fetch(digest, list((await self._known()).values()))
 
-    def _ruling(self) -> Ruling:
+    def _ruling(self) -> RunPolicy:
         held = self._node.donor.amendments
         round_ = self._coordinator.live.round if self._coordinator is not None else 0
-        return Ruling() if held is None else held.ruling(round_)
+        return RunPolicy() if held is None else held.ruling(round_)
 
-    async def _obey(self, amendments: Amendments, coordinator: Coordinator) -> None:
+    async def _obey(self, amendments: AmendmentSync, coordinator: RoundLoop) -> None:
         """Ends with JoinRefused when the operator keeps us out."""
         while True:
             now = amendments.ruling(coordinator.live.round)
-            check(now, self._node.me)
+            ensure_admitted(now, self._node.me)
             if now.wire is not None:
                 self._node.transport.narrow_wire(*now.wire)
             await asyncio.sleep(1.0)

@@ -42,7 +42,7 @@ THRESHOLDS = (700, 2, 2)
 """New objects until the youngest are looked through, and how often that is done until the older ones are too."""
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Once, when all is loaded and built (takes 0.2 s): what there is now stays for good and is never looked through
     again. The rest is so little (a ms) that it is all looked through after some 6,000 new objects."""
     gc.collect()

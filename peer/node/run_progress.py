@@ -11,7 +11,7 @@ from peer.protocol.messages import MAX_ROUND, PeerRecord
 from peer.run.home import write_whole
 
 
-class RunRound:
+class RunProgress:
     """The furthest round seen; of many peers their lower median, so that one alone cannot claim much. `kept`: a file
     of ours."""
 

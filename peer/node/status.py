@@ -13,11 +13,11 @@ from peer.protocol.messages import PeerRecord, Status
 from peer.run.manifest import Manifest
 
 if TYPE_CHECKING:
-    from peer.membership.peer_table import View
-    from peer.membership.reputation import Conduct
-    from peer.node.open import Node
-    from peer.rounds.loop import Coordinator
-    from peer.trainer.client import TrainerProcess
+    from peer.membership.peer_table import PeerTable
+    from peer.membership.reputation import Reputation
+    from peer.node.open import OpenNode
+    from peer.rounds.loop import RoundLoop
+    from peer.trainer.client import TrainerClient
 
 
 SHOWN_AMENDMENTS = 5
@@ -25,7 +25,7 @@ SHOWN_AMENDMENTS = 5
 
 
 @dataclass(slots=True)
-class Facts:
+class DaemonFacts:
     """What the daemon knows of itself beside its parts."""
 
     started_at: float
@@ -36,13 +36,13 @@ class Facts:
 
 
 def status_report(
-    node: Node,
-    facts: Facts,
-    coordinator: Coordinator | None,
-    trainer: TrainerProcess | None,
-    view: View | None,
+    node: OpenNode,
+    facts: DaemonFacts,
+    coordinator: RoundLoop | None,
+    trainer: TrainerClient | None,
+    view: PeerTable | None,
     totals: Totals,
-    conduct: Conduct,
+    conduct: Reputation,
 ) -> dict[str, Any]:
     """A JSON-able account; parts that are not there yet are left out."""
     report: dict[str, Any] = {
@@ -103,12 +103,12 @@ def status_report(
     return report
 
 
-def caps(node: Node) -> dict[str, float | None]:
+def caps(node: OpenNode) -> dict[str, float | None]:
     """Bytes per second; None: no cap."""
     return {"sent": node.options.max_upload, "received": node.options.max_download}
 
 
-def _why_no_pair(record: PeerRecord, node: Node, view: View) -> str:
+def _why_no_pair(record: PeerRecord, node: OpenNode, view: PeerTable) -> str:
     """Why a peer is no candidate of ours; `yes` when it is one."""
     if record.status is not Status.TRAINING:
         return f"no: it is {record.status.value}"
@@ -119,7 +119,7 @@ def _why_no_pair(record: PeerRecord, node: Node, view: View) -> str:
     return "yes" if record.reachable else "yes: it dials"
 
 
-def _of_the_trainer(trainer: TrainerProcess, coordinator: Coordinator, totals: Totals) -> dict[str, Any]:
+def _of_the_trainer(trainer: TrainerClient, coordinator: RoundLoop, totals: Totals) -> dict[str, Any]:
     counters, progress = trainer.counters(), trainer.progress
     book = ledger(totals, counters.tokens, counters.base, coordinator.elements)
     return {

@@ -7,15 +7,15 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from peer.ports.console import Say
-from peer.rounds.loop import Coordinator
+from peer.rounds.loop import RoundLoop
 
 DRAIN_S = 8.0
 """After the signal to leave, an exchange under way and the last checkpoint get this long."""
 LOOK_S = 0.2
 
 
-async def play(
-    coordinator: Coordinator, first_round: int, beside: Sequence[Coroutine[Any, Any, None]], say: Say
+async def run_until_drained(
+    coordinator: RoundLoop, first_round: int, beside: Sequence[Coroutine[Any, Any, None]], say: Say
 ) -> None:
     """Returns when the rounds are over or drained; an exchange that takes longer than half of `DRAIN_S` then is left.
     `beside` run for ever: each is cancelled at the end, and what one of them raises before is raised here, as is what
@@ -41,7 +41,7 @@ async def play(
         await asyncio.wait({playing, *background})
 
 
-async def _limit(coordinator: Coordinator, limit: asyncio.Timeout) -> None:
+async def _limit(coordinator: RoundLoop, limit: asyncio.Timeout) -> None:
     """Ends when the coordinator is told to leave; the drain has begun then."""
     while not coordinator.leaving:
         await asyncio.sleep(LOOK_S)

@@ -24,9 +24,9 @@ from peer.observe import events
 from peer.protocol.policy.upload_quota import (
     CONTROL_RATE,
     PERIODS,
-    Book,
-    Limits,
     Moment,
+    QuotaLedger,
+    UploadLimits,
     Used,
     first_of_next,
     lost,
@@ -55,12 +55,12 @@ def _midnight(day: date) -> float:
     return datetime(day.year, day.month, day.day).timestamp()
 
 
-class UploadBudget:
-    """Of one home, whose lock is held. The `Budget` of the transport's meter."""
+class UploadQuota:
+    """Of one home, whose lock is held. The `UploadBudget` of the transport's meter."""
 
     def __init__(
         self,
-        limits: Limits,
+        limits: UploadLimits,
         kept: Path,
         emit: Callable[[events.Event], None],
         say: Callable[[str], None],
@@ -84,7 +84,7 @@ class UploadBudget:
         """Whether there is anything to keep: who never came so far leaves no file."""
         self._moment = moment(now())
         self._ticked = self._saved = ticks()
-        self._book = Book(limits, self._recalled())
+        self._book = QuotaLedger(limits, self._recalled())
         self.changed: Callable[[], None] = lambda: None
         """Called when exchanges stop or go on."""
 

@@ -17,7 +17,7 @@ def known_code(code: str) -> str:
     return head if head in CODES else OTHER
 
 
-class Tally:
+class EventCounters:
     """Give `hear` to a journal's listeners."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Tally:
                 self._exchange_s += event.seconds
             case events.PartnerFailed():
                 self._partner_failures[known_code(event.code)] += 1
-            case events.TrainerDied():
+            case events.TrainerDeath():
                 self._trainer_is_dead = True
             case events.TrainerStarted():
                 self._counts["trainer_restarts"] += self._trainer_is_dead

@@ -104,7 +104,7 @@ class Unfit(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerDied(Event):
+class TrainerDeath(Event):
     """The trainer process ended by itself or was killed."""
 
     kind: ClassVar[str] = "trainer_died"

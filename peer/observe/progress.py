@@ -12,7 +12,7 @@ SHOWN_AFTER_S = 2.0
 """A shorter wait is not worth a person's look."""
 
 
-class Progress(Protocol):
+class WaitProgress(Protocol):
     """Told how far a wait has come. `total` None: nobody knows. With unit `s` there is nothing to count but the time:
     `done` is how long it has taken so far, `total` the most it may take."""
 

@@ -25,7 +25,7 @@ from peer.observe.events import (
     Skipped,
     Started,
     StateFetched,
-    TrainerDied,
+    TrainerDeath,
     TrainingBegan,
 )
 
@@ -143,7 +143,7 @@ def _counts(totals: Totals, event: Event) -> Totals:
             return _count(totals, "skipped", event.to_round - event.from_round)
         case PartnerFailed():
             return replace(totals, partner_failures=totals.partner_failures + 1)
-        case TrainerDied():
+        case TrainerDeath():
             return replace(totals, trainer_deaths=totals.trainer_deaths + 1)
         case StateFetched():
             return replace(totals, state_bytes=totals.state_bytes + event.bytes)

@@ -26,12 +26,12 @@ class Directory(Protocol):
     def good_until(self) -> float:
         """No record that `peers` gave last expires before then."""
 
-    def contact(self) -> Contact:
+    def contact(self) -> DialReport:
         """How the addresses given at the start are answered, and how far our clock is from the others'."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class DialReport:
     """What dialling came to, so far."""
 
     tried: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
-from peer.protocol.group.shards import Opening, Seat
+from peer.protocol.group.shards import ContributionHeader, UploadSlot
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex
 
 
@@ -16,7 +16,7 @@ class GroupHandler(Protocol):
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         """Lead this round, or say who does. Returns within `join.wait_s`, about."""
 
-    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+    async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         """A place for a contribution to a shard of ours. Raises PartnerRefused."""
 
     def on_held(self, fragment: int) -> Base | None:

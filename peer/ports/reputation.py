@@ -7,25 +7,25 @@ from typing import Protocol
 from peer.protocol.messages import PeerId
 
 
-class Conduct(Protocol):
+class CallerReputation(Protocol):
     """Who is told of what callers do wrong, and says whom to turn away. Never blocks."""
 
-    def offence(self, peer: PeerId, code: str, reason: str) -> None:
+    def penalize(self, peer: PeerId, code: str, reason: str) -> None:
         """A caller that proved its key was refused for something it did."""
 
     def refused(self, address: str, code: str, reason: str) -> None:
         """A caller that proved no key was refused."""
 
-    def why_out(self, peer: PeerId) -> str:
+    def exclusion_reason(self, peer: PeerId) -> str:
         """Why a peer is out of favour and for how long, for a person; empty: it is not."""
 
 
-class Indulgence:
+class NoReputation:
     """A `Conduct` that minds nothing: until a daemon says otherwise."""
 
-    def offence(self, peer: PeerId, code: str, reason: str) -> None: ...
+    def penalize(self, peer: PeerId, code: str, reason: str) -> None: ...
 
     def refused(self, address: str, code: str, reason: str) -> None: ...
 
-    def why_out(self, peer: PeerId) -> str:
+    def exclusion_reason(self, peer: PeerId) -> str:
         return ""

@@ -7,7 +7,7 @@ from typing import Protocol
 from peer.protocol.messages import PeerId
 
 
-class Seal(Protocol):
+class Signer(Protocol):
     def sign(self, raw: bytes) -> bytes: ...
 
     def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool: ...

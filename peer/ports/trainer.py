@@ -49,7 +49,7 @@ class WorkRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkSnapshot:
     """A snapshot, and what was done for it since the fragment's base (the last apply or start)."""
 
     key: RoundKey
@@ -121,7 +121,7 @@ class Trainer(Protocol):
         step in the round and leaves the base counters as they are (its token count must equal the counter's, else the
         folder is used for the inner optimizer only). Held until the first `work`."""
 
-    async def work(self, request: WorkRequest) -> Work:
+    async def work(self, request: WorkRequest) -> WorkSnapshot:
         """One at a time. A request that comes late, its steps done or its moment past, gets the next step boundary.
         Cancelled, it holds the trainer."""
 
@@ -159,7 +159,7 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainerProgress:
     """The last that was heard, for status lines; told at most four times a second."""
 
     round: int = 0

@@ -9,17 +9,17 @@ from typing import Protocol
 
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
-from peer.protocol.group.shards import Opening, Receipt, ResultSink
+from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
 from peer.protocol.messages import (
     Answer,
     Offer,
     PeerId,
     PeerRecord,
+    PeerTimings,
     Probed,
     RoundKey,
     StateIndex,
     SwapReport,
-    Told,
     Vouched,
     Welcome,
 )
@@ -33,7 +33,7 @@ class GroupTransport(Protocol):
         """Ask a peer to lead a round, or who does. It may hold the call for `join.wait_s`."""
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+        self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         """Send our part of a shard to its owner (`source` None: nothing is sent) and wait for the result: returns when
         `sink` holds it, complete and verified. Raises when it does not: `sink` is then to be thrown away. An owner that
@@ -70,7 +70,7 @@ class Transport(Protocol):
         sink: Sink,
         timeout_s: float,
         dial: bool,
-        told: Told | None = None,
+        told: PeerTimings | None = None,
     ) -> SwapReport:
         """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
         `peer.protocol.pair.matching.initiates`. Returns when `sink` holds the partner's complete verified payload,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class WorkShare:
     """What becomes of the work since a fragment's base when its round comes."""
 
     share: float
@@ -16,14 +16,14 @@ class Cut:
     dropped: int
 
 
-def cut_work(tokens: int, elements: int, steps: int, nominal_steps: float) -> Cut:
+def cut_work(tokens: int, elements: int, steps: int, nominal_steps: float) -> WorkShare:
     """Work that piled up over skipped rounds is scaled by min(1, nominal / steps) and the cut share is dropped: a
     pseudo-gradient of several rounds sent whole undoes a run.
 
     `nominal_steps`: inner steps of one sync_every (clock in steps), or what this peer usually does in one."""
     total = tokens * elements
     if steps <= nominal_steps:
-        return Cut(1.0, total, 0)
+        return WorkShare(1.0, total, 0)
     share = nominal_steps / steps
     applied = int(total * share)
-    return Cut(share, applied, total - applied)
+    return WorkShare(share, applied, total - applied)

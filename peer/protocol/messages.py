@@ -175,7 +175,7 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeerTimings:
     """What a side of a swap tells the other of itself (`peer.protocol.diagnosis.analysis`). Never trusted beyond its
     range."""
 
@@ -190,7 +190,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TransferTimings:
     """How an exchange went, on our clock: run time, and bytes per second. 0: not known."""
 
     first_byte_at: float = 0.0
@@ -219,11 +219,11 @@ class SwapReport:
     """From the first frame to the last."""
     sent_all: bool
     """False: the partner vanished after we had everything; it will do a solo step, we mix."""
-    told: Told | None = None
+    told: PeerTimings | None = None
     """By the partner, checked for range."""
-    own: Told | None = None
+    own: PeerTimings | None = None
     """What we told it."""
-    pace: Pace = Pace()
+    pace: TransferTimings = TransferTimings()
 
 
 _EXPIRES_AT = attrgetter("expires_at")

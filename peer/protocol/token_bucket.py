@@ -23,7 +23,7 @@ class Rate:
     burst: float
 
 
-class Buckets(Generic[K]):
+class TokenBuckets(Generic[K]):
     """A token bucket for each caller."""
 
     def __init__(self, rate: Rate, limit: int = MAX_TRACKED) -> None:

@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from peer.aio.events import Flag
-from peer.aio.tasks import unless, whole
+from peer.aio.events import Latch
+from peer.aio.tasks import race, uninterrupted
 from peer.aio.threads import Offload
-from peer.exchange.strategy import Ahead, Exchanged, Session
+from peer.exchange.strategy import ExchangeResult, ExchangeSession, MissedState
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import Merge, Trainer, Work
-from peer.protocol.ledger import Cut
+from peer.ports.trainer import Merge, Trainer, WorkSnapshot
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, RoundKey
-from peer.rounds.status import Live
-from peer.rounds.trainer_supervisor import Care
+from peer.rounds.status import RoundStatus
+from peer.rounds.trainer_supervisor import TrainerSupervisor
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Snapshot:
     """A snapshot and what is to become of it."""
 
-    work: Work
-    cut: Cut
+    work: WorkSnapshot
+    cut: WorkShare
     closes_at: float
     """Until when a peer without a partner goes on looking."""
     merge: Merge
@@ -35,7 +35,7 @@ class Ready:
     """Run time of the snapshot."""
 
 
-class Landing:
+class RoundCommitter:
     """Takes a round's work to its end."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Landing:
         outer: OuterState,
         emit: Callable[[events.Event], None],
         offload: Offload,
-        care: Care,
-        live: Live,
+        care: TrainerSupervisor,
+        live: RoundStatus,
         me: PeerId,
     ) -> None:
         self._me = me
@@ -60,20 +60,20 @@ class Landing:
         self.based_at: dict[int, float] = {}
         """Per fragment: when the snapshot was taken that its last outer step used; run time."""
 
-    async def follow(self, session: Session, key: RoundKey, ready: asyncio.Future[Ready]) -> bool:
+    async def follow(self, session: ExchangeSession, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
         """Until the work is ready: take over, beside the training, what the others have and we lack. The work since the
         last outer step stays, on another ground. Whether the work may have been taken in the middle of that: then its
         params and `outer_params` do not belong together. Raises TrainerDied."""
         while not ready.done():
-            waiting = session.behind()
-            if waiting is None or (ahead := await unless(ready, waiting)) is None:
+            waiting = session.fetch_missed_state()
+            if waiting is None or (ahead := await race(ready, waiting)) is None:
                 break
-            await whole(self._take_over(key, ahead))
+            await uninterrupted(self._take_over(key, ahead))
             if ready.done():
                 return True
         return False
 
-    async def _take_over(self, key: RoundKey, ahead: Ahead) -> None:
+    async def _take_over(self, key: RoundKey, ahead: MissedState) -> None:
         """The lock is kept until the trainer has it, too: a checkpoint in between would hold two grounds."""
 
         def put() -> Tensor:
@@ -87,7 +87,7 @@ class Landing:
             self._emit(ahead.event())
             await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
 
-    async def land(self, session: Session, ready: Ready, due_again: Flag) -> Merge | None:
+    async def exchange_and_step(self, session: ExchangeSession, ready: Snapshot, due_again: Latch) -> Merge | None:
         """Exchange and outer step; how to merge what came of it, None: there is nothing."""
         work, cut = ready.work, ready.cut
         if work.steps == 0:
@@ -96,19 +96,19 @@ class Landing:
         if ready.taken_at > ready.closes_at:
             self.sit_out(work.key, "the inner step under way ended after it was over")
             return None
-        got = await unless(due_again.future, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
+        got = await race(due_again.future, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
         if got.outcome == "carried":
             self.sit_out(work.key, got.reason)
             return None
-        await whole(self._step_and_journal(work, got))
+        await uninterrupted(self._step_and_journal(work, got))
         self.based_at[work.key.fragment] = ready.taken_at
         return replace(ready.merge, alpha=0.0) if got.replaces else ready.merge
 
-    async def merge(self, work: Work, how: Merge) -> None:
+    async def merge(self, work: WorkSnapshot, how: Merge) -> None:
         """Into the trainer's params. Raises TrainerDied."""
         key = work.key
         await self._trainer.apply(key, self._outer.fragment(key.fragment), work.processed, key.round + 1, how)
-        self._care.well()
+        self._care.round_finished()
 
     def release(self, key: RoundKey) -> None:
         """The trainer need not wait for a result of this round."""
@@ -124,16 +124,16 @@ class Landing:
         if was_due:
             self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
 
-    async def _step_and_journal(self, work: Work, got: Exchanged) -> None:
+    async def _step_and_journal(self, work: WorkSnapshot, got: ExchangeResult) -> None:
         """Belong together: a step that is not in the journal would be counted as lost work."""
         async with self.stepping:
             with self._outer.stepping():
                 await self._offload(lambda: got.step(self._outer))
             self._journal(work, got)
 
-    def _journal(self, work: Work, got: Exchanged) -> None:
+    def _journal(self, work: WorkSnapshot, got: ExchangeResult) -> None:
         key, report = work.key, got.report
-        self._care.journaled(key.fragment, work.processed)
+        self._care.mark_journaled(key.fragment, work.processed)
         partners = [member for member in got.members if member != self._me]
         others = " ".join(partners)
         self._live.last_outcome = got.outcome

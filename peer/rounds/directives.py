@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 from torch import Tensor
 
-from peer.aio.events import Leaving
+from peer.aio.events import Shutdown
 from peer.observe import events
 from peer.protocol.messages import Status
-from peer.protocol.policy.amendments import Ruling
-from peer.rounds.pause import Rest
+from peer.protocol.policy.amendments import RunPolicy
+from peer.rounds.pause import LocalPause
 
 LOOK_EVERY_S = 1.0
 RETRY_S = 2.0
@@ -25,33 +25,37 @@ async def nowhere(digest: bytes) -> Tensor | None:
     return None
 
 
-class Orders:
+class Directives:
     """`ruling` tells what holds in a round, by the operator's word. `founded`: digest of the state that our own goes
     back to, if the operator had refounded the run. `rest`: the volunteer's own pause."""
 
     def __init__(
-        self, ruling: Callable[[int], Ruling], founded: bytes, fetch_founded: FetchFounded, rest: Rest | None = None
+        self,
+        ruling: Callable[[int], RunPolicy],
+        founded: bytes,
+        fetch_founded: FetchFounded,
+        rest: LocalPause | None = None,
     ) -> None:
         self._ruling = ruling
         self._fetch_founded = fetch_founded
         self.founded = founded
-        self.rest = rest or Rest()
+        self.rest = rest or LocalPause()
 
     def lr_scale(self, round_: int) -> float:
         return self._ruling(round_).lr_scale
 
     def paused(self, round_: int) -> bool:
         """Whether somebody wants us to stand still."""
-        return self.rest.holding.is_set() or self._ruling(round_).paused is not None
+        return self.rest.active.is_set() or self._ruling(round_).paused is not None
 
-    def stand_still(self, round_: int) -> bool:
+    def blocks(self, round_: int) -> bool:
         """Whether this round may not be played before something else is done."""
         return self.paused(round_) or self._ruling(round_).founded != self.founded
 
-    async def obey(
+    async def apply(
         self,
         round_: int,
-        leaving: Leaving,
+        leaving: Shutdown,
         round_now: Callable[[int], int],
         tell: Callable[[Status, str], None],
         emit: Callable[[events.Event], None],
@@ -65,7 +69,7 @@ class Orders:
             return round_, None  # what held us is over before we stood still
         tell(Status.JOINING, "fetching the state that the operator goes on from")
         while (params := await leaving.unless(self._fetch_founded(digest))) is None:
-            if await leaving.within(RETRY_S) or self.rest.holding.is_set():
+            if await leaving.within(RETRY_S) or self.rest.active.is_set():
                 break
             round_ = round_now(round_)
         if params is not None:
@@ -76,7 +80,7 @@ class Orders:
     async def _paused(
         self,
         round_: int,
-        leaving: Leaving,
+        leaving: Shutdown,
         round_now: Callable[[int], int],
         tell: Callable[[Status, str], None],
         emit: Callable[[events.Event], None],
@@ -101,7 +105,7 @@ class Orders:
     def _holds(self, round_: int, since: int | None) -> dict[str, str]:
         """By whom, and how to say so; the volunteer comes first. `since`: the round in which the operator's pause was
         first seen."""
-        holds = {"volunteer": self.rest.why()} if self.rest.holding.is_set() else {}
+        holds = {"volunteer": self.rest.why()} if self.rest.active.is_set() else {}
         if (why := self._ruling(round_).paused) is not None:
             sentence = f"paused by the operator since round {round_ if since is None else since}"
             holds["operator"] = f"{sentence}: {why}" if why else sentence

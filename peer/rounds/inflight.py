@@ -11,27 +11,29 @@ from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from peer.aio.events import Flag
-from peer.aio.tasks import given_up
+from peer.aio.events import Latch
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import TrainerDied
-from peer.exchange.strategy import Session, Topology
+from peer.exchange.strategy import ExchangeSession, ExchangeStrategy
 from peer.protocol.messages import RoundKey
-from peer.rounds.commit import Landing, Ready
+from peer.rounds.commit import RoundCommitter, Snapshot
 
 T = TypeVar("T")
 
 
-class Flight:
+class InFlightRound:
     """One round on its way: looks for partners from the beginning, exchanges once the work is `ready`."""
 
-    def __init__(self, key: RoundKey, opened: AbstractAsyncContextManager[Session], landing: Landing) -> None:
-        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+    def __init__(
+        self, key: RoundKey, opened: AbstractAsyncContextManager[ExchangeSession], landing: RoundCommitter
+    ) -> None:
+        self.ready: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._key = key
-        self.due_again = Flag()
+        self.due_again = Latch()
         self._landing = landing
         self.task = asyncio.create_task(self._fly(opened))
 
-    async def _fly(self, opened: AbstractAsyncContextManager[Session]) -> None:
+    async def _fly(self, opened: AbstractAsyncContextManager[ExchangeSession]) -> None:
         async with opened as session:
             apart = await self._landing.follow(session, self._key, self.ready)
             ready = await self.ready
@@ -39,28 +41,28 @@ class Flight:
                 self._landing.sit_out(self._key, "the group's state came in the moment in which the round was due")
                 merge = None
             else:
-                merge = await self._landing.land(session, ready, self.due_again)
+                merge = await self._landing.exchange_and_step(session, ready, self.due_again)
         if merge is None:
             self._landing.release(ready.work.key)
         else:
             await self._landing.merge(ready.work, merge)
 
 
-class Flights:
+class InFlightRounds:
     """The rounds that are not merged yet, at most one a fragment."""
 
-    def __init__(self, topology: Topology, landing: Landing) -> None:
+    def __init__(self, topology: ExchangeStrategy, landing: RoundCommitter) -> None:
         self._topology = topology
         self._landing = landing
-        self._flying: dict[int, tuple[RoundKey, Flight]] = {}
+        self._flying: dict[int, tuple[RoundKey, InFlightRound]] = {}
 
-    def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> Flight:
+    def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> InFlightRound:
         assert key.fragment not in self._flying, key
-        flight = Flight(key, self._topology.opened(key, opens_at, closes_at), self._landing)
+        flight = InFlightRound(key, self._topology.open_round(key, opens_at, closes_at), self._landing)
         self._flying[key.fragment] = key, flight
         return flight
 
-    async def clear(self, fragment: int, *, patient: bool) -> None:
+    async def await_slot(self, fragment: int, *, patient: bool) -> None:
         """The fragment is due again: unless we are patient, its exchange is given up if it is not done. Raises what
         went wrong in it."""
         if fragment in self._flying:
@@ -90,7 +92,7 @@ class Flights:
                     return None
             return running.result()
         finally:
-            await given_up(running)
+            await cancel_and_wait(running)
 
     async def drop(self, reason: str) -> None:
         """Give all of them up: their work is dropped with the rest of what was not journaled. A trainer that died in

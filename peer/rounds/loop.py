@@ -11,39 +11,39 @@ import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peer.aio.events import Leaving
+from peer.aio.events import Shutdown
 from peer.aio.threads import Offload
 from peer.errors import TrainerDied
-from peer.exchange.build import Parts, topology_of
-from peer.exchange.group.member import Group
-from peer.exchange.group.strategy import Groups
+from peer.exchange.build import ExchangeContext, make_strategy
+from peer.exchange.group.member import GroupMember
+from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.exchange.pair.search import Surroundings
-from peer.join.resume import FirstState
-from peer.membership.peer_table import View
-from peer.membership.reputation import Conduct
-from peer.membership.slow_peers import Diagnosing
+from peer.exchange.pair.search import PairContext
+from peer.join.resume import JoinedState
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.clock import Clock
-from peer.ports.signer import Seal
-from peer.ports.trainer import Merge, Trainer, Work, WorkRequest
+from peer.ports.signer import Signer
+from peer.ports.trainer import Merge, Trainer, WorkRequest, WorkSnapshot
 from peer.ports.transport import Transport
-from peer.protocol.ledger import Cut, cut_work
+from peer.protocol.ledger import WorkShare, cut_work
 from peer.protocol.messages import RoundKey, Status
-from peer.protocol.pair.stranger_budget import Patience
-from peer.protocol.policy.amendments import Ruling
+from peer.protocol.pair.stranger_budget import StrangerBudget
+from peer.protocol.policy.amendments import RunPolicy
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.suspend_detection import Slept
-from peer.rounds.commit import Landing, Ready
-from peer.rounds.directives import FetchFounded, Orders, nowhere
-from peer.rounds.inflight import Flight, Flights
-from peer.rounds.pause import Rest
-from peer.rounds.schedule import Timetable
-from peer.rounds.status import Live
-from peer.rounds.trainer_supervisor import Care
-from peer.run.plan import Plan
-from peer.trainer.client import TrainerProcess
+from peer.rounds.commit import RoundCommitter, Snapshot
+from peer.rounds.directives import Directives, FetchFounded, nowhere
+from peer.rounds.inflight import InFlightRound, InFlightRounds
+from peer.rounds.pause import LocalPause
+from peer.rounds.schedule import RoundSchedule
+from peer.rounds.status import RoundStatus
+from peer.rounds.trainer_supervisor import TrainerSupervisor
+from peer.run.plan import RunPlan
+from peer.trainer.client import TrainerClient
 
 STALE_AFTER = 1.5
 """Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
@@ -58,29 +58,29 @@ GATE_S = 120.0
 Boundary = Callable[[int], Awaitable[None]]
 
 
-class Coordinator:
+class RoundLoop:
     """Owns the round loop. `run` returns when the run or `max_rounds` is over, or after `leave`."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         clock: Clock,
         transport: Transport,
         trainer: Trainer,
-        view: View,
+        view: PeerTable,
         outer: OuterState,
         emit: Callable[[events.Event], None],
         offload: Offload,
         rounds: RoundClock,
         on_boundary: Boundary | None = None,
         on_rest: Boundary | None = None,
-        rest: Rest | None = None,
+        rest: LocalPause | None = None,
         upto: dict[int, int] | None = None,
-        ruling: Callable[[int], Ruling] = lambda round_: Ruling(),
+        ruling: Callable[[int], RunPolicy] = lambda round_: RunPolicy(),
         founded: bytes = b"",
         fetch_founded: FetchFounded = nowhere,
-        conduct: Conduct | None = None,
-        seal: Seal | None = None,
+        conduct: Reputation | None = None,
+        seal: Signer | None = None,
     ) -> None:
         """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
         `on_boundary` is called between rounds, with the number of the next one; `on_rest` when everything stands still
@@ -95,29 +95,29 @@ class Coordinator:
         self._emit = emit
         self._step_s = 0.0
         """What an inner step takes here, of the last round's; 0 before."""
-        self._times = Timetable(rounds, clock, view, emit)
+        self._times = RoundSchedule(rounds, clock, view, emit)
         self._on_boundary = on_boundary
         self._on_rest = on_rest
-        self._orders = Orders(ruling, founded, fetch_founded, rest)
+        self._orders = Directives(ruling, founded, fetch_founded, rest)
         self._streaming = plan.method.schedule == "streaming" and plan.method.fragment_sync_delay > 0
-        self.conduct = conduct or Conduct(clock.now, emit)
+        self.conduct = conduct or Reputation(clock.now, emit)
         waits = rounds.kind == "seconds" and not self._streaming
-        self.conduct.patience = Patience(rounds.round_length if waits else None, view.watch.trips.usual)
-        ready = self._times.ready_in, self._times.all_ready_in
-        self.matchmaker = Matchmaker(Surroundings(plan.run_id, plan.me, transport, clock, view, self.conduct, *ready))
+        self.conduct.patience = StrangerBudget(rounds.round_length if waits else None, view.watch.trips.usual)
+        ready = self._times.trainer_eta, self._times.all_ready_in
+        self.matchmaker = Matchmaker(PairContext(plan.run_id, plan.me, transport, clock, view, self.conduct, *ready))
         view.watch.emit = emit
         self.settled: Callable[[], Awaitable[None]] = _at_once
         """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
         self.why_no_exchange: Callable[[], str] = lambda: ""
         """Why rounds go without the others now, for a person: the upload budget is used. Empty: they do not."""
         self.matchmaker.why_not = lambda: self.why_no_exchange()
-        self.diagnosis = Diagnosing(clock.now, emit)
-        self.live = Live()
-        self._leaving = Leaving()
-        self._care = Care(trainer, outer, emit, self._leaving, upto or {})
-        self._landing = Landing(trainer, outer, emit, offload, self._care, self.live, plan.me)
-        self._topology = topology_of(
-            Parts(
+        self.diagnosis = SlowPeerMonitor(clock.now, emit)
+        self.live = RoundStatus()
+        self._leaving = Shutdown()
+        self._care = TrainerSupervisor(trainer, outer, emit, self._leaving, upto or {})
+        self._landing = RoundCommitter(trainer, outer, emit, offload, self._care, self.live, plan.me)
+        self._topology = make_strategy(
+            ExchangeContext(
                 plan=plan,
                 outer=outer,
                 transport=transport,
@@ -129,17 +129,17 @@ class Coordinator:
                 offload=offload,
                 emit=emit,
                 seal=seal,
-                wanted=lambda: not self._leaving and not self._orders.rest.holding.is_set(),
+                wanted=lambda: not self._leaving and not self._orders.rest.active.is_set(),
                 why_not=lambda: self.why_no_exchange(),
                 tell=self._tell,
             )
         )
-        self._flights = Flights(self._topology, self._landing)
+        self._flights = InFlightRounds(self._topology, self._landing)
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> GroupMember | None:
         """Our part in a group, which answers the others; None in other topologies."""
-        return self._topology.group if isinstance(self._topology, Groups) else None
+        return self._topology.group if isinstance(self._topology, GroupStrategy) else None
 
     # -- the whole run -----------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Coordinator:
 
         Raises TrainerFailed when the trainer keeps dying."""
         self.live.round = first_round
-        if self._orders.rest.holding.is_set():
+        if self._orders.rest.active.is_set():
             first_round = await self._begin_paused(first_round)
         self._set(Status.TRAINING, "waiting for the others")
         await self._gate()
@@ -157,15 +157,15 @@ class Coordinator:
         self._rebased()
         round_ = self._times.first(first_round)
         if self.group is not None:
-            self.group.begins(round_)
+            self.group.start_at(round_)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self._evaluate(round_))
         try:
             while not self._leaving and not self._finished(round_):
                 self.live.round = round_
                 try:
-                    standing = self._orders.stand_still(round_)
-                    round_ = await (self._obey(round_) if standing else self._round(round_))
+                    standing = self._orders.blocks(round_)
+                    round_ = await (self._apply_directives(round_) if standing else self._round(round_))
                 except TrainerDied as death:
                     await self._revive(death, round_)
             self.live.round = round_  # told to leave in a round that was played to its end: the next one is not begun
@@ -178,7 +178,7 @@ class Coordinator:
     async def _follow_the_group(self, round_: int) -> None:
         """A newcomer to a group begins with the group's state, momentum included."""
         reason = "the group has another state than a donor or a checkpoint gave us"
-        if isinstance(self._topology, Groups) and await self._topology.follow(round_, reason):
+        if isinstance(self._topology, GroupStrategy) and await self._topology.follow(round_, reason):
             await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
 
     async def _start_anew(self, round_: int, reason: str) -> None:
@@ -213,7 +213,7 @@ class Coordinator:
         return Status.PAUSED if status is Status.TRAINING and self.why_no_exchange() else status
 
     @property
-    def rest(self) -> Rest:
+    def rest(self) -> LocalPause:
         """The volunteer's own pause."""
         return self._orders.rest
 
@@ -256,7 +256,7 @@ class Coordinator:
 
     async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
         """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
-        if not isinstance(self._topology, Groups):
+        if not isinstance(self._topology, GroupStrategy):
             return False
         reason = "after the last round the group has another state than ours"
         changed = await self._topology.follow(round_, reason, at_last)
@@ -264,16 +264,16 @@ class Coordinator:
             await self._leaving.within(FAREWELL_S)  # others may have to ask us
         return changed
 
-    async def _obey(self, round_: int) -> int:
+    async def _apply_directives(self, round_: int) -> int:
         """Do as the volunteer and the operator say before this round; the round to go on with."""
         self._trainer.hold()
         if paused := self._orders.paused(round_):
             self._set(Status.PAUSED, "pausing: finishing the exchange under way")
         await self._flights.finish()
         if paused:
-            await self._stand(round_)
-        ours, began = self._orders.rest.holding.is_set(), self._clock.now()
-        round_, params = await self._orders.obey(round_, self._leaving, self._round_now, self._set, self._emit)
+            await self._checkpoint_pause(round_)
+        ours, began = self._orders.rest.active.is_set(), self._clock.now()
+        round_, params = await self._orders.apply(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
             with self._outer.stepping():
                 self._outer.params.copy_(params)
@@ -289,12 +289,12 @@ class Coordinator:
 
     async def _begin_paused(self, round_: int) -> int:
         try:
-            return await self._obey(round_)
+            return await self._apply_directives(round_)
         except TrainerDied as death:
             await self._revive(death, round_)
         return round_
 
-    async def _stand(self, round_: int) -> None:
+    async def _checkpoint_pause(self, round_: int) -> None:
         """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
         if self._on_rest is not None:
             async with self._landing.stepping:
@@ -326,15 +326,15 @@ class Coordinator:
             if self._finished(round_):
                 return round_
         key = RoundKey(round_, self._times.rounds.fragment_due(round_))
-        await self._flights.clear(key.fragment, patient=self._times.in_steps)
+        await self._flights.await_slot(key.fragment, patient=self._times.in_steps)
         due = self._times.due(round_)
         self.live.due_at, self.live.phase = due, "training"
-        self._times.expect(due, self._step_s)
+        self._times.expect_trainer(due, self._step_s)
         flight = self._flights.begin(key, *self._times.window(started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
         work = await self._work(key, due, hold)
-        self._times.stopped()
+        self._times.trainer_stopped()
         self.diagnosis.ready(key, began if due is None else max(began, due))
         if work is None:
             await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
@@ -355,13 +355,13 @@ class Coordinator:
 
     def _hold_after(self, round_: int) -> bool:
         """Whether the trainer waits after this round's snapshot: for the result, or because nothing follows."""
-        return not self._streaming or self._finished(round_ + 1) or self._orders.stand_still(round_ + 1)
+        return not self._streaming or self._finished(round_ + 1) or self._orders.blocks(round_ + 1)
 
-    def _launch(self, flight: Flight, work: Work, due: float | None, hold: bool) -> None:
+    def _launch(self, flight: InFlightRound, work: WorkSnapshot, due: float | None, hold: bool) -> None:
         """The round is due and its snapshot there."""
         key, closes = work.key, self._times.closes(due)
         self._emit(events.RoundDue(round=key.round, fragment=key.fragment, deadline=closes))
-        flight.ready.set_result(Ready(work, self._cut(work), closes, self._merge(due, hold), self._clock.now()))
+        flight.ready.set_result(Snapshot(work, self._cut(work), closes, self._merge(due, hold), self._clock.now()))
 
     def _merge(self, due: float | None, hold: bool) -> Merge:
         method = self._plan.method
@@ -372,14 +372,14 @@ class Coordinator:
             return Merge(alpha, after_steps=int(method.fragment_sync_delay))
         return Merge(alpha, after=self._clock.raw(due + method.fragment_sync_delay))
 
-    async def _work(self, key: RoundKey, due: float | None, hold: bool) -> Work | None:
+    async def _work(self, key: RoundKey, due: float | None, hold: bool) -> WorkSnapshot | None:
         """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
         steps = int(self._times.rounds.round_length) if due is None else None
         until = None if due is None else self._clock.raw(due)
         scale = self._orders.lr_scale(key.round)
         round_s = None if due is None else self._times.rounds.round_length
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
-        told = self._leaving.told.future, self._orders.rest.holding.future
+        told = self._leaving.told.future, self._orders.rest.active.future
         return await self._flights.beside(self._trainer.work(request), *told)
 
     def _pause_after(self, hold: bool) -> int | None:
@@ -389,7 +389,7 @@ class Coordinator:
             return None
         return int(self._plan.method.fragment_sync_delay)
 
-    def _cut(self, work: Work) -> Cut:
+    def _cut(self, work: WorkSnapshot) -> WorkShare:
         elements = self._outer.layout.fragment_elements(work.key.fragment)
         nominal: float = work.steps
         sync_every = self._times.rounds.sync_every
@@ -403,7 +403,7 @@ class Coordinator:
 
     async def _between(self, done: int) -> None:
         """At a round's boundary: evaluate, and let the owner write a checkpoint."""
-        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.holding.is_set():
+        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.active.is_set():
             await self._evaluate(done)
         if self._on_boundary is not None:
             async with self._landing.stepping:
@@ -457,7 +457,7 @@ async def _at_once() -> None:
     """All is well."""
 
 
-def taken_up(coordinator: Coordinator, trainer: TrainerProcess, state: FirstState) -> Path | None:
+def resume_folder(coordinator: RoundLoop, trainer: TrainerClient, state: JoinedState) -> Path | None:
     """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name."""
     if trainer.counters().tokens != state.checkpoint_tokens:
         coordinator.drop_outstanding("lost with the process that did it")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from peer.aio.events import Flag
+from peer.aio.events import Latch
 from peer.clock.quiet_hours import QuietHours
 from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, UsageError
@@ -29,7 +29,7 @@ def minute_of_day(now: float) -> int:
     return local.tm_hour * 60 + local.tm_min
 
 
-class Rest:
+class LocalPause:
     """Whether the volunteer wants this machine left alone, and why.
 
     kept: the file that remembers a pause (None: nowhere). `holding` is set while anything holds; `look` moves it."""
@@ -49,7 +49,7 @@ class Rest:
         self._until: float | None = None
         self._awake = False
         """Told to go on in quiet hours: holds until they end."""
-        self.holding = Flag()
+        self.active = Latch()
         self._recall()
         self.look()
 
@@ -85,9 +85,9 @@ class Rest:
         if not self._is_quiet(now):
             self._awake = False
         if self.why():
-            self.holding.set()
+            self.active.set()
         else:
-            self.holding.clear()
+            self.active.clear()
 
     async def watch(self, sleep: Callable[[float], Any] = asyncio.sleep) -> None:
         """Keep `holding` right; for ever, the owner cancels."""

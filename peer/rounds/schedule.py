@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from peer.membership.peer_table import View
+from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.protocol.policy.fitness import GRACE
@@ -22,10 +22,10 @@ NAMED_MISSES = 1000
 BEHIND = "behind the lower median of the swarm"
 
 
-class Timetable:
+class RoundSchedule:
     """`rounds` gets its start as soon as somebody says when the run began."""
 
-    def __init__(self, rounds: RoundClock, clock: Clock, view: View, emit: Callable[[events.Event], None]) -> None:
+    def __init__(self, rounds: RoundClock, clock: Clock, view: PeerTable, emit: Callable[[events.Event], None]) -> None:
         self.rounds = rounds
         self._clock = clock
         self._view = view
@@ -73,17 +73,17 @@ class Timetable:
             return due + pairing_window(self.rounds.round_length)
         return self._clock.now() + self._wait_in_steps()
 
-    def expect(self, due: float | None, step_s: float) -> None:
+    def expect_trainer(self, due: float | None, step_s: float) -> None:
         """The trainer will stop for a round due then, at the end of a step of so many seconds (0: not known)."""
         if due is not None:
             self._ready_by = due + late_by(step_s, self.rounds.round_length)
             self._all_ready_by = due + late_by(0.0, self.rounds.round_length)
 
-    def stopped(self) -> None:
+    def trainer_stopped(self) -> None:
         """It has."""
         self._ready_by = 0.0
 
-    def ready_in(self) -> float:
+    def trainer_eta(self) -> float:
         """Seconds until it has, at the latest."""
         return max(0.0, self._ready_by - self._clock.now())
 

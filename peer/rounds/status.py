@@ -8,7 +8,7 @@ from peer.protocol.messages import Status
 
 
 @dataclass(slots=True)
-class Live:
+class RoundStatus:
     """What `peer status` shows of the rounds."""
 
     status: Status = Status.JOINING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from peer.aio.events import Leaving
+from peer.aio.events import Shutdown
 from peer.errors import TrainerDied, TrainerFailed
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -14,7 +14,7 @@ MAX_DEATHS = 5
 """In a row, without a finished round between them: then the trainer is given up."""
 
 
-class Care:
+class TrainerSupervisor:
     """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Care:
         trainer: Trainer,
         outer: OuterState,
         emit: Callable[[events.Event], None],
-        leaving: Leaving,
+        leaving: Shutdown,
         upto: Mapping[int, int],
     ) -> None:
         self._trainer = trainer
@@ -32,11 +32,11 @@ class Care:
         self._upto = dict(upto)
         self._deaths = 0
 
-    def journaled(self, fragment: int, processed: int) -> None:
+    def mark_journaled(self, fragment: int, processed: int) -> None:
         """An event covers the fragment's work up to this token count."""
         self._upto[fragment] = processed
 
-    def well(self) -> None:
+    def round_finished(self) -> None:
         """A round was finished."""
         self._deaths = 0
 
@@ -46,7 +46,7 @@ class Care:
         Raises TrainerFailed when it keeps dying; returns without one when told to leave."""
         while True:
             self._deaths += 1
-            self._emit(events.TrainerDied(cause=death.cause))
+            self._emit(events.TrainerDeath(cause=death.cause))
             if self._deaths > MAX_DEATHS:
                 raise TrainerFailed(
                     f"the trainer died {self._deaths} times in a row, at last of: {death.cause}",

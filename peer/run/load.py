@@ -6,23 +6,23 @@ import math
 from dataclasses import replace
 
 from peer.protocol.policy.fitness import Load
-from peer.protocol.policy.upload_quota import Limits, Need, on_the_line, too_much
+from peer.protocol.policy.upload_quota import UploadLimits, UploadNeed, on_the_line, too_much
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.method import Method
 
 
-def need_of(manifest: Manifest, method: Method) -> Need | None:
+def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:
     """What the run puts on the line in a day; None where rounds are in inner steps or nothing is exchanged."""
     cost = cost_of(manifest.model, method)
     if cost.bytes_per_hour is None or method.topology == "solo":
         return None
-    return Need(
+    return UploadNeed(
         on_the_line(max(cost.fragment_bytes), 0), on_the_line(24 * math.ceil(cost.bytes_per_hour), 0), method.sync_every
     )
 
 
-def too_much_with(codec: str, manifest: Manifest, method: Method, limits: Limits) -> str:
+def too_much_with(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:
     need = need_of(manifest, replace(method, codec=codec))
     return "" if need is None else too_much(limits, need)
 

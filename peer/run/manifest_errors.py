@@ -14,14 +14,14 @@ _KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ManifestFinding:
     """`where` is the key path, outermost first; empty: the file as a whole."""
 
     where: tuple[str, ...]
     message: str
 
 
-def listed(findings: Iterable[Finding], text: str = "") -> str:
+def listed(findings: Iterable[ManifestFinding], text: str = "") -> str:
     """One indented line a finding, in the order of `text` (the TOML they are about); those without a line come last."""
     lines = _lines_of_keys(text)
     placed = sorted(((_line(lines, finding.where), finding) for finding in findings), key=lambda item: item[0] or 1e9)
@@ -31,7 +31,7 @@ def listed(findings: Iterable[Finding], text: str = "") -> str:
     return "\n".join(shown)
 
 
-def _sentence(line: int | None, finding: Finding) -> str:
+def _sentence(line: int | None, finding: ManifestFinding) -> str:
     place = ".".join(finding.where)[:_LONGEST_KEY]
     if not place.isprintable():
         place = place.encode("unicode_escape").decode()

@@ -32,7 +32,7 @@ ACTIVATION_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """Bytes of main memory, estimated."""
 
     daemon: int
@@ -44,16 +44,18 @@ class Need:
         return self.daemon + self.trainer + self.shared
 
 
-def need_of(manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False, micro_batch: int = 1) -> Need:
+def need_of(
+    manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False, micro_batch: int = 1
+) -> MemoryNeed:
     """What taking part holds at its peak. `micro_batch`: windows that go through the model at once; the trainer takes
     as many as fit, so one is the least there has to be room for. `trains_here` False: the trainer's tensors lie on
     another device. `donates_only`: a bootstrap node, without a trainer."""
     parameters = manifest.model.parameters
     if donates_only:
-        return Need(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
+        return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
     step = micro_batch * window_bytes(manifest.model, manifest.train.context)
     trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
-    return Need(DAEMON_BASE + _daemon_bytes(manifest), trainer, ARENA_BYTES * parameters)
+    return MemoryNeed(DAEMON_BASE + _daemon_bytes(manifest), trainer, ARENA_BYTES * parameters)
 
 
 def _daemon_bytes(manifest: Manifest) -> int:
@@ -72,7 +74,7 @@ def activation_bytes(manifest: Manifest, free: int | None) -> int | None:
     return max(0, int(ACTIVATION_SHARE * (free - need_of(manifest, micro_batch=0).total)))
 
 
-def check_memory(manifest: Manifest, need: Need, free: int | None) -> None:
+def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None:
     """Raise MachineTooSmall when `need` is more than `free` bytes; None: unknown here, nothing is checked."""
     if free is None or need.total <= free:
         return

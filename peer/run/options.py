@@ -8,7 +8,7 @@ from pathlib import Path
 
 from peer.clock.quiet_hours import QuietHours
 from peer.protocol.messages import RunId
-from peer.protocol.policy.upload_quota import Limits
+from peer.protocol.policy.upload_quota import UploadLimits
 from peer.run.manifest import SignedManifest
 
 ANY_HOST = "/ip4/0.0.0.0/tcp/0"
@@ -68,7 +68,7 @@ class JoinOptions(NodeOptions):
     micro_batch: int | None = None
     """Windows that go through the model at once; None: as many as fit into memory."""
     quiet_hours: QuietHours | None = None
-    uploads: Limits = field(default_factory=Limits)
+    uploads: UploadLimits = field(default_factory=UploadLimits)
     """Bytes that may leave in a day and a month, local time."""
     resume: bool = False
     """End a pause that an earlier life of this peer was left in."""

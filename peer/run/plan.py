@@ -9,7 +9,7 @@ from peer.run.presets import Method
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What is settled before the first round."""
 
     run_id: RunId

@@ -9,7 +9,7 @@ from typing import Any
 
 from peer.errors import ManifestError
 from peer.run.codec_specs import result_codec_for
-from peer.run.manifest_errors import Finding, listed
+from peer.run.manifest_errors import ManifestFinding, listed
 from peer.run.method import Method
 from peer.run.method_checks import control_refusals, refusals, spread_growth
 from peer.run.sections import SyncSection
@@ -62,11 +62,11 @@ def resolve(sync: SyncSection) -> Method:
     return method_of(sync)
 
 
-def method_findings(sync: SyncSection) -> list[Finding]:
+def method_findings(sync: SyncSection) -> list[ManifestFinding]:
     """Every reason why this method cannot be; empty: it can."""
     method, given = method_of(sync), overrides(sync)
     wrong = control_refusals(PRESETS[CONTROL], given) if sync.preset == CONTROL else refusals(method)
-    return [Finding(("sync", field), reason) for field, reason in wrong]
+    return [ManifestFinding(("sync", field), reason) for field, reason in wrong]
 
 
 def overrides(sync: SyncSection) -> dict[str, Any]:

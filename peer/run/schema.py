@@ -12,7 +12,7 @@ from peer.errors import ManifestError
 from peer.identity import public_key_of
 from peer.protocol.messages import WIRE_VERSION
 from peer.run.costs import largest_payload
-from peer.run.manifest_errors import Finding, listed
+from peer.run.manifest_errors import ManifestFinding, listed
 from peer.run.model_layout import layout_for, why_no_layout
 from peer.run.overrides import SECTIONS
 from peer.run.presets import method_findings, method_of
@@ -99,22 +99,22 @@ def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
         raise ManifestError(f"the manifest is not TOML: {error}", "See `peer manifest new` for an example.") from error
 
 
-def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[Finding]]:
+def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[ManifestFinding]]:
     try:
         return Manifest.model_validate(table), []
     except ValidationError as error:
         return None, [_finding(item) for item in error.errors(include_url=False, include_input=False)]
 
 
-def _finding(item: Any) -> Finding:
+def _finding(item: Any) -> ManifestFinding:
     message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
-    return Finding(tuple(str(part) for part in item["loc"]), message)
+    return ManifestFinding(tuple(str(part) for part in item["loc"]), message)
 
 
-def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFinding]]:
     """The sections whose fields check one by one, and what speaks against combinations within one: neither an unknown
     key nor one wrong section may hide what else is wrong."""
-    sections, found = {}, list[Finding]()
+    sections, found = {}, list[ManifestFinding]()
     for name, kind in SECTIONS.items():
         given = table.get(name, {})
         if not isinstance(given, dict):
@@ -130,34 +130,40 @@ def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
     return sections, found
 
 
-def _across(sections: dict[str, Any]) -> list[Finding]:
+def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
     """What single sections cannot see."""
     get = sections.get
     model, train, sync, wire, limits = get("model"), get("train"), get("sync"), get("wire"), get("limits")
     found = []
     if model and train and train.context > model.max_position_embeddings:
         found.append(
-            Finding(("train", "context"), f"more than model.max_position_embeddings ({model.max_position_embeddings})")
+            ManifestFinding(
+                ("train", "context"), f"more than model.max_position_embeddings ({model.max_position_embeddings})"
+            )
         )
     if model and get("tokenizer") and model.vocab_size < 256:
-        found.append(Finding(("model", "vocab_size"), "byte tokens need at least 256"))
+        found.append(ManifestFinding(("model", "vocab_size"), "byte tokens need at least 256"))
     if wire and wire.min > wire.max:
-        found.append(Finding(("wire", "min"), f"more than wire.max ({wire.max})"))
+        found.append(ManifestFinding(("wire", "min"), f"more than wire.max ({wire.max})"))
     elif wire and not wire.min <= WIRE_VERSION <= wire.max:
-        found.append(Finding(("wire", "min"), f"this program speaks wire version {WIRE_VERSION}, the run another one"))
+        found.append(
+            ManifestFinding(("wire", "min"), f"this program speaks wire version {WIRE_VERSION}, the run another one")
+        )
     wrong = _of_method(model, sync) if sync else []
     if sync and model and limits and not wrong:
         method = method_of(sync)
         payload = largest_payload(method, layout_for(model, method))
         if payload > limits.max_fragment_bytes:
-            found.append(Finding(("limits", "max_fragment_bytes"), f"a payload of this model has {payload} bytes"))
+            found.append(
+                ManifestFinding(("limits", "max_fragment_bytes"), f"a payload of this model has {payload} bytes")
+            )
     return found + wrong
 
 
-def _of_method(model: ModelSection | None, sync: SyncSection) -> list[Finding]:
+def _of_method(model: ModelSection | None, sync: SyncSection) -> list[ManifestFinding]:
     """What speaks against the method, and against cutting this model as it says."""
     found, method = method_findings(sync), method_of(sync)
     cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
     if model and cuttable and (reason := why_no_layout(model, method)):
-        found.append(Finding(("sync", "fragments"), reason))
+        found.append(ManifestFinding(("sync", "fragments"), reason))
     return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peer.aio.tasks import whole
+from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import HomeUnusable, TrainerDied, file_advice
 from peer.observe import events
@@ -39,7 +39,7 @@ class _Draft:
     """Seconds of the monotonic clock."""
 
 
-class Saving:
+class Checkpointer:
     """`facts` are written into each checkpoint, beside round and token count. `every_s`: at least between two.
     `offload`: to a thread of normal priority, and not the one exchanges use. In the end `close` has to be awaited."""
 
@@ -65,7 +65,7 @@ class Saving:
         self._due = 0.0  # the first one at the first boundary: a crash soon after still resumes
         self._completing: asyncio.Task[None] | None = None
 
-    async def maybe(self, round_: int) -> None:
+    async def save_if_due(self, round_: int) -> None:
         """Between rounds, while no outer step moves the state: begin one if it is time to. Returns when training may go
         on; the rest is done beside it."""
         if time.monotonic() < self._due or (self._completing is not None and not self._completing.done()):
@@ -73,12 +73,12 @@ class Saving:
         if (draft := await self._drafted(round_, TRAINER_S)) is not None:
             self._completing = asyncio.create_task(self._complete(draft), name="checkpoint")
 
-    async def write(self, round_: int, limit_s: float = TRAINER_S) -> None:
+    async def save_now(self, round_: int, limit_s: float = TRAINER_S) -> None:
         """Write one now, whole; on failure the former stays, the journal says why, and training goes on. `limit_s`: for
         the trainer's part. Cancelled, it ends what it began."""
         await self._settled()
         if (draft := await self._drafted(round_, limit_s)) is not None:
-            await whole(self._complete(draft))
+            await uninterrupted(self._complete(draft))
 
     async def close(self) -> None:
         """What is begun is ended, or given up after a while: it never was a checkpoint then."""

@@ -93,7 +93,7 @@ class _Shelved:
     used_at: float
 
 
-class SnapshotShelf:
+class SnapshotCache:
     """What a donor answers from. At most `keep` snapshots in memory, each the size of the state in fp32.
 
     make: copies the current state; None: not now. now: seconds. A snapshot older than `max_age_s` is followed by a

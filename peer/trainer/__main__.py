@@ -8,14 +8,14 @@ import signal
 import socket
 import sys
 
-from peer.clock.phases import Laps
-from peer.trainer.ipc import Link
+from peer.clock.phases import PhaseTimer
+from peer.trainer.ipc import DaemonPipe
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the whole group; the daemon decides
-    link = Link(socket.socket(fileno=int(sys.argv[1])))
-    laps = Laps()
+    link = DaemonPipe(socket.socket(fileno=int(sys.argv[1])))
+    laps = PhaseTimer()
     gc.disable()  # what an import makes stays: looking through it again and again is a fifth of the time
     from peer.trainer.worker import serve  # torch: only now that the daemon's end would be noticed
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class WorkAccounts:
     steps: int = 0
     skipped: int = 0
     """Steps whose update was left out: their loss is not counted."""
@@ -23,17 +23,17 @@ class Tally:
         counted = self.steps - self.skipped
         return self.loss_sum / counted if counted else math.nan
 
-    def plus(self, part: Tally) -> Tally:
-        return Tally(
+    def plus(self, part: WorkAccounts) -> WorkAccounts:
+        return WorkAccounts(
             self.steps + part.steps,
             self.skipped + part.skipped,
             self.loss_sum + part.loss_sum,
             self.nanoseconds + part.nanoseconds,
         )
 
-    def without(self, part: Tally) -> Tally:
+    def without(self, part: WorkAccounts) -> WorkAccounts:
         """What came after `part`."""
-        return Tally(
+        return WorkAccounts(
             self.steps - part.steps,
             self.skipped - part.skipped,
             self.loss_sum - part.loss_sum,
@@ -46,7 +46,7 @@ RECENT = 9
 
 
 @dataclass(slots=True)
-class Pace:
+class StepPace:
     """How long an inner step takes here: the median of the last few, so that one that something else on this machine
     held up changes little."""
 
@@ -69,7 +69,7 @@ class _Taken:
     tokens: int
     steps: int
     """Of this process, until then."""
-    tally: Tally
+    tally: WorkAccounts
     """Since the fragment's base, then."""
 
 
@@ -78,7 +78,7 @@ class Account:
     one has been taken already, an older one never. Snapshots are named by the trainer's token count."""
 
     def __init__(self, fragments: int) -> None:
-        self.tallies = [Tally()] * fragments
+        self.tallies = [WorkAccounts()] * fragments
         """Since the base, for each fragment."""
         self.steps = 0
         """Of this process."""
@@ -86,17 +86,17 @@ class Account:
         """Steps since the last snapshot of any fragment."""
         self._taken: list[deque[_Taken]] = [deque(maxlen=2) for _ in range(fragments)]
 
-    def resume(self, since_snapshot: int, tallies: Sequence[Tally]) -> None:
+    def resume(self, since_snapshot: int, tallies: Sequence[WorkAccounts]) -> None:
         """Go on from a save: the bases are the old ones, and no result of before can still come."""
         assert len(tallies) == len(self.tallies), (len(tallies), len(self.tallies))
         self.tallies, self.since_snapshot = list(tallies), since_snapshot
 
-    def worked(self, done: Tally) -> None:
+    def worked(self, done: WorkAccounts) -> None:
         self.tallies = [tally.plus(done) for tally in self.tallies]
         self.steps += done.steps
         self.since_snapshot += done.steps
 
-    def snapshot(self, fragment: int, tokens: int) -> Tally:
+    def snapshot(self, fragment: int, tokens: int) -> WorkAccounts:
         """What was done since the fragment's base."""
         tally = self.tallies[fragment]
         self._taken[fragment].append(_Taken(tokens, self.steps, tally))

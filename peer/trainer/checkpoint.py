@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from peer.errors import StateError
-from peer.trainer.accounting import Tally
+from peer.trainer.accounting import WorkAccounts
 from peer.trainer.inner_loop import InnerLoop
 
 TENSORS = "trainer.safetensors"
@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoopPosition:
     """Where the inner loop stood."""
 
     format: int
@@ -36,11 +36,11 @@ class Place:
     """Updates of the inner optimizer."""
     loss_scale: float
     loss_scale_steps: int
-    tallies: list[Tally]
+    tallies: list[WorkAccounts]
     """Since the base, for each fragment."""
 
 
-def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[Tally]) -> None:
+def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkAccounts]) -> None:
     """Raises OSError or SafetensorError; the folder's atomicity is the caller's business."""
     tensors = {
         "params": loop.params,
@@ -49,7 +49,7 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
     }
     save_file({name: tensor.cpu() for name, tensor in tensors.items()}, folder / TENSORS)
     scale = loop.scale
-    place = Place(
+    place = LoopPosition(
         format=FORMAT,
         tokens=tokens,
         round=loop.round,
@@ -63,13 +63,13 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
     (folder / PLACE).write_text(json.dumps(asdict(place)) + "\n")
 
 
-def load(folder: Path, loop: InnerLoop, tokens: int) -> Place | None:
+def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
     """Restore the inner optimizer; and, when the saved token count equals `tokens`, params and place too. None: the
     work since the save is lost, so the place is not taken over.
 
     Raises StateError when the folder is not what `save` wrote for this model."""
     try:
-        place = TypeAdapter(Place).validate_json((folder / PLACE).read_bytes())
+        place = TypeAdapter(LoopPosition).validate_json((folder / PLACE).read_bytes())
         tensors = load_file(folder / TENSORS)
         fits = [tensors[name].shape == loop.params.shape for name in ("params", "exp_avg", "exp_avg_sq")]
     except (OSError, ValidationError, SafetensorError, KeyError) as error:

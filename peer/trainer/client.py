@@ -11,33 +11,44 @@ from typing import Any
 import torch
 
 from peer.errors import HomeUnusable, TrainerDied, file_advice
-from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, Progress, TrainerInfo, Work, WorkRequest
+from peer.ports.trainer import (
+    AT_ONCE,
+    Counters,
+    Evaluation,
+    Merge,
+    TrainerInfo,
+    TrainerProgress,
+    WorkRequest,
+    WorkSnapshot,
+)
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.trainer.arena import Arena, CounterFile, read_counters
 from peer.trainer.config import TrainerConfig
 from peer.trainer.ipc import Message
-from peer.trainer.subprocess import LOG, Child
+from peer.trainer.subprocess import LOG, TrainerSubprocess
 
-__all__ = ["Progress", "TrainerConfig", "TrainerProcess"]
+__all__ = ["TrainerClient", "TrainerConfig", "TrainerProgress"]
 
 START_SILENCE_S = 120.0
 """A starting trainer says what it is doing; so long without a word means that it hangs."""
 
 
-class TrainerProcess:
+class TrainerClient:
     """Implements `Trainer` (see its docstrings in peer.ports.transport for what every call promises). The process
     ends by itself when this one does.
 
     folder: holds arena, counters and the process's log; one trainer at a time."""
 
-    def __init__(self, folder: Path, layout: Layout, config: TrainerConfig, early: Child | None = None) -> None:
+    def __init__(
+        self, folder: Path, layout: Layout, config: TrainerConfig, early: TrainerSubprocess | None = None
+    ) -> None:
         """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work."""
         self._folder = folder.absolute()
         self._layout = layout
         self._config = config
         self._arena: Arena | None = None
-        self._child: Child | None = None
+        self._child: TrainerSubprocess | None = None
         self._early = early
         self._prepared = False
         """Whether the child waits for its first state."""
@@ -45,7 +56,7 @@ class TrainerProcess:
         self._unmerged = [asyncio.Lock() for _ in layout.fragments]
         """Each held from before a result is copied into its slot until it is merged."""
         self._handovers: set[asyncio.Task[Message]] = set()
-        self.progress = Progress()
+        self.progress = TrainerProgress()
         self.on_note: Callable[[str], None] = lambda note: None
         """Told what a starting trainer is doing, for a person."""
 
@@ -61,7 +72,7 @@ class TrainerProcess:
         CounterFile(self._folder, len(self._layout.fragments))
         if self._arena is None:
             self._arena = await asyncio.to_thread(Arena, self._folder, self._layout, create=True)
-        self.progress = Progress()
+        self.progress = TrainerProgress()
         opening = {
             "config": self._config.model_dump(mode="json"),
             "tensors": [tensor.name for tensor in self._layout.tensors],
@@ -93,14 +104,14 @@ class TrainerProcess:
             raise
         return TrainerInfo(**answer)
 
-    async def _process(self) -> Child:
+    async def _process(self) -> TrainerSubprocess:
         """The one started early, if there is one that lives; else a new one. Raises OSError."""
         early, self._early = self._early, None
         if early is not None and early.alive:
             return early
-        return await Child.spawn(self._folder / LOG, self._config.threads)
+        return await TrainerSubprocess.spawn(self._folder / LOG, self._config.threads)
 
-    async def work(self, request: WorkRequest) -> Work:
+    async def work(self, request: WorkRequest) -> WorkSnapshot:
         """Cancelled, it leaves the trainer held at its next step boundary, so that `save` finds it at rest."""
         child, arena, key = self._alive(), self._arena, request.key
         assert (request.steps is None) != (request.until is None), request
@@ -120,7 +131,7 @@ class TrainerProcess:
             self.hold()
             raise
         assert arena is not None
-        return Work(key=key, params=arena.out_slot(key.fragment), **answer)
+        return WorkSnapshot(key=key, params=arena.out_slot(key.fragment), **answer)
 
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
@@ -160,7 +171,7 @@ class TrainerProcess:
         if self._handovers:
             await asyncio.wait(self._handovers)
 
-    def _alive(self) -> Child:
+    def _alive(self) -> TrainerSubprocess:
         if self._child is None:
             raise TrainerDied("never started")
         return self._child
@@ -213,4 +224,4 @@ class TrainerProcess:
         if "note" in message:
             self.on_note(message["note"])
             return
-        self.progress = Progress(*message["progress"])
+        self.progress = TrainerProgress(*message["progress"])

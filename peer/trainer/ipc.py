@@ -16,7 +16,7 @@ MAX_LINE = 2**20
 Message = dict[str, Any]
 
 
-class Link:
+class DaemonPipe:
     """Reads on a thread of its own. At the end of the line the process ends at once, whatever it is doing: all that
     has to survive lies in memory-mapped files."""
 

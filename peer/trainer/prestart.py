@@ -8,17 +8,17 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from peer.trainer.subprocess import Child
+from peer.trainer.subprocess import TrainerSubprocess
 
 
 @contextlib.asynccontextmanager
-async def early_trainer(folder: Path, threads: int) -> AsyncIterator[Child | None]:
+async def early_trainer(folder: Path, threads: int) -> AsyncIterator[TrainerSubprocess | None]:
     """The process, which ends with the context; None when it cannot be started: the trainer's proper start tells why.
     folder: must exist. The process's log lies there under a name of its own, for another daemon may hold this home,
     until the trainer's start renames it."""
     log = folder / f"trainer.{os.getpid()}.log"
     try:
-        child = await Child.spawn(log, threads)
+        child = await TrainerSubprocess.spawn(log, threads)
     except OSError:
         yield None
         return

@@ -36,7 +36,7 @@ _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError
 REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
 
-class Child:
+class TrainerSubprocess:
     """Made by `spawn`, put to work by `begin`; at last `end` has to be awaited."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Child:
         self._watching = asyncio.create_task(self._watch(), name="trainer-line")
 
     @classmethod
-    async def spawn(cls, log: Path, threads: int) -> Child:
+    async def spawn(cls, log: Path, threads: int) -> TrainerSubprocess:
         """Start a fresh interpreter, which loads torch and then waits. `log`: what it prints goes there.
 
         Raises OSError when that is impossible."""

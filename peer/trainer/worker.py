@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from peer.clock.monotonic import steady
-from peer.clock.phases import Laps
+from peer.clock.monotonic import boottime
+from peer.clock.phases import PhaseTimer
 from peer.errors import ManifestError, PeerError
 from peer.ports.trainer import Merge
 from peer.protocol.schedule import margin
 from peer.trainer import checkpoint as saved
-from peer.trainer.accounting import Account, Pace, Tally
+from peer.trainer.accounting import Account, StepPace, WorkAccounts
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.batch_log import Trail
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import load_corpus
 from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.ipc import Link, Message
+from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.micro_batch import Fit, fit
 from peer.trainer.model import layout_of
 
@@ -36,14 +36,14 @@ PROGRESS_EVERY_S = 0.25
 BYTE_VALUES = 256
 
 
-def serve(link: Link, opening: Message, laps: Laps | None = None) -> None:
+def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) -> None:
     """Work until the line ends. `laps`: what came before, told with the phases of the start. What goes wrong is told
     before the process ends: `refused` for what a person can mend, `dying` for the rest."""
     try:
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
         fragments = tuple((first, end) for first, end in opening["fragments"])
-        session = Session(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps)
+        session = TrainerWorker(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps)
         session.prepare()
         session.run()
     except PeerError as error:
@@ -55,7 +55,7 @@ def serve(link: Link, opening: Message, laps: Laps | None = None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class WorkOrder:
     """A work request under way."""
 
     id: int
@@ -69,7 +69,7 @@ class Goal:
 
 
 @dataclass(slots=True)
-class Arrival:
+class PendingMerge:
     """A result that waits for its step boundary."""
 
     id: int
@@ -82,21 +82,21 @@ class Arrival:
     """The fragment's slot of the arena, unless that was needed for something else."""
 
 
-class Session:
+class TrainerWorker:
     """One process's life: `prepare`, which needs no state yet, then `run`."""
 
     def __init__(
         self,
-        link: Link,
+        link: DaemonPipe,
         config: TrainerConfig,
         fragments: tuple[tuple[int, int], ...],
         folder: Path,
         order: Sequence[str] = (),
-        laps: Laps | None = None,
+        laps: PhaseTimer | None = None,
     ) -> None:
         """order: names of the tensors as they lie in the flat vector; none: as the model has them."""
         self._link = link
-        self._laps = laps or Laps()
+        self._laps = laps or PhaseTimer()
         self._config = config
         self._folder = folder
         own = layout_of(config.model)
@@ -107,13 +107,13 @@ class Session:
         self._device: Device
         self._fitted: Fit
         self._running = False
-        self._goal: Goal | None = None
+        self._goal: WorkOrder | None = None
         self._held_at: float | None = None
         self._account = Account(len(fragments))
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[PendingMerge] = []
         self._awaited: dict[int, tuple[int, int]] = {}
         """By fragment: the base of a snapshot whose result is waited for, and the steps to go on for meanwhile."""
-        self._pace = Pace()
+        self._pace = StepPace()
         self._tokens_per_s = 0.0
         self._told_at = 0.0
         self._commands: dict[str, Callable[[Message], Message | None]] = {
@@ -190,7 +190,7 @@ class Session:
         self._end_waiting()
         where = message["round"], message["fragment"]
         rest = message["steps"], message["until"], message["hold"], message["pause_after"]
-        self._goal = Goal(message["id"], *where, *rest, message.get("round_s"))
+        self._goal = WorkOrder(message["id"], *where, *rest, message.get("round_s"))
         self._running = True
         self._loop.lr_scale = message["lr_scale"]
         if message["round"] > self._loop.round:
@@ -201,7 +201,7 @@ class Session:
         merge = Merge(message["alpha"], message["after_steps"], message["after"], message["shift"])
         fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
         slot = self._arena.in_slot(fragment)
-        self._arrivals.append(Arrival(message["id"], fragment, base, next_round, merge, slot))
+        self._arrivals.append(PendingMerge(message["id"], fragment, base, next_round, merge, slot))
         self._merge_arrivals()
 
     def _clear(self, message: Message) -> Message:
@@ -244,17 +244,17 @@ class Session:
         if self._awaited.pop(fragment, None) is not None and not self._paused():
             self._end_waiting()
 
-    def _reached(self, goal: Goal) -> bool:
+    def _reached(self, goal: WorkOrder) -> bool:
         """Whether this boundary is the one: by count, or because one more step would end too late."""
         if goal.steps is not None:
             return self._account.since_snapshot >= goal.steps
         return self._time_left(goal) <= 0
 
-    def _time_left(self, goal: Goal) -> float:
+    def _time_left(self, goal: WorkOrder) -> float:
         """Until no further step is begun."""
         assert goal.until is not None
         worked = self._account.tallies[goal.fragment].steps > 0
-        return goal.until - margin(self._pace.step_s, goal.round_s, worked) - steady()
+        return goal.until - margin(self._pace.step_s, goal.round_s, worked) - boottime()
 
     def _step(self) -> float:
         """One inner step; its seconds."""
@@ -263,7 +263,7 @@ class Session:
         took = time.perf_counter_ns() - began
         tokens = self._config.tokens_per_step
         self._counters.stepped(tokens, took)
-        self._account.worked(Tally(1, loss is None, loss or 0.0, took))
+        self._account.worked(WorkAccounts(1, loss is None, loss or 0.0, took))
         seconds = took / 1e9
         self._pace.took(seconds)
         self._tokens_per_s = _smooth(self._tokens_per_s, tokens / self._with_rest(seconds))
@@ -293,7 +293,7 @@ class Session:
 
     def _until_due(self) -> float:
         """Seconds until a snapshot or merge falls due by the clock."""
-        moments = [arrival.merge.after - steady() for arrival in self._arrivals if arrival.merge.after is not None]
+        moments = [arrival.merge.after - boottime() for arrival in self._arrivals if arrival.merge.after is not None]
         if self._goal is not None and self._goal.until is not None:
             moments.append(self._time_left(self._goal))
         return min(moments, default=math.inf)
@@ -305,7 +305,7 @@ class Session:
             self._snapshot(self._goal)
             self._merge_arrivals()
 
-    def _snapshot(self, goal: Goal) -> None:
+    def _snapshot(self, goal: WorkOrder) -> None:
         fragment, processed = goal.fragment, self._counters.tokens
         start, end = self._layout.fragment_span(fragment)
         self._arena.out_slot(fragment).copy_(self._loop.params[start:end])
@@ -335,15 +335,15 @@ class Session:
                 self._arrivals.remove(arrival)
                 self._merge(arrival)
 
-    def _ripe(self, arrival: Arrival) -> bool:
+    def _ripe(self, arrival: PendingMerge) -> bool:
         merge = arrival.merge
         if merge.shift:
             return True
-        if merge.after is not None and steady() < merge.after:
+        if merge.after is not None and boottime() < merge.after:
             return False
         return self._account.steps_since(arrival.fragment, arrival.base) >= (merge.after_steps or 0)
 
-    def _merge(self, arrival: Arrival) -> None:
+    def _merge(self, arrival: PendingMerge) -> None:
         fragment, base = arrival.fragment, arrival.base
         if arrival.merge.shift:
             self._loop.shift(fragment, arrival.outer_params)

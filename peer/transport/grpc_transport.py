@@ -16,7 +16,7 @@ from blake3 import blake3
 from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, public_key_of
 from peer.ports.handler import Handler
-from peer.ports.reputation import Conduct
+from peer.ports.reputation import CallerReputation
 from peer.protocol.endpoints import join_host
 from peer.protocol.messages import (
     MAX_ENDPOINTS,
@@ -26,29 +26,29 @@ from peer.protocol.messages import (
     Offer,
     PeerId,
     PeerRecord,
+    PeerTimings,
     Probed,
     RoundKey,
     RunId,
     StateIndex,
     SwapReport,
-    Told,
     Verdict,
     Vouched,
     Welcome,
 )
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink, Sink, Source
-from peer.transport.client.connections import CHANNEL_OPTIONS, Channels, Connection
+from peer.transport.client.connections import CHANNEL_OPTIONS, Connection, ConnectionPool
 from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import SERVICE, Ended, Stream, fetch, metadata, swap
 from peer.transport.server.bind import check_vacant, listening
 from peer.transport.server.group_service import GroupService
-from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, Facts
+from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, TransportConfig
 from peer.transport.tls import server_credentials
 from peer.transport.wire.pacing import Pacer, for_bulk
-from peer.transport.wire.payload_stream import Budget, Caps, Meter, Terms
+from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, UploadBudget
 from peer.transport.wire.refusals import eta_of, served, translate
-from peer.transport.wire.resumption import Answered, Progress, persist
+from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
 from peer.transport.wire.validation import A_DAY_S, index_of, offset_of
 from peer.v1 import exchange_pb2 as pb
 
@@ -87,12 +87,14 @@ class GrpcTransport:
         max_upload: float | None = None,
         max_download: float | None = None,
     ) -> None:
-        self._facts = Facts(identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION)
+        self._facts = TransportConfig(
+            identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION
+        )
         self._caps = Caps(Pacer(for_bulk(max_upload)), Pacer(for_bulk(max_download)), Meter())
         self._service = ExchangeService(self._facts, handler, self._caps)
         self._groups = GroupService(handler, self._service.gate, self._caps)
         self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
-        self._channels = Channels()
+        self._channels = ConnectionPool()
         self.correction: Callable[[], float] = lambda: 0.0
         """What `now` differs from our raw clock, seconds."""
         self._server: grpc.aio.Server | None = None
@@ -126,11 +128,11 @@ class GrpcTransport:
         """Our sealed record, to be shown to those we call."""
         self._facts.record = record
 
-    def keep_to(self, budget: Budget) -> None:
+    def keep_to(self, budget: UploadBudget) -> None:
         """Send no payload that this budget does not hold."""
         self._caps.meter.budget = budget
 
-    def watch(self, conduct: Conduct) -> None:
+    def watch(self, conduct: CallerReputation) -> None:
         """Who is told what callers do wrong, and asked whom to turn away."""
         self._service.gate.conduct = conduct
 
@@ -250,7 +252,7 @@ class GrpcTransport:
         return data
 
     async def _fetch(self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float) -> bytes:
-        progress, sink = Progress.fetching(nbytes), BufferSink(nbytes)
+        progress, sink = TransferProgress.fetching(nbytes), BufferSink(nbytes)
         stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
         await self._resumed(donor, stream, progress, timeout_s)
         return bytes(sink.data)
@@ -263,11 +265,11 @@ class GrpcTransport:
         sink: Sink,
         timeout_s: float,
         dial: bool,
-        told: Told | None = None,
+        told: PeerTimings | None = None,
     ) -> SwapReport:
         """Both sides call this; one dials, the other waits to be dialled."""
-        terms = Terms(key, self._facts.codec, source, sink, told)
-        progress = Progress.dialling(sink.nbytes) if dial else Progress(sink.nbytes)
+        terms = SwapTerms(key, self._facts.codec, source, sink, told)
+        progress = TransferProgress.dialling(sink.nbytes) if dial else TransferProgress(sink.nbytes)
         try:
             if dial:
                 stream = partial(swap, terms=terms, progress=progress, caps=self._caps)
@@ -280,7 +282,7 @@ class GrpcTransport:
                 return progress.report(source.nbytes, sink.nbytes, sent_all=not lost)
             raise progress.broken or error from None
 
-    async def _resumed(self, to: PeerRecord, stream: Stream[T], progress: Progress, timeout_s: float) -> T:
+    async def _resumed(self, to: PeerRecord, stream: Stream[T], progress: TransferProgress, timeout_s: float) -> T:
         """A transfer over as many connections as it takes."""
         used: Connection | None = None
 
@@ -295,7 +297,7 @@ class GrpcTransport:
         async def forget() -> None:
             await self._channels.drop(to.peer_id, used)
 
-        return await self._bounded(persist(attempt, progress, forget), to, timeout_s)
+        return await self._bounded(retry_transfer(attempt, progress, forget), to, timeout_s)
 
     # -- Hello and failures ------------------------------------------------------------------------------------------
 

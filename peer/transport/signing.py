@@ -7,7 +7,7 @@ from peer.protocol.group.roster import ROSTER_DOMAIN
 from peer.protocol.messages import PeerId
 
 
-class KeySeal:
+class KeySigner:
     """Ed25519, by the key that the peer id names."""
 
     def __init__(self, identity: Identity) -> None:

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import pytest
 import uvloop
 
-from peer.discovery.dht_node.node import DictionaryDHTValue, Node, NodeOptions
-from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions, DictionaryDHTValue
+from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.keys import bucket_key, slot
 from peer.discovery.multiaddr import claimed
@@ -28,13 +28,13 @@ from peer.discovery.validator import dht_expiry
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
-from peer.signed_record import BadRecord, seal, unseal
+from peer.signed_record import InvalidRecord, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"r" * 32)
 OTHER_RUN = RunId(b"o" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
-PACE = Pace(heal=1.0, alone=0.2, rebuild=0.05)
+PACE = SupervisorTimes(heal=1.0, alone=0.2, rebuild=0.05)
 
 
 class Directory(Protocol):
@@ -121,7 +121,7 @@ class MemoryBench(Bench):
 
 
 class DhtBench(Bench):
-    hostile: Node
+    hostile: DhtNode
 
     def now(self) -> float:
         return time.time()
@@ -181,8 +181,8 @@ async def dht_bench(folder: Path) -> AsyncIterator[DhtBench]:
         foreign = await start(folder, bench.foreign_identity, OTHER_RUN, initial_peers=started[0].addresses())
         stack.push_async_callback(foreign.close)
         bench.foreign = foreign
-        options = NodeOptions(write_key(folder, hostile), hostile.public_key)
-        bench.hostile = await Node.start(options, LISTEN, gate=None)
+        options = DhtNodeOptions(write_key(folder, hostile), hostile.public_key)
+        bench.hostile = await DhtNode.start(options, LISTEN, gate=None)
         stack.push_async_callback(bench.hostile.close)
         for directory in started:
             assert await bench.hostile.link(directory.addresses()[0], 5.0)
@@ -355,7 +355,7 @@ def test_a_bad_record_is_refused_when_stored_and_when_read(play: Play, kind: str
         await bench.until(lambda: bench.everybody_sees(victim, round=50))
         await bench.pause()
         raw = forgeries(bench.record(victim, round=51), victim, forger)[kind]
-        with pytest.raises(BadRecord):
+        with pytest.raises(InvalidRecord):
             unseal(raw)
 
         assert not await bench.store(raw, victim), "an honest node took it"
@@ -374,7 +374,7 @@ def test_a_record_nobody_would_believe_is_refused_at_once(play: Play) -> None:
     async def scenario(bench: Bench) -> None:
         identity = bench.identities[0]
         endless = bench.record(identity, expires_at=bench.now() + MAX_RECORD_TTL_S + 5.0)
-        with pytest.raises(BadRecord, match="expiry"):
+        with pytest.raises(InvalidRecord, match="expiry"):
             await bench.directories[0].announce(endless)
 
     play(scenario)

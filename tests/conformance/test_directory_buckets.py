@@ -15,13 +15,13 @@ from typing import Protocol
 
 import pytest
 
-from peer.discovery.dht_node.node import NodeOptions
-from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.dht_node.node import DhtNodeOptions
+from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
-from peer.protocol.swarm.buckets import SPLIT, Buckets, across
+from peer.protocol.swarm.buckets import SPLIT, DirectoryBuckets, across
 
 RUN = RunId(b"r" * 32)
 TTL_S = 45.0
@@ -44,7 +44,7 @@ class Crowd:
     def now(self) -> float:
         return time.time() + self.ahead
 
-    def buckets(self, peer: PeerId) -> Buckets:
+    def buckets(self, peer: PeerId) -> DirectoryBuckets:
         directory = self.directories[peer]
         return directory._buckets if isinstance(directory, DhtDirectory) else directory.buckets  # type: ignore[attr-defined, no-any-return]
 
@@ -78,7 +78,7 @@ async def in_memory(folder: Path) -> AsyncIterator[Crowd]:
 
 @contextlib.asynccontextmanager
 async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
-    crowd, pace = Crowd(), Pace(heal=1.0, alone=0.2)
+    crowd, pace = Crowd(), SupervisorTimes(heal=1.0, alone=0.2)
 
     async def started(identity: Identity, *known: str) -> DhtDirectory:
         path = folder / f"{identity.peer_id}.key"
@@ -102,7 +102,7 @@ async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
         stack.push_async_callback(reader.close)
         crowd.directories[PeerId(first.peer_id)] = shared
         for identity in middle:
-            options = NodeOptions(folder / "unused", identity.public_key)
+            options = DhtNodeOptions(folder / "unused", identity.public_key)
             other = DhtDirectory(identity, RUN, options, (), None, crowd.now, pace)
             other._helper = shared._helper
             crowd.directories[PeerId(identity.peer_id)] = other

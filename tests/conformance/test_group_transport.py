@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.member import Group
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.member import GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
 from peer.lab.sim.network import MemoryTransport, Network
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base
-from peer.protocol.group.roster import Join, JoinReply, SignedRoster, Told
-from peer.protocol.group.shards import Opening, Seat, ShardResult
+from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster
+from peer.protocol.group.shards import ContributionHeader, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.server import group_service as groups
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 
 RUN = RunId(b"R" * 32)
 KEY = RoundKey(7, 1)
@@ -46,7 +46,7 @@ class Mean(BufferSink):
         self.named = named
 
 
-class Place(Seat):
+class Place(UploadSlot):
     """A seat that answers what the test tells it to."""
 
     def __init__(self, expected: int, answer: ShardResult | PartnerRefused | asyncio.Future[ShardResult]) -> None:
@@ -73,20 +73,20 @@ class Place(Seat):
 class Members:
     """The group side of a handler."""
 
-    reply: JoinReply = field(default_factory=lambda: JoinReply(Told.WAIT, collecting=True))
+    reply: JoinReply = field(default_factory=lambda: JoinReply(JoinStatus.WAIT, collecting=True))
     base: Base | None = BASE
     place: Place | PartnerRefused = field(default_factory=lambda: Place(0, ShardResult(b"", ())))
     joins: list[tuple[PeerId, Join]] = field(default_factory=list)
-    openings: list[tuple[PeerId, Opening]] = field(default_factory=list)
-    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    openings: list[tuple[PeerId, ContributionHeader]] = field(default_factory=list)
+    open_round: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         self.joins.append((sender, join))
         return self.reply
 
-    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+    async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         self.openings.append((sender, opening))
-        self.opened.set()
+        self.open_round.set()
         if isinstance(self.place, PartnerRefused):
             raise self.place
         return self.place
@@ -121,13 +121,13 @@ class End:
 
 
 def record_of(peer: str, endpoint: str) -> PeerRecord:
-    now = WallClock().now()
+    now = RunClock().now()
     return PeerRecord(PeerId(peer), RUN, (endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
 
 
 async def grpc_end(network: Network, identity: Identity | None = None) -> End:
     identity, owner = identity or Identity.generate(), Owner()
-    transport = GrpcTransport(identity, RUN, owner, WallClock().now)  # type: ignore[arg-type]
+    transport = GrpcTransport(identity, RUN, owner, RunClock().now)  # type: ignore[arg-type]
     transport.set_layout(b"L" * 32, 2**26)
     port = await transport.start("127.0.0.1", 0)
     return End(record_of(identity.peer_id, f"127.0.0.1:{port}"), owner, transport, transport.close)
@@ -135,7 +135,7 @@ async def grpc_end(network: Network, identity: Identity | None = None) -> End:
 
 async def memory_end(network: Network, identity: Identity | None = None) -> End:
     identity, owner = identity or Identity.generate(), Owner()
-    transport = MemoryTransport(network, PeerId(identity.peer_id), owner, WallClock())  # type: ignore[arg-type]
+    transport = MemoryTransport(network, PeerId(identity.peer_id), owner, RunClock())  # type: ignore[arg-type]
 
     async def close() -> None:
         transport.close()
@@ -171,8 +171,8 @@ def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[Any], Non
     return run
 
 
-def opening(nbytes: int) -> Opening:
-    return Opening(KEY, b"r" * 32, 2, 4096, nbytes)
+def opening(nbytes: int) -> ContributionHeader:
+    return ContributionHeader(KEY, b"r" * 32, 2, 4096, nbytes)
 
 
 @scenario
@@ -181,10 +181,10 @@ async def test_a_join_reaches_the_leader_and_its_answer_comes_back(one: End, oth
     assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
     assert other.owner.group.joins == [(one.record.peer_id, join)]
     fresh = Join(KEY, Base(b"0" * 32))
-    other.owner.group.reply = JoinReply(Told.ROSTER, SignedRoster(b"roster" * 100, b"s" * 64))
+    other.owner.group.reply = JoinReply(JoinStatus.ROSTER, SignedRoster(b"roster" * 100, b"s" * 64))
     assert await one.calls.join_round(other.record, fresh, TIMEOUT) == other.owner.group.reply
     assert other.owner.group.joins[1][1] == fresh
-    other.owner.group.reply = JoinReply(Told.NONE, reason="past that round")
+    other.owner.group.reply = JoinReply(JoinStatus.NONE, reason="past that round")
     assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
 
 
@@ -343,7 +343,7 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
         members = [await _member(make, network, codec, number != 2) for number in range(3)]
         for member in members:
             member.eyes.known = {other.record.peer_id: other.record for other in members if other is not member}
-        now, key = WallClock().now(), RoundKey(0, 0)
+        now, key = RunClock().now(), RoundKey(0, 0)
         values = [torch.full((1000,), float(number)) for number in range(3)]
         async with asyncio.timeout(30):
             got = await asyncio.gather(
@@ -367,7 +367,7 @@ class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
     reachable: bool = True
-    watch: Watch = field(default_factory=lambda: Watch(lambda: 0.0))
+    watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -382,20 +382,20 @@ class Real:
     end: End
     record: PeerRecord
     eyes: Eyes
-    conduct: Conduct
-    group: Group
+    conduct: Reputation
+    group: GroupMember
 
 
 async def _member(make: Any, network: Network, codec: str, reachable: bool) -> Real:
     identity = Identity.generate()
     end = await make(network, identity)
-    eyes, conduct = Eyes(reachable=reachable), Conduct(WallClock().now, lambda event: None)
-    around = GroupAround(
+    eyes, conduct = Eyes(reachable=reachable), Reputation(RunClock().now, lambda event: None)
+    around = GroupContext(
         run_id=RUN,
         me=PeerId(identity.peer_id),
-        seal=KeySeal(identity),
+        seal=KeySigner(identity),
         transport=end.transport.group,
-        clock=WallClock(),
+        clock=RunClock(),
         view=eyes,
         conduct=conduct,
         offload=asyncio.to_thread,
@@ -404,5 +404,5 @@ async def _member(make: Any, network: Network, codec: str, reachable: bool) -> R
         elements=(1000,),
         max_group=8,
     )
-    end.owner.group = Group(around)
+    end.owner.group = GroupMember(around)
     return Real(end, replace(end.record, reachable=reachable), eyes, conduct, end.owner.group)

@@ -16,19 +16,19 @@ from typing import Any, Protocol
 import pytest
 import torch
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import TrainerDied
 from peer.lab.sim import learning_trainer as tiny
 from peer.lab.sim import tiny_model as tinymodel
 from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.clock import Clock
-from peer.ports.trainer import AT_ONCE, Merge, Trainer, Work, WorkRequest
+from peer.ports.trainer import AT_ONCE, Merge, Trainer, WorkRequest, WorkSnapshot
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
@@ -79,14 +79,14 @@ class Stage:
 
     async def work(
         self, fragment: int, steps: int | None = None, *, hold: bool, pause_after: int | None = None
-    ) -> Work:
+    ) -> WorkSnapshot:
         steps = self.steps if steps is None else steps
         request = WorkRequest(RoundKey(self.round, fragment), steps, None, hold, pause_after=pause_after)
         work = await self.trainer.work(request)
         self.round += 1
         return work
 
-    async def apply(self, work: Work, result: torch.Tensor, merge: Merge = AT_ONCE) -> None:
+    async def apply(self, work: WorkSnapshot, result: torch.Tensor, merge: Merge = AT_ONCE) -> None:
         await self.trainer.apply(work.key, result, work.processed, work.key.round + 1, merge)
 
     def begin(self, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -123,7 +123,7 @@ class Stage:
         if isinstance(self.trainer, VirtualTrainer):
             self.trainer.kill()
         else:
-            assert isinstance(self.trainer, TrainerProcess)
+            assert isinstance(self.trainer, TrainerClient)
             assert self.trainer.pid is not None
             os.kill(self.trainer.pid, signal.SIGKILL)
 
@@ -478,7 +478,7 @@ def real_stage(folder: Path) -> Stage:
         device="cpu",
     )
     first = first_params(MODEL, 1, layout)
-    stage = Stage(TrainerProcess(folder, layout, config), WallClock(), layout, first, 32, folder, steps, delay)
+    stage = Stage(TrainerClient(folder, layout, config), RunClock(), layout, first, 32, folder, steps, delay)
     corpus = load_corpus(config.data, str(data), train.context)
     stage.straight = lambda: InnerLoop(config, layout, choose_device("cpu"), corpus, first)
     return stage

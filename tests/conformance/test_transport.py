@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.lab.sim.links import Link
@@ -21,13 +21,13 @@ from peer.protocol.messages import (
     Offer,
     PeerId,
     PeerRecord,
+    PeerTimings,
     Piece,
     RoundKey,
     RunId,
     StateIndex,
     Status,
     SwapReport,
-    Told,
     Verdict,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -96,13 +96,13 @@ class End:
 
 
 def record_of(peer: str, endpoint: str) -> PeerRecord:
-    now = WallClock().now()
+    now = RunClock().now()
     return PeerRecord(PeerId(peer), RUN, (endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
 
 
 async def grpc_end(network: Network) -> End:
     identity, owner, stack, wire = Identity.generate(), Owner(), contextlib.AsyncExitStack(), Wire()
-    transport = GrpcTransport(identity, RUN, owner, WallClock().now)
+    transport = GrpcTransport(identity, RUN, owner, RunClock().now)
     transport.set_layout(b"L" * 32, 2**26)
     port = await transport.start("127.0.0.1", 0)
     where = await stack.enter_async_context(before(f"127.0.0.1:{port}", wire))
@@ -115,7 +115,7 @@ async def grpc_end(network: Network) -> End:
 async def memory_end(network: Network) -> End:
     identity, owner = Identity.generate(), Owner()
     me = PeerId(identity.peer_id)
-    transport, cut = MemoryTransport(network, me, owner, WallClock()), [False]
+    transport, cut = MemoryTransport(network, me, owner, RunClock()), [False]
     earlier = network.connected
     network.connected = lambda one, other: not (cut[0] and me in (one, other)) and earlier(one, other)
 
@@ -189,9 +189,9 @@ async def swap_both(
 
 @scenario
 async def test_each_side_hears_what_the_other_tells_of_itself(low: End, high: End) -> None:
-    ours, theirs = Told(1000.0, 20.5, 3e6, 0.0), Told(1012.0, 32.5, 0.0, 7e5)
+    ours, theirs = PeerTimings(1000.0, 20.5, 3e6, 0.0), PeerTimings(1012.0, 32.5, 0.0, 7e5)
 
-    async def swap(me: End, other: End, told: Told | None, round_: int, dial: bool) -> SwapReport:
+    async def swap(me: End, other: End, told: PeerTimings | None, round_: int, dial: bool) -> SwapReport:
         key = RoundKey(round_, 0)
         return await me.transport.swap(other.record, key, BytesSource(b"1234"), BufferSink(4), TIMEOUT, dial, told)
 

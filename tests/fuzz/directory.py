@@ -15,7 +15,7 @@ from peer.discovery.keys import bucket_key, slot
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.errors import AddressError
 from peer.identity import peer_id_of, public_key_of
-from peer.signed_record import DOMAIN, BadRecord, is_endpoint, open_record, seal, unseal
+from peer.signed_record import DOMAIN, InvalidRecord, is_endpoint, open_record, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
@@ -64,7 +64,7 @@ def record() -> Target:
     ipv6 = pb.RecordBody.FromString(pb.SignedRecord.FromString(SEALED).body)
     ipv6.endpoints.extend(["[2001:db8::1]:80", "host.example:65535"])
     corpus = (SEALED, signed(ipv6.SerializeToString()))
-    return Target(name="record", run=run, corpus=corpus, refuses=(BadRecord,), mend=sign_again, special=change_body)
+    return Target(name="record", run=run, corpus=corpus, refuses=(InvalidRecord,), mend=sign_again, special=change_body)
 
 
 def _bin(data: bytes) -> bytes:
@@ -88,7 +88,7 @@ def gate() -> Target:
         value = sign_again(parts[2][3:])
         try:
             expiry = dht_expiry(unseal(value))
-        except BadRecord:
+        except InvalidRecord:
             expiry = NOW
         return join(struct.pack("<d", expiry), b"\xc4\x20" + OWNER.public_key, _bin(value))
 

@@ -6,11 +6,11 @@ from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
-from peer.protocol.group.roster import MAX_MEMBERS, Join, JoinReply, Roster, SignedRoster, Told, parse_roster
-from peer.protocol.group.shards import MAX_TOKENS, Opening, ShardResult, check_named
+from peer.protocol.group.roster import MAX_MEMBERS, Join, JoinReply, JoinStatus, Roster, SignedRoster, parse_roster
+from peer.protocol.group.shards import MAX_TOKENS, ContributionHeader, ShardResult, check_named
 from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
 from peer.protocol.wire.frames import USUAL_CHUNK
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 from peer.transport.wire.group_messages import (
     MAX_WAIT_S,
     base_of,
@@ -68,17 +68,21 @@ def join_asked() -> Target:
 
 def join_answer() -> Target:
     """An answer to a join, and the roster in it."""
-    seal = KeySeal(OWNER)
+    seal = KeySigner(OWNER)
 
     def run(raw: bytes) -> None:
         reply = join_reply_of(pb.JoinRoundReply.FromString(raw))
-        assert (reply.roster is not None) == (reply.told is Told.ROSTER)
+        assert (reply.roster is not None) == (reply.told is JoinStatus.ROSTER)
         if reply.roster is not None:
             got = parse_roster(reply.roster.raw)
             seal.verify(got.leader, reply.roster.raw, reply.roster.signature)
 
     signed = SignedRoster(ROSTER.to_bytes(), seal.sign(ROSTER.to_bytes()))
-    replies = (JoinReply(Told.ROSTER, signed), JoinReply(Told.WAIT, collecting=True), JoinReply(Told.NONE, reason="no"))
+    replies = (
+        JoinReply(JoinStatus.ROSTER, signed),
+        JoinReply(JoinStatus.WAIT, collecting=True),
+        JoinReply(JoinStatus.NONE, reason="no"),
+    )
     corpus = tuple(join_reply(reply).SerializeToString() for reply in replies)
     refuses = (DecodeError, BadPayload)
     return Target(name="join-answer", run=run, corpus=corpus, refuses=refuses, special=change_field, limit=20_000)
@@ -95,9 +99,9 @@ def contribution() -> Target:
         assert opening.have == 0 or opening.transfer
 
     openings = (
-        Opening(KEY, b"r" * 32, 2, 4096, 1000),
-        Opening(KEY, b"r" * 32, 0, 0, 0),
-        Opening(KEY, b"r" * 32, 2, 4096, 1000, transfer=2**62 + 1, have=300),
+        ContributionHeader(KEY, b"r" * 32, 2, 4096, 1000),
+        ContributionHeader(KEY, b"r" * 32, 0, 0, 0),
+        ContributionHeader(KEY, b"r" * 32, 2, 4096, 1000, transfer=2**62 + 1, have=300),
     )
     corpus = tuple(contribute_open(opening, rate) for opening in openings for rate in (0.0, 125_000.0))
     return Target(

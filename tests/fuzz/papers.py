@@ -8,7 +8,7 @@ from typing import Any
 
 from peer.errors import BadPayload, ManifestError, PeerError, TicketError, UsageError
 from peer.node.control import COMMANDS, _parse, _parse_reply, _Refused
-from peer.protocol.policy.amendments import Change, Ruling, describe, ruling
+from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at
 from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
 from peer.run.amendments import Chain, SignedAmendment
 from peer.run.manifest import default_text
@@ -75,7 +75,7 @@ def amendment() -> Target:
         got = chain.extend(SignedAmendment(raw, OWNER.sign(AMENDMENT_DOMAIN, raw)))
         assert (got.number, len(chain.signed)) == (1, 1)
         assert describe(got).isprintable()
-        changed = ruling(chain.amendments, got.round) != Ruling()
+        changed = policy_at(chain.amendments, got.round) != RunPolicy()
         assert changed or got.change in (Change.GO_ON, Change.UNBAN, Change.LR_SCALE)
 
     corpus = (first(Change.LR_SCALE, value=0.5), first(Change.PAUSE), wire, banned, refound)

@@ -22,13 +22,13 @@ from peer.protocol.messages import PeerId, PeerRecord, Piece, RoundKey, RunId, S
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.signed_record import BadRecord, open_record, seal
+from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
-from peer.transport.server.service import ExchangeService, Facts
+from peer.transport.server.service import ExchangeService, TransportConfig
 from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
-from peer.transport.wire.payload_stream import Caps, Meter, Terms, read_open
+from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
 from peer.transport.wire.refusals import _refusal
-from peer.transport.wire.resumption import Progress
+from peer.transport.wire.resumption import TransferProgress
 from peer.transport.wire.validation import index_of, offset_of, open_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
@@ -113,7 +113,7 @@ def _in_a_frame(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: S
 def swap_open() -> Target:
     """The first frame of a stream, and whether its terms are ours."""
     caps = Caps(Pacer(None), Pacer(None), Meter())
-    terms = Terms(RoundKey(7, 0), "bf16", BytesSource(b"x" * NBYTES), BufferSink(NBYTES))
+    terms = SwapTerms(RoundKey(7, 0), "bf16", BytesSource(b"x" * NBYTES), BufferSink(NBYTES))
 
     def run(raw: bytes) -> None:
         async def read() -> bytes | None:
@@ -134,7 +134,7 @@ def swap_again() -> Target:
     data = b"x" * NBYTES
 
     def run(raw: bytes) -> None:
-        progress, terms = _with(NBYTES), Terms(RoundKey(7, 0), "bf16", BytesSource(data), BufferSink(NBYTES))
+        progress, terms = _with(NBYTES), SwapTerms(RoundKey(7, 0), "bf16", BytesSource(data), BufferSink(NBYTES))
         whole, had = PayloadWriter(), 0
         whole.skip(data)
         progress.reader.take(whole.end())
@@ -154,14 +154,14 @@ def swap_again() -> Target:
             if progress.writer.offset == NBYTES:
                 assert unpack(progress.writer.end()).body == blake3(data).digest()
 
-    def _with(have: int) -> Progress:
-        progress = Progress(NBYTES, number)
+    def _with(have: int) -> TransferProgress:
+        progress = TransferProgress(NBYTES, number)
         for at in range(0, have, 60):
             progress.reader.take(pack(Kind.CHUNK, at, data[at : at + 60]))
         return progress
 
     def opening(have: int) -> bytes:
-        return Terms(RoundKey(7, 0), "bf16", BytesSource(data), BufferSink(NBYTES)).opening(caps, _with(have))
+        return SwapTerms(RoundKey(7, 0), "bf16", BytesSource(data), BufferSink(NBYTES)).opening(caps, _with(have))
 
     def mend(raw: bytes) -> bytes:
         return join(*(mend_frame(part) for part in split(raw)))
@@ -222,7 +222,7 @@ class _Nobody:
 
 def hello() -> Target:
     """Both messages of a caller, up to the token."""
-    facts = Facts(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, layout_digest=DIGEST)
+    facts = TransportConfig(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, layout_digest=DIGEST)
     service = ExchangeService(facts, _Nobody(), Caps(Pacer(None), Pacer(None), Meter()))
 
     def run(raw: bytes) -> None:
@@ -246,7 +246,9 @@ def hello() -> Target:
         pb.HelloRequest(open=shown).SerializeToString(),
         pb.HelloRequest(proof=pb.HelloProof(signature=b"s" * 64)).SerializeToString(),
     )
-    return Target(name="hello", run=run, corpus=corpus, refuses=(DecodeError, BadRecord, Refused), special=change_field)
+    return Target(
+        name="hello", run=run, corpus=corpus, refuses=(DecodeError, InvalidRecord, Refused), special=change_field
+    )
 
 
 def hello_reply() -> Target:

@@ -20,14 +20,14 @@ from safetensors import safe_open
 from peer.cli.main import peer as command_line
 from peer.errors import PartnerSilent
 from peer.lab.localswarm.processes import ANYWHERE, Daemon, start_bootstrap, start_peer
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
-from peer.membership.slow_peers import Diagnosing
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.node.control import MAX_CONNECTIONS, MAX_REQUEST, ControlServer, pause_or_resume
 from peer.observe.progress import Waits
-from peer.protocol.messages import Pace, PeerId, SwapReport, Told
-from peer.protocol.policy.amendments import Change, Ruling
-from peer.rounds.pause import Rest
+from peer.protocol.messages import PeerId, PeerTimings, SwapReport, TransferTimings
+from peer.protocol.policy.amendments import Change, RunPolicy
+from peer.rounds.pause import LocalPause
 from peer.run.amendments import Chain, beside, keep
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, load_signed, sign_text, signature_path
@@ -70,26 +70,28 @@ class Seen:
 def troubles() -> dict[str, Any]:
     """What a peer in trouble reports, from the parts that would."""
     partner = PeerId("partner")
-    conduct = Conduct(lambda: 100.0, lambda event: None)
+    conduct = Reputation(lambda: 100.0, lambda event: None)
     for _ in range(50):
-        conduct.offence(partner, "checksum", "it did not match")
+        conduct.penalize(partner, "checksum", "it did not match")
     conduct.refused("203.0.113.7", "no_token", "it said no Hello")
-    watch = Watch(lambda: 100.0)
+    watch = FailureDetector(lambda: 100.0)
     watch.failed(partner, "no answer", 10.0)
     waits = [Waits(lambda: 100.0), Waits(lambda: 100.0)]
     waits[0].tell("reaching the run", 0.5, 120.0, "s")
     waits[1].tell("fetching", 3, 5, "bytes")
-    fine, stuck = Diagnosing(lambda: 100.0, lambda event: None), Diagnosing(lambda: 100.0, lambda event: None)
+    fine, stuck = SlowPeerMonitor(lambda: 100.0, lambda event: None), SlowPeerMonitor(lambda: 100.0, lambda event: None)
     for at in range(20):
-        told = Told(100.0, 1.0, 5e6, 5e6)
-        fine.exchanged(PeerId(f"p{at % 4}"), SwapReport(10**7, 10**7, 2.0, True, told, told, Pace(1.0, 3.0, 5e6, 5e6)))
+        told = PeerTimings(100.0, 1.0, 5e6, 5e6)
+        fine.exchanged(
+            PeerId(f"p{at % 4}"), SwapReport(10**7, 10**7, 2.0, True, told, told, TransferTimings(1.0, 3.0, 5e6, 5e6))
+        )
         stuck.failed(partner, PartnerSilent("it stopped", "silent"))
     found = conduct.report()
     assert all(found.values()), found
     assert stuck.found()
     assert fine.numbers().keys() == {"sent", "received", "late_s"}, fine.numbers()
     wait = both(*(shape(one.report()) for one in waits))
-    rest = Rest(now=lambda: 100.0)
+    rest = LocalPause(now=lambda: 100.0)
     rest.pause(60.0)
     seconds = {"cut_off_s": "float"}  # when nobody at all answers
     return {
@@ -290,8 +292,8 @@ def commands_asked(folder: Path) -> dict[str, Shape]:
 
 def paused_by_both() -> Shape:
     """The answer to a pause while the operator has paused the run, too."""
-    ruling = Ruling(paused="for a while")
-    return shape(pause_or_resume("pause", {"for_s": 60.0}, Rest(now=lambda: 100.0), ruling, lambda line: None))
+    ruling = RunPolicy(paused="for a while")
+    return shape(pause_or_resume("pause", {"for_s": 60.0}, LocalPause(now=lambda: 100.0), ruling, lambda line: None))
 
 
 def control_codes(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from torch import Tensor
 import peer
 from peer.cli.main import COMMANDS
 from peer.cli.main import peer as command_line
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.lattice.codec import Modulo
 from peer.codec.registry import EVERY
 from peer.discovery.keys import bucket_key, slot
@@ -39,8 +39,8 @@ from peer.protocol.diagnosis.outliers import WHATS
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack as pack_rosters
 from peer.protocol.group.receipts import digest_of, statement
-from peer.protocol.group.roster import ROSTER_DOMAIN, Roster, Told
-from peer.protocol.group.shards import Opening
+from peer.protocol.group.roster import ROSTER_DOMAIN, JoinStatus, Roster
+from peer.protocol.group.shards import ContributionHeader
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.policy.amendments import Change
@@ -56,13 +56,13 @@ from peer.signed_record import DOMAIN as RECORD_DOMAIN
 from peer.signed_record import seal, unseal
 from peer.state.snapshot import StateSnapshot
 from peer.state.transfer.fragment import name_of
-from peer.state.transfer.pieces import Pieces
+from peer.state.transfer.pieces import PieceStore
 from peer.trainer.arena import CounterFile
 from peer.trainer.config import TrainerConfig
 from peer.trainer.subprocess import REFUSALS
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.server.service import CATCHING_UP, HELLO_DOMAIN
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 from peer.transport.wire.group_messages import base_message, contribute_open, contribute_reply
 from peer.transport.wire.refusals import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
@@ -214,7 +214,7 @@ def served() -> dict[str, Any]:
         return make(service, handlers)
 
     async def listen() -> None:
-        transport = GrpcTransport(identity(1), RUN, mock.Mock(), WallClock().now)
+        transport = GrpcTransport(identity(1), RUN, mock.Mock(), RunClock().now)
         await transport.start("127.0.0.1", 0)
         await transport.close()
 
@@ -284,7 +284,7 @@ def wire() -> Any:
         "words": {
             "status": [word.value for word in Status],
             "verdict": [word.value for word in Verdict],
-            "told": [word.value for word in Told],
+            "told": [word.value for word in JoinStatus],
             "change": [word.value for word in Change],
             "outcome": list(OUTCOMES),
             "finding": list(WHATS),
@@ -339,7 +339,7 @@ def wire_bytes(scratch: Path) -> Any:
     operator, roster = identity(1), _roster()
     assert unseal(seal(record(), operator)) == record()
     chain = _chain()
-    opening = Opening(RoundKey(5, 1), roster.name(), 2, 300, 4000, 77, 88)
+    opening = ContributionHeader(RoundKey(5, 1), roster.name(), 2, 300, 4000, 77, 88)
     given = digest_of(b"mean", [0, 2])
     counters = CounterFile(scratch, 2)
     counters.stepped(128, 5000)
@@ -365,7 +365,7 @@ def wire_bytes(scratch: Path) -> Any:
         "owner's answer": contribute_reply("send", max_rate=1e6, transfer=77, have=5),
         "base": base_message(roster.base).SerializeToString(),
         "name of a roster": roster.name(),
-        "signature of a roster": KeySeal(operator).sign(roster.to_bytes()),
+        "signature of a roster": KeySigner(operator).sign(roster.to_bytes()),
         "voucher": statement(roster.name(), 2, given),
         "head of the amendments": chain.head,
         "DHT slot": slot(bucket_key(RUN)),
@@ -386,7 +386,7 @@ def _state(scratch: Path) -> dict[str, Any]:
     """How a state is named, and its pieces on a joiner's disk."""
     layout = Layout((TensorSpec("a.weight", (3, 4)), TensorSpec("b", (5,))), ((0, 1), (1, 2)))
     snapshot = StateSnapshot(_values(17), layout, 9, _values(17) * 2)
-    pieces = Pieces(layout, scratch / "transfer", momentum=True)
+    pieces = PieceStore(layout, scratch / "transfer", momentum=True)
     pieces.of_state(snapshot.index.snapshot)
     for number, piece in enumerate(snapshot.index.pieces):
         data = snapshot.piece(number)

@@ -12,13 +12,13 @@ from unittest import mock
 
 import pytest
 
-from peer.clock.monotonic import steady
+from peer.clock.monotonic import boottime
 from peer.errors import DataError, TrainerDied
 from peer.ports.trainer import Merge, WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
@@ -108,13 +108,13 @@ def overhear(folder: Path) -> dict[str, Shape]:
 
 async def _life(overheard: Overheard, home: Path, data: Path, saved: Path) -> None:
     first = first_params(MODEL, 1, LAYOUT)
-    trainer = TrainerProcess(home, LAYOUT, config(data))
+    trainer = TrainerClient(home, LAYOUT, config(data))
     try:
         async with asyncio.timeout(PATIENCE_S):
             await trainer.start(first, 0, None)
             work = await trainer.work(WorkRequest(RoundKey(0, 0), 3, None, hold=True))
             await trainer.apply(work.key, work.params.clone(), work.processed, 1)
-            until = steady() + 0.2
+            until = boottime() + 0.2
             work = await trainer.work(WorkRequest(RoundKey(1, 1), None, until, False, 0.5, 3, 1.0))
             shift = asyncio.create_task(trainer.apply(work.key, work.params.clone(), 0, 2, Merge(shift=True)))
             await shift
@@ -133,7 +133,7 @@ async def _life(overheard: Overheard, home: Path, data: Path, saved: Path) -> No
             with pytest.raises(TrainerDied, match="nonsense"):
                 await trainer.work(WorkRequest(RoundKey(2, 0), 10**9, None, hold=True))
             await trainer.stop()
-            trainer = TrainerProcess(home, LAYOUT, config(data / "nowhere"))
+            trainer = TrainerClient(home, LAYOUT, config(data / "nowhere"))
             with pytest.raises(DataError):
                 await trainer.start(first, 0, None)
     finally:

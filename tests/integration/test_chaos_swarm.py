@@ -12,7 +12,7 @@ from peer.lab.localswarm.plan import SwarmPlan, derive_manifest
 from peer.lab.localswarm.run import Swarm, check
 from peer.lab.sim.faults import Fault
 from peer.observe.event_codec import read_lines
-from peer.observe.events import CheckpointFailed, Dropped, HelperBack, RoundEnded, RoundMissed, Started, TrainerDied
+from peer.observe.events import CheckpointFailed, Dropped, HelperBack, RoundEnded, RoundMissed, Started, TrainerDeath
 from peer.run.manifest import default_text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="chaos needs /proc and prlimit")
@@ -69,7 +69,7 @@ def test_promises_hold_under_faults(tmp_path: Path) -> None:
         missed = [event.round for event in events if isinstance(event, RoundMissed)]
         assert max(rounds + missed) == 7, "it played to the end"
         assert sum(isinstance(event, Started) for event in events) == 1, "nobody was killed"
-        died = [event for event in events if isinstance(event, TrainerDied)]
+        died = [event for event in events if isinstance(event, TrainerDeath)]
         assert len(died) == (number == 2)
         assert bool(died) or not [event for event in events if isinstance(event, Dropped)]
         assert any(isinstance(event, HelperBack) for event in events) == (number == 1)

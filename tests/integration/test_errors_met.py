@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.discovery.dht_node import process
-from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.errors import AddressError, DirectoryFailed, IdentityError, ManifestError, PeerError, SwarmUnreachable
 from peer.identity import Identity, load_or_create
 from peer.join.manifest import obtain_manifest
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, write_whole
@@ -193,7 +193,7 @@ async def a_directory(folder: Path, *initial_peers: str, dial_s: float = 5.0) ->
         run_id=RunId(b"r" * 32),
         initial_peers=initial_peers,
         host_maddrs=[LOOPBACK],
-        pace=Pace(dial=dial_s, first_join=dial_s + 1),
+        pace=SupervisorTimes(dial=dial_s, first_join=dial_s + 1),
     )
 
 
@@ -217,8 +217,8 @@ async def _each_address_has_its_own_reason(tmp_path: Path) -> None:
         silent = f"/ip4/127.0.0.1/tcp/{deaf.getsockname()[1]}/p2p/{others[2]}"
         lost = await a_directory(tmp_path / "b", wrong_key, refused, silent, dial_s=1.0)
         said: list[str] = []
-        identity, clock = Identity.generate(), WallClock()
-        transport = GrpcTransport(identity, RunId(b"r" * 32), Donor(), clock.now)
+        identity, clock = Identity.generate(), RunClock()
+        transport = GrpcTransport(identity, RunId(b"r" * 32), RequestHandler(), clock.now)
         try:
             with pytest.raises(SwarmUnreachable) as caught:
                 await obtain_manifest(RunId(b"r" * 32), lost, transport, clock, said.append, 1.5)
@@ -239,8 +239,8 @@ def test_an_occupied_port_is_named_and_a_foreign_host_too() -> None:
 
 
 async def _an_occupied_port() -> None:
-    clock = WallClock()
-    transport = GrpcTransport(Identity.generate(), RunId(b"r" * 32), Donor(), clock.now)
+    clock = RunClock()
+    transport = GrpcTransport(Identity.generate(), RunId(b"r" * 32), RequestHandler(), clock.now)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(AddressError, match=f"127.0.0.1:{port}: another program holds this port") as caught:

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer.aio.threads import BulkThread
-from peer.clock.run_clock import WallClock
+from peer.aio.threads import LowPriorityThread
+from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.trainer import FakeTrainer
-from peer.membership.peer_table import RECORD_TTL_S, View
-from peer.node.handler import Donor
+from peer.membership.peer_table import RECORD_TTL_S, PeerTable
+from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded
 from peer.outer.state import OuterState
-from peer.ports.trainer import AT_ONCE, Merge, Work, WorkRequest
+from peer.ports.trainer import AT_ONCE, Merge, WorkRequest, WorkSnapshot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import RoundClock
-from peer.rounds.loop import Coordinator
-from peer.run.plan import Plan
+from peer.rounds.loop import RoundLoop
+from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.transport.grpc_transport import GrpcTransport
@@ -41,11 +41,11 @@ class RecordingTrainer(FakeTrainer):
     """Keeps what it handed over and what it was given, each round."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(LAYOUT, WallClock(), step_seconds=0.002, seed=seed)
+        super().__init__(LAYOUT, RunClock(), step_seconds=0.002, seed=seed)
         self.handed: dict[int, Vector] = {}
         self.given: dict[int, Vector] = {}
 
-    async def work(self, request: WorkRequest) -> Work:
+    async def work(self, request: WorkRequest) -> WorkSnapshot:
         work = await super().work(request)
         self.handed[request.key.round] = work.params.double().numpy().copy()
         return work
@@ -60,35 +60,33 @@ class RecordingTrainer(FakeTrainer):
 @dataclass
 class Peer:
     trainer: RecordingTrainer
-    coordinator: Coordinator
-    view: View
+    coordinator: RoundLoop
+    view: PeerTable
     outer: OuterState
     transport: GrpcTransport
     events: list[Event] = field(default_factory=list)
 
 
 async def make_peer(hub: MemoryDirectoryHub, number: int, start: torch.Tensor, peers: int) -> Peer:
-    identity, clock, donor = Identity.generate(), WallClock(), Donor()
+    identity, clock, donor = Identity.generate(), RunClock(), RequestHandler()
     me = PeerId(identity.peer_id)
     transport = GrpcTransport(identity, RUN, donor, clock.now)
     transport.set_layout(LAYOUT.digest(), 2**26, "fp32")
     port = await transport.start("127.0.0.1", 0)
     trainer, outer = RecordingTrainer(number), OuterState.fresh(LAYOUT, start.clone())
-    made: list[Coordinator] = []
+    made: list[RoundLoop] = []
 
     def describe() -> PeerRecord:
         live, now = made[0].live, clock.now()
         endpoint = (f"127.0.0.1:{port}",)
         return PeerRecord(me, RUN, endpoint, True, 1, 1, live.round, 0.0, live.status, now, now + RECORD_TTL_S)
 
-    view = View(MemoryDirectory(hub, me, RUN), clock, random.Random(number), describe)
+    view = PeerTable(MemoryDirectory(hub, me, RUN), clock, random.Random(number), describe)
     method = resolve(SyncSection(preset="noloco", codec="fp32", clock="steps", sync_every=10))
-    plan = Plan(RUN, me, method, ROUNDS, eval_every=100, min_peers=peers)
+    plan = RunPlan(RUN, me, method, ROUNDS, eval_every=100, min_peers=peers)
     journal: list[Event] = []
-    bulk = BulkThread()
-    coordinator = Coordinator(
-        plan, clock, transport, trainer, view, outer, journal.append, bulk, RoundClock("steps", 10)
-    )
+    bulk = LowPriorityThread()
+    coordinator = RoundLoop(plan, clock, transport, trainer, view, outer, journal.append, bulk, RoundClock("steps", 10))
     made.append(coordinator)
     donor.matchmaker = coordinator.matchmaker
     return Peer(trainer, coordinator, view, outer, transport, journal)
@@ -96,7 +94,7 @@ async def make_peer(hub: MemoryDirectoryHub, number: int, start: torch.Tensor, p
 
 async def play(count: int) -> tuple[Vector, list[Peer]]:
     start = torch.randn(LAYOUT.elements, generator=torch.Generator().manual_seed(9))
-    hub = MemoryDirectoryHub(WallClock().now)
+    hub = MemoryDirectoryHub(RunClock().now)
     peers = [await make_peer(hub, number, start, count) for number in range(count)]
 
     async def run(peer: Peer) -> None:

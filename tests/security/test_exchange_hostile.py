@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
@@ -60,7 +60,7 @@ class Victim:
 
     def __init__(self) -> None:
         self.identity, self.owner = Identity.generate(), Owner()
-        self.transport = GrpcTransport(self.identity, RUN, self.owner, WallClock().now)
+        self.transport = GrpcTransport(self.identity, RUN, self.owner, RunClock().now)
         self.transport.set_layout(b"L" * 32, 2**20)
         self.endpoint = ""
 
@@ -72,7 +72,7 @@ class Victim:
         return grpc.aio.secure_channel(self.endpoint, credentials, options=[option])
 
     def record(self) -> PeerRecord:
-        now = WallClock().now()
+        now = RunClock().now()
         me = PeerId(self.identity.peer_id)
         return PeerRecord(me, RUN, (self.endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
 
@@ -85,7 +85,7 @@ class Victim:
             "wire_max": 1,
             "layout_digest": b"L" * 32,
             "public_key": caller.public_key,
-            "clock": WallClock().now(),
+            "clock": RunClock().now(),
         } | changes
         call = channel.stream_stream(
             "/peer.v1.Exchange/Hello", pb.HelloRequest.SerializeToString, pb.HelloReply.FromString
@@ -294,7 +294,7 @@ def low_identity(victim: Victim) -> Identity:
 
 
 def partner_record(identity: Identity) -> PeerRecord:
-    now = WallClock().now()
+    now = RunClock().now()
     return PeerRecord(PeerId(identity.peer_id), RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
 
 

@@ -12,31 +12,31 @@ import grpc
 import pytest
 import torch
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.reducer import Desk
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.reducer import ShardReducer
 from peer.identity import Identity
-from peer.membership.reputation import Conduct
+from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base
-from peer.protocol.group.roster import Join, JoinReply, Roster, Told
-from peer.protocol.group.shards import Opening, Seat, Shard, ShardResult
+from peer.protocol.group.roster import Join, JoinReply, JoinStatus, Roster
+from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId, RoundKey, RunId
 from peer.protocol.wire.frames import HEADER, Kind, PayloadWriter, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 from peer.transport.wire.group_messages import contribute_open
 from peer.transport.wire.refusals import TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests.security.test_exchange_hostile import Victim, code_of, drained
 
 KEY = RoundKey(3, 0)
-OPENING = Opening(KEY, b"r" * 32, 0, 100, 1000)
+OPENING = ContributionHeader(KEY, b"r" * 32, 0, 100, 1000)
 BASE = pb.GroupBase(digest=b"d" * 32, since=-1)
 
 
-class Place(Seat):
+class Place(UploadSlot):
     def __init__(self, group: Group) -> None:
         self.sink = BufferSink(1000)
         self._group = group
@@ -60,9 +60,9 @@ class Group:
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         self.joins += 1
-        return JoinReply(Told.WAIT)
+        return JoinReply(JoinStatus.WAIT)
 
-    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+    async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         return Place(self)
 
     def on_held(self, fragment: int) -> Base | None:
@@ -74,7 +74,7 @@ class Attack:
 
     def __init__(self, victim: Victim, channel: Any, token: bytes, caller: Identity) -> None:
         self.group: Group = victim.owner.group  # type: ignore[attr-defined]
-        self.conduct = Conduct(WallClock().now, lambda event: None)
+        self.conduct = Reputation(RunClock().now, lambda event: None)
         victim.transport.watch(self.conduct)
         self._channel = channel
         self._metadata = ((TOKEN_KEY, token),)
@@ -126,8 +126,8 @@ OPEN = contribute_open(OPENING, 0.0)
         ("order", [pack(Kind.END, 0, b"")]),
         ("frame", [pack(Kind.OPEN, 0, b"\xff\xff")]),
         ("frame", [pack(Kind.OPEN, 0, pb.ContributeOpen(roster=b"short").SerializeToString())]),
-        ("tokens", [contribute_open(Opening(KEY, b"r" * 32, 0, 0, 1000), 0.0)]),
-        ("tokens", [contribute_open(Opening(KEY, b"r" * 32, 0, 2**60, 1000), 0.0)]),
+        ("tokens", [contribute_open(ContributionHeader(KEY, b"r" * 32, 0, 0, 1000), 0.0)]),
+        ("tokens", [contribute_open(ContributionHeader(KEY, b"r" * 32, 0, 2**60, 1000), 0.0)]),
         ("frame", [contribute_open(OPENING, float("nan"))]),
         ("frame", [contribute_open(OPENING, -1.0)]),
         ("have", [contribute_open(replace(OPENING, have=7), 0.0)]),
@@ -144,7 +144,7 @@ OPEN = contribute_open(OPENING, 0.0)
 def test_wrong_bytes_of_a_contribution_are_an_offence(code: str, messages: list[bytes]) -> None:
     async def test(attack: Attack) -> None:
         assert await attack.send("Contribute", *messages) == code
-        assert attack.conduct.why_out(attack.me) or code == "request", "one is enough"
+        assert attack.conduct.exclusion_reason(attack.me) or code == "request", "one is enough"
         assert attack.conduct.report()["refusals"][0]["caller"] == attack.me
         assert attack.group.completed == 0
         if messages[0] == OPEN:
@@ -158,7 +158,7 @@ def test_a_contribution_that_ends_in_the_middle_gives_its_place_back() -> None:
         assert await attack.send("Contribute", OPEN, chunks(500, 500)[0]) == "lost"
         await attack.group.left.wait()
         assert attack.group.completed == 0
-        assert not attack.conduct.why_out(attack.me), "a bad line is no crime"
+        assert not attack.conduct.exclusion_reason(attack.me), "a bad line is no crime"
 
     attack(test)
 
@@ -211,16 +211,16 @@ def test_a_frame_header_alone_is_no_opening() -> None:
 MEMBERS = tuple(PeerId(name) for name in "abcd")
 
 
-def desk(lacking: str = "") -> Desk:
-    clock = WallClock()
-    around = GroupAround(
+def desk(lacking: str = "") -> ShardReducer:
+    clock = RunClock()
+    around = GroupContext(
         run_id=RunId(b"R" * 32),
         me=MEMBERS[0],
-        seal=KeySeal(Identity.generate()),
+        seal=KeySigner(Identity.generate()),
         transport=None,  # type: ignore[arg-type]
         clock=clock,
         view=None,  # type: ignore[arg-type]
-        conduct=Conduct(clock.now, lambda event: None),
+        conduct=Reputation(clock.now, lambda event: None),
         offload=_inline,
         codec=EVERY["fp32"],
         result_codec=EVERY["fp32"],
@@ -228,15 +228,15 @@ def desk(lacking: str = "") -> Desk:
         max_group=4,
     )
     roster = Roster(RunId(b"R" * 32), KEY, MEMBERS[0], Base(b"d" * 32), MEMBERS, MEMBERS)
-    return Desk(around, roster, Shard(0, 0, 4, MEMBERS[0]), lambda peers: lacking, clock.now() + 0.05)
+    return ShardReducer(around, roster, Shard(0, 0, 4, MEMBERS[0]), lambda peers: lacking, clock.now() + 0.05)
 
 
 async def _inline(work: Callable[[], Any]) -> Any:
     return work()
 
 
-def opening(nbytes: int = 16, transfer: int = 0) -> Opening:
-    return Opening(KEY, b"r" * 32, 0, 100, nbytes, transfer)
+def opening(nbytes: int = 16, transfer: int = 0) -> ContributionHeader:
+    return ContributionHeader(KEY, b"r" * 32, 0, 100, nbytes, transfer)
 
 
 def own(*values: float) -> tuple[BytesSource, int, torch.Tensor]:
@@ -270,7 +270,7 @@ def test_nothing_is_allocated_for_another_length(nbytes: int) -> None:
     owner = desk()
     with pytest.raises(PartnerRefused, match="bad_payload:length"):
         owner.seat(MEMBERS[1], opening(nbytes))
-    assert owner._around.conduct.why_out(MEMBERS[1])
+    assert owner._around.conduct.exclusion_reason(MEMBERS[1])
 
 
 def test_too_few_contributors_make_no_result() -> None:
@@ -284,7 +284,7 @@ def test_too_few_contributors_make_no_result() -> None:
     asyncio.run(main())
 
 
-def brought(place: Seat, *values: float, share: float = 1.0) -> None:
+def brought(place: UploadSlot, *values: float, share: float = 1.0) -> None:
     """Its payload comes, up to this part of it."""
     writer, payload = PayloadWriter(), encoded(*values)
     assert place.sink is not None
@@ -335,7 +335,7 @@ def test_what_broke_off_goes_on_or_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("other", [opening(transfer=6), opening(), replace(opening(transfer=5), tokens=10)])
-def test_another_transfer_begins_anew(other: Opening) -> None:
+def test_another_transfer_begins_anew(other: ContributionHeader) -> None:
     owner = desk()
     brought(owner.seat(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
     place = owner.seat(MEMBERS[1], other)

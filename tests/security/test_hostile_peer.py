@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.exchange.pair.swap import Exchange
+from peer.exchange.pair.swap import PairSwap
 from peer.identity import Identity
 from peer.lab.sim.network import MemoryTransport
 from peer.lab.sim.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, inline, run_virtual
-from peer.membership.reputation import SHOWN, Conduct
+from peer.membership.reputation import SHOWN, Reputation
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
 from peer.ports.transport import Transport
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport, Verdict
@@ -86,12 +86,12 @@ class Victim:
         self.me = PeerId(self.identity.peer_id)
         self.transport = GrpcTransport(self.identity, RUN, self.owner, self.now)
         self.transport.set_layout(b"L" * 32, 2**20)
-        self.conduct = Conduct(self.now, self.events.append)
+        self.conduct = Reputation(self.now, self.events.append)
         self.transport.watch(self.conduct)
         self.endpoint = ""
 
     def now(self) -> float:
-        return WallClock().now() + self.ahead
+        return RunClock().now() + self.ahead
 
     def caller(self, identity: Identity | None = None) -> HostileCaller:
         return HostileCaller(self.endpoint, self.me, RUN, identity)
@@ -127,7 +127,7 @@ def attack(test: Callable[[Victim], Awaitable[None]]) -> Callable[[], None]:
 
 
 def sealed(identity: Identity, age_s: float = 0.0, run_id: RunId = RUN) -> bytes:
-    now = WallClock().now() - age_s
+    now = RunClock().now() - age_s
     me = PeerId(identity.peer_id)
     return seal(PeerRecord(me, run_id, (), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 100), identity)
 
@@ -375,10 +375,10 @@ async def test_one_peer_cannot_park_swaps_for_everybody(victim: Victim) -> None:
 
 def test_a_flood_fills_neither_the_journal_nor_the_memory() -> None:
     events, time = list[Event](), [EPOCH]
-    conduct = Conduct(lambda: time[0], events.append)
+    conduct = Reputation(lambda: time[0], events.append)
     for number in range(5000):
         conduct.refused("192.0.2.7", "bad_proof", f"try {number}")
-        conduct.offence(PeerId(f"peer-{number}"), "digest", "wrong bytes")
+        conduct.penalize(PeerId(f"peer-{number}"), "digest", "wrong bytes")
         time[0] += 0.001
     assert len(events) < 100
     report = conduct.report()
@@ -553,7 +553,7 @@ def test_a_partner_that_sends_too_slowly_is_given_up_long_before_the_budget(
 
     async def main() -> float:
         own = torch.zeros(10_000_000)
-        exchange = Exchange(cast(Transport, Trickler()), VirtualClock(), CODECS["bf16"], inline, None)
+        exchange = PairSwap(cast(Transport, Trickler()), VirtualClock(), CODECS["bf16"], inline, None)
         partner = PeerRecord(PeerId("p"), RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
         began = asyncio.get_running_loop().time()
         assert exchange.budget_s(partner.peer_id, 2 * own.numel()) > 300

@@ -15,7 +15,7 @@ from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
 from peer.protocol.messages import MAX_RECORD_BYTES, PeerId, PeerRecord, RunId, Status
 from peer.protocol.swarm.buckets import MAX_DEPTH, places_of
-from peer.signed_record import DOMAIN, BadRecord, open_record, seal, unseal
+from peer.signed_record import DOMAIN, InvalidRecord, open_record, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"r" * 32)
@@ -49,7 +49,7 @@ def signed(body: bytes, owner: Identity = OWNER) -> bytes:
 
 
 def refusal(raw: bytes, run_id: RunId = RUN, now: float = NOW) -> str:
-    with pytest.raises(BadRecord) as caught:
+    with pytest.raises(InvalidRecord) as caught:
         open_record(raw, run_id, now)
     return caught.value.code
 
@@ -238,7 +238,7 @@ def test_a_flood_of_keys_neither_fills_memory_nor_evicts_anybody(monkeypatch: py
 
 def test_a_peer_does_not_seal_what_others_would_refuse() -> None:
     for changes in ({"endpoints": ("nowhere",)}, {"tokens_per_s": math.nan}, {"expires_at": NOW + 1000.0}):
-        with pytest.raises(BadRecord):
+        with pytest.raises(InvalidRecord):
             seal(record(**changes), OWNER)
     with pytest.raises(AssertionError):
         seal(record(Identity.generate()), OWNER)

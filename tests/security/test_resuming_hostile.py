@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport, Verdict
@@ -39,7 +39,7 @@ class Victim:
     def __init__(self) -> None:
         self.identity = Identity.generate()
         owner: Any = Owner()
-        self.transport = GrpcTransport(self.identity, RUN, owner, WallClock().now)
+        self.transport = GrpcTransport(self.identity, RUN, owner, RunClock().now)
         self.transport.set_layout(b"L" * 32, 2**24)
         self.endpoint = ""
 
@@ -48,7 +48,7 @@ class Victim:
 
     def swap(self, caller: HostileCaller, timeout_s: float = 10.0) -> asyncio.Task[SwapReport]:
         """What our coordinator does when it is locked with the caller."""
-        now = WallClock().now()
+        now = RunClock().now()
         record = PeerRecord(caller.me, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
         sink = BufferSink(len(THEIRS))
         return asyncio.create_task(self.transport.swap(record, KEY, BytesSource(OURS), sink, timeout_s, False))

@@ -23,7 +23,7 @@ from peer.lab.sim.swarm import SimulatedSwarm, layout_of
 from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import DiagnosisChanged
-from peer.protocol.diagnosis.outliers import WINDOW, YOU, Finding
+from peer.protocol.diagnosis.outliers import WINDOW, YOU, OutlierFinding
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
@@ -55,7 +55,7 @@ class Said:
     fault: str
     seed: int
     culprits: tuple[PeerId, ...]
-    said: dict[PeerId, list[Finding]]
+    said: dict[PeerId, list[OutlierFinding]]
     changes: dict[PeerId, list[DiagnosisChanged]]
 
     def accepted(self, speaker: PeerId, what: str, who: str) -> bool:
@@ -78,7 +78,7 @@ class Said:
             bool(found) for peer, found in self.said.items() if peer not in self.culprits and not self._wrong(peer)
         )
 
-    def wrong(self) -> list[tuple[PeerId, Finding]]:
+    def wrong(self) -> list[tuple[PeerId, OutlierFinding]]:
         """Findings, now, that name anybody or anything else."""
         return [
             (peer, finding)

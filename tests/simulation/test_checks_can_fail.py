@@ -12,8 +12,8 @@ import torch
 
 from peer.exchange.buffers import Buffers
 from peer.exchange.group import reduce as combining
-from peer.exchange.group.member import Averaged, Group
-from peer.exchange.group.strategy import GroupRound, Groups
+from peer.exchange.group.member import GroupMean, GroupMember
+from peer.exchange.group.strategy import GroupSession, GroupStrategy
 from peer.exchange.pair import strategy as topology
 from peer.lab.sim.swarm import SimulatedSwarm, layout_of
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
@@ -22,7 +22,7 @@ from peer.protocol.group.roster import Roster
 from peer.protocol.messages import PeerId
 from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.payload import BytesSource, Source
-from peer.rounds.inflight import Flights
+from peer.rounds.inflight import InFlightRounds
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
@@ -110,43 +110,43 @@ def test_a_snapshot_that_is_written_over_while_its_round_is_under_way(monkeypatc
         once(self, *terms)
         made.append(self)
 
-    async def impatient(self: Flights, fragment: int, *, patient: bool) -> None:
+    async def impatient(self: InFlightRounds, fragment: int, *, patient: bool) -> None:
         self._flying.pop(fragment, None)
 
     monkeypatch.setattr(Buffers, "__init__", noted)
     assert broken("streaming-noloco", taking(ROUND_S), 6) == []
     assert [buffers.made for buffers in made] == [2] * PEERS, "two fragments were exchanged at once"
-    monkeypatch.setattr(Flights, "clear", impatient)
+    monkeypatch.setattr(InFlightRounds, "await_slot", impatient)
     monkeypatch.setattr(Buffers, "_another", lambda self: torch.empty(self._elements))
     caught(broken("streaming-noloco", taking(1.25 * ROUND_S), 6), "gave a third value")
 
 
 def test_a_lost_shard_that_is_applied_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, stepped = Group._averaged, GroupRound._stepped
+    honest, stepped = GroupMember._averaged, GroupSession._stepped
 
-    async def without_the_first(self: Group, roster: Roster, *terms: Any) -> Averaged:
+    async def without_the_first(self: GroupMember, roster: Roster, *terms: Any) -> GroupMean:
         got = await honest(self, roster, *terms)
         if roster.key.round == 0:  # without momentum a step by zero changes nothing
             return got
         got.mean[:128] = 0
         return replace(got, spans=[(128, got.mean.numel())], named=[(128, got.mean.numel())], reason="lost")
 
-    def as_zero(self: GroupRound, got: Averaged, *terms: Any) -> Any:
+    def as_zero(self: GroupSession, got: GroupMean, *terms: Any) -> Any:
         return stepped(self, replace(got, spans=[(0, got.mean.numel())]), *terms)
 
-    monkeypatch.setattr(Group, "_averaged", without_the_first)
+    monkeypatch.setattr(GroupMember, "_averaged", without_the_first)
     assert broken("diloco") == [], "a shard that is lost and left alone is no fault"
-    monkeypatch.setattr(GroupRound, "_stepped", as_zero)
+    monkeypatch.setattr(GroupSession, "_stepped", as_zero)
     caught(broken("diloco"), "gave a third value")
 
 
 def test_a_digest_of_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupRound, "_held", lambda self: b"\1" * 32)
+    monkeypatch.setattr(GroupSession, "_held", lambda self: b"\1" * 32)
     caught(broken("diloco"), "is not what its digest says")
 
 
 def test_members_that_end_with_several_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupRound, "_held", lambda self: str(id(self._groups)).encode().ljust(32))
+    monkeypatch.setattr(GroupSession, "_held", lambda self: str(id(self._groups)).encode().ljust(32))
     caught(broken("diloco"), f"left {PEERS} states")
 
 
@@ -163,24 +163,24 @@ def test_a_member_left_out_of_a_mean_that_names_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_one_bit_of_a_result_on_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, first = Group._averaged, list[Group]()
+    honest, first = GroupMember._averaged, list[GroupMember]()
 
-    async def averaged(self: Group, *terms: Any) -> Averaged:
+    async def averaged(self: GroupMember, *terms: Any) -> GroupMean:
         first.append(self)
         got = await honest(self, *terms)
         if self is first[0]:
             got.mean.view(torch.int32)[5] ^= 1
         return got
 
-    monkeypatch.setattr(Group, "_averaged", averaged)
+    monkeypatch.setattr(GroupMember, "_averaged", averaged)
     caught(broken("diloco"), "came out differently")
 
 
 def test_a_state_that_is_not_the_one_said_to_be_built_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def digest(self: Groups, fragment: int) -> bytes:
+    async def digest(self: GroupStrategy, fragment: int) -> bytes:
         return b"\2" * 32
 
-    monkeypatch.setattr(Groups, "digest", digest)
+    monkeypatch.setattr(GroupStrategy, "digest", digest)
     caught(broken("diloco"), "took a step from another state than it said")
 
 
@@ -188,9 +188,9 @@ def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caugh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One member gets less of the last round than the others, so that it has to follow at the end."""
-    honest, first, told = Group._averaged, list[Group](), list[events.CaughtUp]()
+    honest, first, told = GroupMember._averaged, list[GroupMember](), list[events.CaughtUp]()
 
-    async def averaged(self: Group, roster: Roster, *terms: Any) -> Averaged:
+    async def averaged(self: GroupMember, roster: Roster, *terms: Any) -> GroupMean:
         got = await honest(self, roster, *terms)
         if roster.key.round < ROUNDS - 1 or first not in ([], [self]):
             return got
@@ -201,7 +201,7 @@ def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caugh
         for peer in swarm.peers:
             peer.listeners.append(lambda _, event: told.append(event) if isinstance(event, events.CaughtUp) else None)
 
-    monkeypatch.setattr(Group, "_averaged", averaged)
+    monkeypatch.setattr(GroupMember, "_averaged", averaged)
     assert broken("diloco", listen) == []
     # Of the last round alone: who is back from a fault earlier also takes over what it missed, and says so.
     last = [event for event in told if event.round == ROUNDS]
@@ -210,7 +210,7 @@ def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caugh
     assert "last round" in last[0].reason
 
     first.clear()
-    monkeypatch.setattr(Groups, "caught_up", lambda self, round_, *terms: events.WentOn(round=round_))
+    monkeypatch.setattr(GroupStrategy, "caught_up", lambda self, round_, *terms: events.WentOn(round=round_))
     caught(broken("diloco"), "without a journaled step")
 
 

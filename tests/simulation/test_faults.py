@@ -9,7 +9,7 @@ import pytest
 
 from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
-from peer.observe.events import Dropped, RoundEnded, TrainerDied
+from peer.observe.events import Dropped, RoundEnded, TrainerDeath
 from peer.protocol.messages import PeerId
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
@@ -50,7 +50,7 @@ def test_killed_trainers_come_back_and_their_lost_work_is_named(seed: int) -> No
         return swarm
 
     swarm = run_virtual(main())
-    deaths = sum(isinstance(event, TrainerDied) for peer in swarm.peers for event in peer.events)
+    deaths = sum(isinstance(event, TrainerDeath) for peer in swarm.peers for event in peer.events)
     assert deaths >= 3
     assert any(isinstance(event, Dropped) for peer in swarm.peers for event in peer.events)
     for peer in swarm.peers:

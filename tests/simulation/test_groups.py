@@ -16,22 +16,22 @@ from torch import Tensor
 
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, NoRoster, Stale
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.member import Averaged, Group
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.member import GroupMean, GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, inline, run_virtual
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
 from peer.outer.state import OuterState
-from peer.protocol.group.roster import Join, JoinReply, SignedRoster, Told, leaders, parse_roster
+from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster, leaders, parse_roster
 from peer.protocol.group.shards import cut
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
 from peer.state.transfer.fragment import FRAGMENT, FragmentShelf
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 
 RUN = RunId(b"G" * 32)
 ELEMENTS = 3000
@@ -51,7 +51,7 @@ class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
     reachable: bool = True
-    watch: Watch = field(default_factory=lambda: Watch(lambda: 0.0))
+    watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -71,13 +71,13 @@ class Member:
         layout = Layout.whole([TensorSpec("w", (ELEMENTS,))])
         self.outer = OuterState.fresh(layout, torch.zeros(ELEMENTS))
         self.events: list[Any] = []
-        self.conduct = Conduct(self.clock.now, self.events.append)
+        self.conduct = Reputation(self.clock.now, self.events.append)
         self.transport = MemoryTransport(network, self.me, self, self.clock)
-        self.group = Group(
-            GroupAround(
+        self.group = GroupMember(
+            GroupContext(
                 RUN,
                 self.me,
-                KeySeal(identity),
+                KeySigner(identity),
                 self.transport.group,
                 self.clock,
                 self.eyes,
@@ -89,9 +89,9 @@ class Member:
                 16,
             )
         )
-        self.group.holds(0, self.outer.digest(0))
+        self.group.set_state_digest(0, self.outer.digest(0))
         self._shelf = FragmentShelf(self.outer, lambda fragment: (self.group.on_held(fragment) or _Nothing).digest)
-        self.results: dict[int, Averaged | ExchangeError] = {}
+        self.results: dict[int, GroupMean | ExchangeError] = {}
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         assert snapshot.startswith(FRAGMENT)
@@ -110,7 +110,7 @@ class Member:
         self.results[number] = got
         mean = got.mean.clone()
         self.outer.descend(0, mean, got.spans, rule="nesterov", outer_lr=0.7, outer_momentum=0.5)
-        self.group.holds(0, self.outer.digest(0))
+        self.group.set_state_digest(0, self.outer.digest(0))
 
     async def catch_up(self, number: int) -> None:
         """After a round that was stale."""
@@ -120,11 +120,11 @@ class Member:
         if values is not None:
             self.outer.params.copy_(values[0])
             self.outer.momentum.copy_(values[1])
-        self.group.holds(0, self.outer.digest(0))
+        self.group.set_state_digest(0, self.outer.digest(0))
 
-    def got(self, number: int) -> Averaged:
+    def got(self, number: int) -> GroupMean:
         result = self.results[number]
-        assert isinstance(result, Averaged), result
+        assert isinstance(result, GroupMean), result
         return result
 
 
@@ -290,7 +290,7 @@ async def test_a_leader_that_comes_too_late_is_passed_over() -> None:
     late = party.leader(1)
     await party.play(1, late={party.members.index(late): 25.0})
     others = [member for member in party.members if member is not late]
-    assert all(isinstance(member.results[1], Averaged) for member in others)
+    assert all(isinstance(member.results[1], GroupMean) for member in others)
     assert len(party.digests(others)) == 1
     assert isinstance(late.results[1], NoRoster)
 
@@ -304,7 +304,7 @@ async def test_halves_cut_off_from_each_other_the_smaller_one_gets_nothing() -> 
     before = small[0].outer.digest(0)
     await party.play(1)
     assert all(isinstance(member.results[1], NoRoster) for member in small)
-    assert all(isinstance(member.results[1], Averaged) for member in large)
+    assert all(isinstance(member.results[1], GroupMean) for member in large)
     assert party.digests(small) == {before}
     assert len(party.digests(large)) == 1
     party.network.heal()
@@ -377,7 +377,7 @@ async def test_newcomers_cannot_outvote_a_member_that_knows_the_group() -> None:
         party.see(member, party.members)
     together = [old[0], *fresh]
     await party.play(1, together)
-    assert not any(isinstance(member.results[1], Averaged) for member in together), "one of two electors is too few"
+    assert not any(isinstance(member.results[1], GroupMean) for member in together), "one of two electors is too few"
 
 
 @virtual
@@ -561,12 +561,12 @@ def test_a_forged_roster_is_an_offence_and_the_next_one_leads(forgery: str) -> N
             reply = await honest(sender, join)
             if reply.roster is None:
                 return reply
-            return JoinReply(Told.ROSTER, _forged(forgery, liar, reply.roster, sender))
+            return JoinReply(JoinStatus.ROSTER, _forged(forgery, liar, reply.roster, sender))
 
         liar.group.on_join = on_join  # type: ignore[method-assign]
         await party.play(1)
         others = [member for member in party.members if member is not liar]
-        assert all(isinstance(member.results[1], Averaged) for member in others), [m.results[1] for m in others]
+        assert all(isinstance(member.results[1], GroupMean) for member in others), [m.results[1] for m in others]
         assert all(any(event.code == "roster" for event in member.events) for member in others)
         assert len(party.digests(others)) == 1
         assert key == RoundKey(1, 0)
@@ -649,7 +649,7 @@ def _one_truth(party: Party, round_: int) -> None:
     bits: dict[tuple[int, int], set[bytes]] = {}
     for member in party.members:
         got = member.results.get(round_)
-        if not isinstance(got, Averaged):
+        if not isinstance(got, GroupMean):
             continue
         for start, end in got.spans:
             for at in range(start, end, 128):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from peer.errors import PartnerSilent, Stale
-from peer.exchange.group.member import Averaged
+from peer.exchange.group.member import GroupMean
 from peer.lab.sim.links import Link
 from peer.lab.sim.virtual_clock import EPOCH
 from peer.protocol.messages import RoundKey
@@ -41,7 +41,7 @@ async def sounded(members: Sequence[Member], round_: int) -> None:
     """Up to the moment in which the round is due."""
     async with asyncio.TaskGroup() as sounding:
         for member in members:
-            sounding.create_task(member.group.sound(RoundKey(round_, 0), due(round_) - WINDOW_S, due(round_)))
+            sounding.create_task(member.group.probe_leaders(RoundKey(round_, 0), due(round_) - WINDOW_S, due(round_)))
     assert members[0].clock.now() < due(round_)
 
 
@@ -102,10 +102,10 @@ async def test_who_takes_part_later_is_not_waited_for_as_a_leader() -> None:
     await party.play(0)
     used_to_each_other(party)
     later = party.leader(1)
-    later.group.begins(3)
+    later.group.start_at(3)
     others = others_of(party, later)
     assert await seconds_of(party, 1, others) < SOON_S
-    assert all(isinstance(member.results[1], Averaged) for member in others)
+    assert all(isinstance(member.results[1], GroupMean) for member in others)
 
 
 @virtual
@@ -121,7 +121,7 @@ async def test_a_round_that_is_given_up_gives_what_is_there() -> None:
         await asyncio.sleep(due(1) + 0.4 - gone.clock.now())
         cut(party, gone, others)
 
-    async def exchange(member: Member, number: int) -> Averaged:
+    async def exchange(member: Member, number: int) -> GroupMean:
         key, own = RoundKey(1, 0), member.outer.digest(0)
         await member.clock.sleep(due(1) - member.clock.now())
         return await member.group.exchange(
@@ -154,7 +154,7 @@ async def test_who_missed_a_round_knows_and_is_back_before_the_next_whoever_is_s
     assert away.clock.now() - began < 1.5, "who is silent is not waited for"
     assert values is not None
     away.outer.put(0, *values)
-    away.group.holds(0, away.outer.digest(0))
+    away.group.set_state_digest(0, away.outer.digest(0))
     assert away.group.up_to_date(RoundKey(2, 0))
     assert len(party.digests()) == 1
     party.network.heal()
@@ -182,7 +182,7 @@ async def test_who_lacks_a_shard_is_not_up_to_date_until_it_has_it() -> None:
     values = await one.group.catch_up(RoundKey(2, 0), None, one.outer.digest(0), settle_s=0.0)
     assert values is not None
     one.outer.put(0, *values)
-    one.group.holds(0, one.outer.digest(0))
+    one.group.set_state_digest(0, one.outer.digest(0))
     assert one.group.up_to_date(RoundKey(2, 0))
     assert len(party.digests()) == 1
 
@@ -234,7 +234,7 @@ async def states_after_all(party: Party, had: Sequence[Member], *, at_last: bool
         values = await member.group.catch_up(RoundKey(0, 0), None, own, settle_s=0.0, at_last=at_last)
         if values is not None:
             member.outer.put(0, *values)
-        member.group.holds(0, member.outer.digest(0))
+        member.group.set_state_digest(0, member.outer.digest(0))
     return party.digests()
 
 

@@ -16,8 +16,8 @@ from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.network import MemoryTransport
 from peer.lab.sim.swarm import RUN, SimulatedSwarm, layout_of
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.node.handler import Donor
-from peer.node.run_progress import RunRound
+from peer.node.handler import RequestHandler
+from peer.node.run_progress import RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
@@ -247,9 +247,9 @@ def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
 
 async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[PeerId, asyncio.Task[None]]:
     """A node of the operator: the state of round 0, and no training; until its task is cancelled."""
-    me, donor, clock = PeerId("sim-999"), Donor(), VirtualClock()
+    me, donor, clock = PeerId("sim-999"), RequestHandler(), VirtualClock()
     MemoryTransport(swarm.network, me, donor, clock)
-    run_round = RunRound(folder / "run_round")
+    run_round = RunProgress(folder / "run_round")
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
     donor.give(outer, lambda: run_round.value, clock.now, why_not=run_round.why_not_first)
     directory = MemoryDirectory(swarm.hub, me, RUN)

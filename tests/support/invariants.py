@@ -18,7 +18,7 @@ from peer.protocol.wire.payload import Source
 from tests.support.group_consistency import one_truth
 from tests.support.step_replay import Values
 
-CAUSES = (events.TrainerDied, events.Started, events.Refounded, events.Paused)
+CAUSES = (events.TrainerDeath, events.Started, events.Refounded, events.Paused)
 TOGETHER_S = 1.0
 """Who began so soon began with the run."""
 SLOP_S = 2.0

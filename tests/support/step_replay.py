@@ -13,15 +13,15 @@ import torch
 from blake3 import blake3
 
 from peer.codec.stream import Flat
-from peer.exchange.group.member import Averaged, Group
-from peer.exchange.group.strategy import Groups
+from peer.exchange.group.member import GroupMean, GroupMember
+from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.strategy import Pairs
 from peer.exchange.solo import pair_step
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import Work, WorkRequest
+from peer.ports.trainer import WorkRequest, WorkSnapshot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 
 Place = tuple[int, int]
@@ -50,7 +50,7 @@ class Shared:
     gradient: torch.Tensor
     base: bytes
     tokens: int
-    got: Averaged
+    got: GroupMean
     mean: torch.Tensor
     """A copy: the step overwrites it."""
 
@@ -63,7 +63,7 @@ class Values:
     found: list[str] = field(default_factory=list)
     shared: dict[Place, dict[PeerId, Shared]] = field(default_factory=dict)
     """What members of groups were given."""
-    _works: dict[tuple[int, Place], Work] = field(default_factory=dict)
+    _works: dict[tuple[int, Place], WorkSnapshot] = field(default_factory=dict)
     _sent: dict[Place, dict[PeerId, list[torch.Tensor]]] = field(default_factory=dict)
     """Of the last `SENT` rounds: who takes one later than that has something else."""
     _swapped: dict[tuple[int, Place], Swapped] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Values:
     def _watch_trainer(self, peer: SimulatedPeer) -> None:
         ask = peer.trainer.work
 
-        async def work(request: WorkRequest) -> Work:
+        async def work(request: WorkRequest) -> WorkSnapshot:
             done = await ask(request)
             kept = replace(done, params=done.params.clone())  # the slot is the trainer's again afterwards
             self._works[peer.number, (done.key.round, done.key.fragment)] = kept
@@ -104,7 +104,7 @@ class Values:
         topology = life.coordinator._topology
         if isinstance(topology, Pairs):
             self._watch_swaps(peer, topology.swaps)
-        if isinstance(topology, Groups):
+        if isinstance(topology, GroupStrategy):
             self._watch_group(peer, topology.group)
 
     def _watch_swaps(self, peer: SimulatedPeer, swaps: Any) -> None:
@@ -129,10 +129,10 @@ class Values:
                 del self._sent[old]
         self._sent.setdefault(place, {}).setdefault(sender, []).append(own[0 : own.numel()].clone())
 
-    def _watch_group(self, peer: SimulatedPeer, group: Group) -> None:
+    def _watch_group(self, peer: SimulatedPeer, group: GroupMember) -> None:
         ask = group.exchange
 
-        async def exchange(key: RoundKey, gradient: Flat, base: bytes, tokens: int, *others: Any) -> Averaged:
+        async def exchange(key: RoundKey, gradient: Flat, base: bytes, tokens: int, *others: Any) -> GroupMean:
             got = await ask(key, gradient, base, tokens, *others)
             shared = Shared(gradient[0 : gradient.numel()].clone(), base, tokens, got, got.mean.clone())
             self.shared.setdefault((key.round, key.fragment), {})[peer.peer_id] = shared

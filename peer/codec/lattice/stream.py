@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peer.codec.lattice.codec import HEAD_BYTES, Modulo, count_blocks, rows_at
 from peer.codec.plain import TILE, Payload
-from peer.codec.stream import Flat, Making, Taking, over
+from peer.codec.stream import Flat, PayloadMaker, PayloadTaker, over
 
 
 class ModuloEncoding:
@@ -91,7 +91,7 @@ class ModuloDecoding:
             self._lows = _LowsIn(self._codec, self._own, self._into, self._head)
 
 
-class _LowsOut(Making):
+class _LowsOut(PayloadMaker):
     def __init__(self, codec: Modulo, values: Flat, steps: Tensor) -> None:
         super().__init__(codec.low_bytes, values)
         self._codec = codec
@@ -104,7 +104,7 @@ class _LowsOut(Making):
         return self._codec.encode_lows(self.part(number, number + 1), self._steps[rows_at(number * TILE)])
 
 
-class _LowsIn(Taking):
+class _LowsIn(PayloadTaker):
     def __init__(self, codec: Modulo, own: Flat, into: Tensor, head: bytearray) -> None:
         super().__init__(codec.low_bytes, own.numel())
         self._codec = codec

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from peer.clock.monotonic import steady_time
-from peer.discovery.dht_node.process import LOST, Limits, NodeOptions, Process, failed, start_process, stop
+from peer.clock.monotonic import run_time
+from peer.discovery.dht_node.process import LOST, DhtNodeLimits, DhtNodeOptions, Process, failed, start_process, stop
 from peer.discovery.dial_report import knock, why_not
 from peer.discovery.multiaddr import split
 from peer.discovery.validator import RecordGate
@@ -30,9 +30,9 @@ with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.s
     from hivemind.utils.multiaddr import Multiaddr
 
 for _module in (node, protocol, routing, timed_storage):
-    _module.get_dht_time = steady_time  # theirs is the wall clock: when it jumps, every record would expire at once
+    _module.get_dht_time = run_time  # theirs is the wall clock: when it jumps, every record would expire at once
 
-__all__ = ["LOST", "DictionaryDHTValue", "Limits", "Node", "NodeOptions"]
+__all__ = ["LOST", "DhtNode", "DhtNodeLimits", "DhtNodeOptions", "DictionaryDHTValue"]
 
 _EXCHANGE_S = 5.0
 """A question to our own p2pd, over its control socket."""
@@ -85,7 +85,7 @@ class _NoCache(DHTLocalStorage):  # type: ignore[misc]
         return False
 
 
-class Node:
+class DhtNode:
     """A running p2pd and the DHT node on top. Belongs to the loop it was started in."""
 
     def __init__(self, process: Process, dht: DHTNode) -> None:
@@ -99,7 +99,7 @@ class Node:
         """Peer id: its clock minus ours when it was last dialled, seconds."""
 
     @classmethod
-    async def start(cls, options: NodeOptions, listen: Sequence[str], gate: RecordGate | None) -> Node:
+    async def start(cls, options: DhtNodeOptions, listen: Sequence[str], gate: RecordGate | None) -> DhtNode:
         """Start p2pd and join nobody yet. `gate` None: store whatever comes (tests of hostile nodes).
 
         Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started, both within
@@ -158,10 +158,10 @@ class Node:
 
     async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
         """Best effort. hivemind's own ping compares too, but keeps the numbers to itself."""
-        before = steady_time()
+        before = run_time()
         with contextlib.suppress(P2PHandlerError, *LOST):
             answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
-            _note(self.clock_offsets, peer_id, answer.dht_time - (before + steady_time()) / 2)
+            _note(self.clock_offsets, peer_id, answer.dht_time - (before + run_time()) / 2)
 
     def open_files(self) -> int:
         """Files and sockets that the process holds open."""
@@ -255,7 +255,7 @@ def _full_addresses(peer_id: bytes, maddrs: Sequence[bytes]) -> list[str]:
     return [f"{Multiaddr(raw)}{tail}" for raw in maddrs]
 
 
-async def _start_dht(process: Process, options: NodeOptions, gate: RecordGate | None) -> DHTNode:
+async def _start_dht(process: Process, options: DhtNodeOptions, gate: RecordGate | None) -> DHTNode:
     validator = _Validator(gate) if gate is not None else None
     dht = await DHTNode.create(
         p2p=process,

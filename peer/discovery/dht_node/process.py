@@ -67,7 +67,7 @@ p2p_daemon.path = _binary_path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class DhtNodeLimits:
     """What a p2pd may take. (It takes 40 to 90 MB and some tens of connections in a swarm of 32.)"""
 
     memory: int = 384 * 2**20
@@ -81,7 +81,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NodeOptions:
+class DhtNodeOptions:
     """What a node is started with; the same again after a crash."""
 
     identity_path: Path
@@ -90,7 +90,7 @@ class NodeOptions:
     announce_maddrs: tuple[str, ...] = ()
     """What to tell others instead of the addresses p2pd sees itself under. Empty: those."""
     startup_s: float = 30.0
-    limits: Limits = Limits()
+    limits: DhtNodeLimits = DhtNodeLimits()
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
@@ -98,7 +98,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     while we still take our leave); it is bounded; what it says is kept; and once it is dead its calls fail at once
     instead of by timeout."""
 
-    limits = Limits()
+    limits = DhtNodeLimits()
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return in_words(code, self.said.words(), oom_kills() > self._oom_kills)
 
 
-async def start_process(options: NodeOptions, listen: Sequence[str]) -> Process:
+async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Process:
     """Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started."""
     made: list[Process] = []
     try:
@@ -170,7 +170,7 @@ async def start_process(options: NodeOptions, listen: Sequence[str]) -> Process:
     return process
 
 
-async def _create(options: NodeOptions, listen: Sequence[str], made: list[Process]) -> Process:
+async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Process]) -> Process:
     class Bounded(Process):
         """`create` hands out its object only when all went well; this way we can clean up when it did not."""
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Health, Unwatched, Watcher
-from peer.discovery.dht_node.node import LOST, Node, NodeOptions
+from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeOptions
 from peer.discovery.multiaddr import advertised, claimed
 from peer.discovery.validator import RecordGate
 from peer.errors import AddressError, DirectoryFailed
-from peer.ports.directory import Contact
+from peer.ports.directory import DialReport
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pace:
+class SupervisorTimes:
     """How often and how long, all in seconds."""
 
     heal: float = 4.0
@@ -47,7 +47,7 @@ class Pace:
     """How long it may take for an answer; the second one in a row that it owes is the last."""
 
 
-class Helper:
+class DhtNodeSupervisor:
     """One p2pd at a time, watched and rebuilt, with a loop that joins and heals.
 
     hivemind never contacts a bootstrap node again once it has lost it, and p2pd refuses to start when none answers. So
@@ -55,13 +55,13 @@ class Helper:
 
     def __init__(
         self,
-        options: NodeOptions,
+        options: DhtNodeOptions,
         gate: RecordGate,
         bootstraps: Sequence[str],
         cache: AddressCache,
         now: Callable[[], float],
-        on_joined: Callable[[Node], Awaitable[None]],
-        pace: Pace,
+        on_joined: Callable[[DhtNode], Awaitable[None]],
+        pace: SupervisorTimes,
     ) -> None:
         self._options, self._gate, self._bootstraps, self._cache = options, gate, tuple(bootstraps), cache
         self._now, self._on_joined, self._pace = now, on_joined, pace
@@ -70,7 +70,7 @@ class Helper:
         self._keeper: asyncio.Task[None] | None = None
         self._first_round = asyncio.Event()
         self._joined = False
-        self.node: Node | None = None
+        self.node: DhtNode | None = None
         """None while p2pd is dead."""
         self.addresses: list[str] = []
         self.health = Health()
@@ -98,13 +98,13 @@ class Helper:
                 async with asyncio.timeout(self._pace.first_join):
                     await self._first_round.wait()
 
-    def contact(self) -> Contact:
+    def contact(self) -> DialReport:
         """How the addresses we were given are answered, and what the clocks of those who answer say."""
         tried = self.node.tried if self.node is not None else {}
         offsets = [o for o in self.node.clock_offsets.values() if math.isfinite(o)] if self.node is not None else []
         own = {_peer(address): "this is our own key: every peer needs one of its own" for address in self.addresses}
         reasons = {a: tried.get(a, own.get(_peer(a), "not dialled yet")) for a in self._bootstraps}
-        return Contact(reasons, statistics.median(offsets) if offsets else None)
+        return DialReport(reasons, statistics.median(offsets) if offsets else None)
 
     async def close(self) -> None:
         """End everything; within a few seconds. Never raises."""
@@ -116,7 +116,7 @@ class Helper:
             await node.close()
         self._cache.save(force=True)
 
-    async def _keep(self, node: Node) -> None:
+    async def _keep(self, node: DhtNode) -> None:
         """Heal until p2pd is gone, rebuild it, and again."""
         loop = asyncio.get_running_loop()
         while True:
@@ -141,7 +141,7 @@ class Helper:
         log.info("%s; starting it again", cause)
         self.watcher.helper_ended(cause, health.times)
 
-    async def _until_lost(self, node: Node) -> str:
+    async def _until_lost(self, node: DhtNode) -> str:
         """Returns why this p2pd is to be replaced: how it ended, or what it has become."""
         death = asyncio.create_task(node.ended())
         watching = asyncio.create_task(self._watch(node))
@@ -164,7 +164,7 @@ class Helper:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, node: Node) -> str:
+    async def _watch(self, node: DhtNode) -> str:
         """Returns when p2pd hangs or is at one of its bounds: what is wrong with it."""
         owed, limits, name = 0, self._options.limits, "the DHT helper (p2pd)"
         while True:
@@ -181,7 +181,7 @@ class Helper:
             if owed == 2:
                 return f"{name} hung: twice no answer within {self._pace.answer:g} s"
 
-    async def _rebuild(self) -> Node:
+    async def _rebuild(self) -> DhtNode:
         """Same identity, same port if it can be had: to the others it is the node they knew. Tries until it works."""
         while True:
             await asyncio.sleep(min(self._pace.rebuild * 2 ** (self.health.times - 1), self._pace.rebuild_max))
@@ -190,23 +190,23 @@ class Helper:
             except (AddressError, DirectoryFailed) as error:
                 self._lost(error.found)
 
-    async def _launch(self) -> Node:
+    async def _launch(self) -> DhtNode:
         """Start p2pd where it listened before; where that is taken and we were not told to listen there, on a free
         port. Raises AddressError, DirectoryFailed."""
         former = self._listen != list(self._asked)
         try:
             with claimed(self._listen) as ready:
-                node = await Node.start(self._options, ready, self._gate)
+                node = await DhtNode.start(self._options, ready, self._gate)
         except AddressError:
             if not former:
                 raise
             with claimed(self._asked) as ready:
-                node = await Node.start(self._options, ready, self._gate)
+                node = await DhtNode.start(self._options, ready, self._gate)
         self._listen = ready
         self._cache.listened = dict(zip(self._asked, ready, strict=True))
         return node
 
-    async def _heal(self, node: Node) -> None:
+    async def _heal(self, node: DhtNode) -> None:
         """Rounds of dialling, forever. Raises one of LOST when p2pd no longer answers."""
         while True:
             await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node)))
@@ -220,13 +220,13 @@ class Helper:
             self._first_round.set()
             await asyncio.sleep(self._pace.heal * _jitter() if self._joined else self._pace.alone)
 
-    async def _dial(self, node: Node, address: str) -> None:
+    async def _dial(self, node: DhtNode, address: str) -> None:
         if await node.link(address, self._pace.dial):
             self._cache.saw([address], self._now())
             self._cache.save()
             await self._meet(node)
 
-    async def _meet(self, node: Node) -> None:
+    async def _meet(self, node: DhtNode) -> None:
         """Somebody answers. The first one is told our record at once: others may take their time not to answer."""
         if self._joined:
             return
@@ -235,7 +235,7 @@ class Helper:
         self.lost_at = None
         self._first_round.set()
 
-    async def _to_dial(self, node: Node) -> list[str]:
+    async def _to_dial(self, node: DhtNode) -> list[str]:
         """All bootstraps we miss. Of the cached addresses: all while we are alone, else one, for two parts of a swarm
         that lost each other join again when any two of their members meet. (The routing table alone would not tell: it
         lists the dead until somebody asks them, and then one that came back is not dialled for long.)"""
@@ -246,7 +246,7 @@ class Helper:
             cached = random.sample(cached, 1)
         return list(dict.fromkeys(bootstraps + cached))
 
-    async def _learn_addresses(self, node: Node) -> None:
+    async def _learn_addresses(self, node: DhtNode) -> None:
         """Ours may change with the network; those of the others go to the cache."""
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)

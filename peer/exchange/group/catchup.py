@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
 from peer.exchange.deadlines import ASSUMED_RATE, TRANSFER_FACTOR, TRANSFER_SLACK_S
-from peer.exchange.group.context import GroupAround
+from peer.exchange.group.context import GroupContext
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Roster, leaders
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey
@@ -27,10 +27,10 @@ AGAIN_S = 1.0
 MAX_ASKED = 16
 
 
-class Catching:
+class CatchUp:
     """Looks up and fetches a fragment's state."""
 
-    def __init__(self, around: GroupAround) -> None:
+    def __init__(self, around: GroupContext) -> None:
         self._around = around
         self.donor: PeerId | None = None
         """Who gave what was fetched last."""
@@ -110,7 +110,7 @@ class Catching:
                 self.donor = donor.peer_id
                 return values
             except BadPayload as error:
-                around.conduct.offence(donor.peer_id, error.code, error.reason)
+                around.conduct.penalize(donor.peer_id, error.code, error.reason)
             except (PartnerLost, PartnerRefused):
                 continue
         return None

@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 
 from peer.aio.threads import Offload
 from peer.codec.plain import Codec
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
-from peer.ports.signer import Seal
+from peer.ports.signer import Signer
 from peer.ports.transport import GroupTransport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 
@@ -23,7 +23,7 @@ KEEP_ROUNDS = 2
 
 
 class Seen(Protocol):
-    """The part of `peer.membership.peer_table.View` that a group needs."""
+    """The part of `peer.membership.peer_table.PeerTable` that a group needs."""
 
     @property
     def peers(self) -> Mapping[PeerId, PeerRecord]: ...
@@ -32,22 +32,22 @@ class Seen(Protocol):
     def banned(self) -> Callable[[], Container[PeerId]]: ...
 
     @property
-    def watch(self) -> Watch: ...
+    def watch(self) -> FailureDetector: ...
 
     def dialable(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAround:
+class GroupContext:
     """`elements`: of each fragment. `codec`: of contributions."""
 
     run_id: RunId
     me: PeerId
-    seal: Seal
+    seal: Signer
     transport: GroupTransport
     clock: Clock
     view: Seen
-    conduct: Conduct
+    conduct: Reputation
     offload: Offload
     codec: Codec
     result_codec: Codec
@@ -76,12 +76,12 @@ class GroupAround:
 
     def why_not(self, peer: PeerId) -> str:
         """Why nothing is done for this peer, for a person; empty: it is welcome."""
-        if why := self.conduct.why_out(peer):
+        if why := self.conduct.exclusion_reason(peer):
             return f"standing: {why}"
         return "banned by the operator" if peer in self.view.banned() else ""
 
 
-def forget(table: OrderedDict[RoundKey, T], over: Callable[[T], bool]) -> None:
+def drop_finished_rounds(table: OrderedDict[RoundKey, T], over: Callable[[T], bool]) -> None:
     """Keep the rounds that are open, and the last KEEP_ROUNDS that are over."""
     past = [key for key, value in table.items() if over(value)]
     for key in past[:-KEEP_ROUNDS]:

@@ -24,19 +24,19 @@ from peer.aio.events import Condition
 from peer.codec.stream import Flat
 from peer.errors import PartnerRefused
 from peer.exchange.deadlines import ASSUMED_RATE, START_S, TRANSFER_FACTOR, TRANSFER_SLACK_S
-from peer.exchange.group.catchup import Catching
-from peer.exchange.group.context import GroupAround, forget
-from peer.exchange.group.outcome import Given, joined, vouchers_of
-from peer.exchange.group.reducer import Desk
-from peer.exchange.group.rendezvous import Leading
-from peer.exchange.group.shard_exchange import Sharing
+from peer.exchange.group.catchup import CatchUp
+from peer.exchange.group.context import GroupContext, drop_finished_rounds
+from peer.exchange.group.outcome import ShardOutcome, joined, vouchers_of
+from peer.exchange.group.reducer import ShardReducer
+from peer.exchange.group.rendezvous import Rendezvous
+from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
 from peer.outer.robust_mean import lower_median
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack, unpack
 from peer.protocol.group.receipts import Vouchers
 from peer.protocol.group.roster import Join, JoinReply, Roster
-from peer.protocol.group.shards import ALIGN, Opening, Seat, Shard, cut
+from peer.protocol.group.shards import ALIGN, ContributionHeader, Shard, UploadSlot, cut
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.run.codec_specs import FORMS
 
@@ -48,7 +48,7 @@ DESK_PART = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Averaged:
+class GroupMean:
     """What a round gave. Spans are half-open ranges of elements of the fragment, ascending."""
 
     mean: Tensor
@@ -65,10 +65,10 @@ class Averaged:
     """Of the owners, one after the other: all of the fragment."""
 
 
-class Group:
+class GroupMember:
     """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
 
-    def __init__(self, around: GroupAround) -> None:
+    def __init__(self, around: GroupContext) -> None:
         self._around = around
         period = len(around.elements)
         self._quorums = [Quorum(period, around.founders) for _ in around.elements]
@@ -81,9 +81,9 @@ class Group:
         """By fragment: root mean square of its last results, of the middle one of the shards."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
-        self._leading = Leading(around, self._quorums)
-        self._catching = Catching(around)
-        self._desks: OrderedDict[RoundKey, Desk | None] = OrderedDict()
+        self._leading = Rendezvous(around, self._quorums)
+        self._catching = CatchUp(around)
+        self._desks: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
         self._begun: set[RoundKey] = set()
         self._latest: RoundKey | None = None
         self._bell = Condition()
@@ -95,7 +95,7 @@ class Group:
 
     # -- what the owner does -----------------------------------------------------------------------------------------
 
-    def holds(self, fragment: int, digest: bytes) -> None:
+    def set_state_digest(self, fragment: int, digest: bytes) -> None:
         """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
         then do others get it from us, and only then does what made it count. From any thread."""
         coming = self._coming[fragment]
@@ -105,11 +105,11 @@ class Group:
             self._short[fragment] = self._short[fragment] and not coming.digest  # of our own step: as it is
         self._held[fragment] = digest
 
-    def begins(self, round_: int) -> None:
+    def start_at(self, round_: int) -> None:
         """Our first round is this one."""
         self._leading.begins(round_)
 
-    async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
+    async def probe_leaders(self, key: RoundKey, opens_at: float, due: float) -> None:
         """Find out, between these (run time), which leaders are there. A cancelled call leaves nothing running."""
         await self._leading.sound(key, opens_at, due)
 
@@ -124,7 +124,7 @@ class Group:
         give_up: float = math.inf,
         into: Tensor | None = None,
         outer: Flat | None = None,
-    ) -> Averaged:
+    ) -> GroupMean:
         """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
         the digest of the state that the gradient was taken against, `outer` its params (None: what comes is judged by
         the gradient alone). `gradient` is read where it lies and stays as it is meanwhile; the mean comes into `into`,
@@ -140,7 +140,7 @@ class Group:
         assert into.shape == (gradient.numel(),), into.shape
         assert tokens > 0, tokens
         quorum = self._quorums[key.fragment]
-        self.holds(key.fragment, base)
+        self.set_state_digest(key.fragment, base)
         self._coming[key.fragment] = None  # the last result was not applied
         self._latest = key if self._latest is None else max(self._latest, key)
         self._begun.add(key)
@@ -148,17 +148,19 @@ class Group:
             fit = await around.offload(lambda: finite(gradient))
             assert fit, "the trainer never leaves params that are not finite"
             await self._remember()
-            roster = await self._leading.find(key, quorum.base(base), opens_at, closes, *self._given[key.fragment])
+            roster = await self._leading.agree_roster(
+                key, quorum.base(base), opens_at, closes, *self._given[key.fragment]
+            )
             quorum.accepted(key.round, roster.members)
             await self._remember()
             averaged = await self._round(
-                Sharing(around, roster, gradient, tokens, into, outer, self._usual[key.fragment]), give_up
+                ShardExchange(around, roster, gradient, tokens, into, outer, self._usual[key.fragment]), give_up
             )
         finally:
             self._begun.discard(key)
             if (desk := self._desks.setdefault(key, None)) is not None:
                 desk.give_up()
-            forget(self._desks, lambda desk: desk is None or desk.over)
+            drop_finished_rounds(self._desks, lambda desk: desk is None or desk.over)
             self._bell.ring()
         if averaged.spans:
             self._coming[key.fragment] = Base(b"", roster.members, key.round)
@@ -238,7 +240,7 @@ class Group:
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
-    async def _round(self, sharing: Sharing, give_up: float) -> Averaged:
+    async def _round(self, sharing: ShardExchange, give_up: float) -> GroupMean:
         around, roster, elements = self._around, sharing.roster, sharing.gradient.numel()
         key, began = roster.key, around.clock.now()
         shards = cut(roster.name(), roster.owners, elements, self._align)
@@ -260,38 +262,38 @@ class Group:
         self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
         return await self._averaged(roster, shards, given, sharing, seconds)
 
-    def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> Desk | None:
+    def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> ShardReducer | None:
         own = next((shard for shard in shards if shard.owner == self._around.me), None)
         if own is None:
             return None
-        return Desk(self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline)
+        return ShardReducer(self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline)
 
     def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
         """The owner's check of `peer.protocol.group.quorum`. The roster at hand was accepted, so it counts."""
         return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
 
     async def _averaged(
-        self, roster: Roster, shards: list[Shard], given: list[Given], sharing: Sharing, seconds: float
-    ) -> Averaged:
+        self, roster: Roster, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange, seconds: float
+    ) -> GroupMean:
         spans, named, reasons = [], [], []
         for shard, part in zip(shards, given, strict=True):
-            if not part.came:
+            if not part.result_digest:
                 reasons.append(part.why or f"{shard.owner}: no result in time")
                 continue
             why = await self._around.offload(partial(sharing.check, shard, part))
             if why is not None:
                 reasons.append(f"{shard.owner}: {why}")
-                self._around.conduct.offence(shard.owner, why.code, why.reason)
+                self._around.conduct.penalize(shard.owner, why.code, why.reason)
                 continue
             spans.append((shard.start, shard.end))
-            if part.named:
+            if part.includes_us:
                 named.append((shard.start, shard.end))
         self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
         if spans:
             self._usual[roster.key.fragment] = lower_median([part.rms for part in given if part.digest])
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
         told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
-        return Averaged(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
+        return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
 
     def _budget_s(self, elements: int) -> float:
         """How long the contributions may take, and then the results."""
@@ -313,7 +315,7 @@ class Group:
             return None
         return self._quorums[fragment].base(self._held[fragment])
 
-    async def on_contribution(self, sender: PeerId, opening: Opening) -> Seat:
+    async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
         self._around.view.watch.heard(sender, "it contributed")
         if why := self._around.why_not(sender):
@@ -324,13 +326,13 @@ class Group:
         if desk is None or desk.roster.name() != opening.roster:
             raise PartnerRefused("other_roster", "this peer is not in that roster of this round")
         if sender not in desk.roster.members:
-            self._around.conduct.offence(sender, "roster", "contributed to a roster that it is not in")
+            self._around.conduct.penalize(sender, "roster", "contributed to a roster that it is not in")
             raise PartnerRefused("roster", "you are not in that roster")
         if opening.shard != desk.shard.index:
             raise PartnerRefused("shard", f"this peer owns shard {desk.shard.index}, not {opening.shard}")
         return desk.seat(sender, opening)
 
-    async def _desk_of(self, key: RoundKey) -> Desk | None:
+    async def _desk_of(self, key: RoundKey) -> ShardReducer | None:
         until = self._around.clock.now() + PARK_S
         while key not in self._desks and (now := self._around.clock.now()) < until:
             if key not in self._begun and self._latest is not None and key <= self._latest:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.protocol.group.receipts import Voucher, Vouchers
+from peer.protocol.group.receipts import ShardReceipt, Vouchers
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import Shard
 from peer.protocol.messages import PeerId
 
 
 @dataclass(slots=True)
-class Given:
+class ShardOutcome:
     """One shard's part of a round."""
 
-    came: bytes = b""
+    result_digest: bytes = b""
     """Digest of the result (`peer.protocol.group.receipts`), whose values are in the mean; empty: there is none."""
-    named: bool = False
+    includes_us: bool = False
     sent: int = 0
     received: int = 0
     why: str = ""
     """There is no result."""
-    numbers: tuple[int, ...] = ()
+    contributors: tuple[int, ...] = ()
     """Who is named, as indices into the roster's members."""
     signature: bytes = b""
     """The owner's."""
@@ -32,10 +32,12 @@ class Given:
     """Root mean square of what came, once it was checked."""
 
 
-def vouchers_of(roster: Roster, shards: Sequence[Shard], given: Sequence[Given]) -> tuple[Vouchers, tuple[PeerId, ...]]:
+def vouchers_of(
+    roster: Roster, shards: Sequence[Shard], given: Sequence[ShardOutcome]
+) -> tuple[Vouchers, tuple[PeerId, ...]]:
     """What the owners put their names to, as far as it checked; and who they are, by shard."""
     both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.digest]
-    shown = tuple(Voucher(shard.index, part.digest, part.signature) for shard, part in both)
+    shown = tuple(ShardReceipt(shard.index, part.digest, part.signature) for shard, part in both)
     return Vouchers(roster.name() if shown else b"", shown), tuple(shard.owner for shard in shards)
 
 

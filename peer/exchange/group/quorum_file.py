@@ -11,7 +11,7 @@ from peer.protocol.group.quorum_codec import MAX_BYTES
 from peer.run.home import write_whole
 
 
-class GroupMemory:
+class QuorumFile:
     """One small file, written whole or not at all. What cannot be written is journaled, and training goes on."""
 
     def __init__(self, path: Path, emit: Callable[[events.Event], None]) -> None:

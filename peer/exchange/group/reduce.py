@@ -22,7 +22,7 @@ from peer.protocol.wire.payload import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Contribution:
     """A complete contribution, as it travels."""
 
     tokens: int
@@ -30,7 +30,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Combined:
+class Reduced:
     """`payload` None: there is no result, `lacking` says why."""
 
     named: tuple[PeerId, ...] = ()
@@ -39,17 +39,17 @@ class Combined:
     bad: dict[PeerId, BadPayload] = field(default_factory=dict)
 
 
-def combine(
-    parts: dict[PeerId, Part],
+def reduce_contributions(
+    parts: dict[PeerId, Contribution],
     codec: Codec,
     result_codec: Codec,
     into: Tensor,
     lacking: Callable[[Collection[PeerId]], str],
-) -> Combined:
+) -> Reduced:
     """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
     `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are let go one by one. `lacking`:
     why these contributors are too few, empty when they are enough."""
-    combined, norms = Combined(), dict[PeerId, float]()
+    combined, norms = Reduced(), dict[PeerId, float]()
     for peer in parts:
         try:
             norms[peer] = _norm(parts[peer], codec, into.numel())
@@ -69,7 +69,7 @@ def combine(
     return combined
 
 
-def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Part]) -> dict[PeerId, float]:
+def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Contribution]) -> dict[PeerId, float]:
     if not norms:
         return {}
     found = factors(list(norms.values()), [parts[peer].tokens for peer in norms])
@@ -93,7 +93,7 @@ def encoded(codec: Codec, values: Tensor) -> memoryview:
     return payload
 
 
-def _norm(part: Part, codec: Codec, elements: int) -> float:
+def _norm(part: Contribution, codec: Codec, elements: int) -> float:
     """Of the decoded values. Raises BadPayload."""
     space, lengths = torch.empty(min(TILE, elements)), list[float]()
     for span, payload in tiles(codec, part.payload, elements):
@@ -105,7 +105,7 @@ def _norm(part: Part, codec: Codec, elements: int) -> float:
     return math.hypot(*lengths)
 
 
-def _add(part: Part, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
+def _add(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
     """As `peer.outer.robust_mean.weighted_mean` does, to the bit."""
     for span, payload in tiles(codec, part.payload, into.numel()):
         if first:

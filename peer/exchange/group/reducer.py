@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peer.aio.events import Condition
-from peer.aio.tasks import whole
+from peer.aio.tasks import uninterrupted
 from peer.codec.plain import Payload
 from peer.errors import PartnerLost, PartnerRefused
 from peer.exchange.buffers import pages
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.reduce import Part, combine
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.reduce import Contribution, reduce_contributions
 from peer.protocol.group.receipts import digest_of, statement
 from peer.protocol.group.roster import Roster
-from peer.protocol.group.shards import Opening, Seat, Shard, ShardResult
+from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.frames import PayloadReader
 from peer.protocol.wire.payload import BufferSink, BytesSource, Source
@@ -32,27 +32,27 @@ LEAST_GRACE_S = 2.0
 
 
 @dataclass(slots=True)
-class Coming:
+class PendingUpload:
     """A contribution on its way, over all its streams."""
 
-    opening: Opening
+    opening: ContributionHeader
     buffer: BufferSink
     reader: PayloadReader
     """Of its last stream, as is `place`."""
-    place: Place
+    place: ContributionUpload
 
-    def is_gone_on_with(self, opening: Opening) -> bool:
+    def is_gone_on_with(self, opening: ContributionHeader) -> bool:
         """Whether this opens another stream of it."""
         ours = self.opening
         return ours.transfer != 0 and (ours.transfer, ours.tokens) == (opening.transfer, opening.tokens)
 
 
-class Desk:
+class ShardReducer:
     """`lacking`: why these contributors are too few, empty when they are enough. `deadline`: run time."""
 
     def __init__(
         self,
-        around: GroupAround,
+        around: GroupContext,
         roster: Roster,
         shard: Shard,
         lacking: Callable[[Collection[PeerId]], str],
@@ -63,11 +63,11 @@ class Desk:
         self._around = around
         self._lacking = lacking
         self._deadline = deadline
-        self._parts: dict[PeerId, Part] = {}
-        self._coming: dict[PeerId, Coming] = {}
-        self._here: dict[PeerId, int] = {}
+        self._parts: dict[PeerId, Contribution] = {}
+        self._coming: dict[PeerId, PendingUpload] = {}
+        self._accepted: dict[PeerId, int] = {}
         """Whose contributions came in time, by the number of the transfer."""
-        self._have_it: set[PeerId] = set()
+        self._delivered: set[PeerId] = set()
         """Who said that it has the result."""
         self.closed = False
         self._refused: dict[PeerId, PartnerRefused] = {}
@@ -100,7 +100,7 @@ class Desk:
 
     async def _collect(self, own: Source, tokens: int) -> None:
         clock, began = self._around.clock, self._around.clock.now()
-        self._parts[self._around.me] = Part(tokens, own)
+        self._parts[self._around.me] = Contribution(tokens, own)
         until, quorate = self._deadline, False
         while len(self._parts) < len(self.roster.members) and (now := clock.now()) < until:
             if not quorate and not self._lacking(self._parts.keys()):
@@ -119,11 +119,11 @@ class Desk:
     async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
         around, parts = self._around, dict(sorted(self._parts.items()))
         self._parts.clear()
-        combined = await whole(
-            around.offload(lambda: combine(parts, around.codec, around.result_codec, into, self._lacking))
+        combined = await uninterrupted(
+            around.offload(lambda: reduce_contributions(parts, around.codec, around.result_codec, into, self._lacking))
         )
         for peer, error in combined.bad.items():
-            around.conduct.offence(peer, error.code, error.reason)
+            around.conduct.penalize(peer, error.code, error.reason)
             self._refused[peer] = PartnerRefused(f"bad_payload:{error.code}", error.reason)
         if combined.payload is None:
             return PartnerRefused("none", f"no result: {combined.lacking}")
@@ -137,24 +137,24 @@ class Desk:
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
-    def seat(self, sender: PeerId, opening: Opening) -> Seat:
+    def seat(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
         due = self._around.codec.nbytes(self.shard.elements)
         if opening.nbytes == 0:
-            return Place(self, sender, opening)
+            return ContributionUpload(self, sender, opening)
         if opening.nbytes != due:
             reason = f"{opening.nbytes} bytes announced, {due} are due"
-            self._around.conduct.offence(sender, "length", reason)
+            self._around.conduct.penalize(sender, "length", reason)
             raise PartnerRefused("bad_payload:length", reason)
-        if opening.transfer and self._here.get(sender) == opening.transfer:
-            return Place(self, sender, opening, have=due)
-        if sender in self._here:
+        if opening.transfer and self._accepted.get(sender) == opening.transfer:
+            return ContributionUpload(self, sender, opening, have=due)
+        if sender in self._accepted:
             raise PartnerRefused("have", "your contribution is here already")
         if self.closed:
             raise PartnerRefused("late", "this shard is closed; ask for its result")
         return self._comes(sender, opening)
 
-    def _comes(self, sender: PeerId, opening: Opening) -> Place:
+    def _comes(self, sender: PeerId, opening: ContributionHeader) -> ContributionUpload:
         """A stream of a contribution. It takes the place of the one before, of which we may not know yet that it broke:
         nobody holds two."""
         if (last := self._coming.pop(sender, None)) is not None:
@@ -163,19 +163,19 @@ class Desk:
             reader, buffer = last.reader.fork(), last.buffer
         else:
             reader, buffer = PayloadReader(opening.nbytes), BufferSink(opening.nbytes, pages(opening.nbytes))
-        place = Place(self, sender, opening, buffer, reader)
-        self._coming[sender] = Coming(opening, buffer, reader, place)
+        place = ContributionUpload(self, sender, opening, buffer, reader)
+        self._coming[sender] = PendingUpload(opening, buffer, reader, place)
         return place
 
-    def take(self, sender: PeerId, opening: Opening, payload: Payload) -> None:
+    def take(self, sender: PeerId, opening: ContributionHeader, payload: Payload) -> None:
         """A whole contribution, in time."""
         self._coming.pop(sender, None)
-        if sender not in self._here:
-            self._here[sender] = opening.transfer
-            self._parts[sender] = Part(opening.tokens, BytesSource(payload))
+        if sender not in self._accepted:
+            self._accepted[sender] = opening.transfer
+            self._parts[sender] = Contribution(opening.tokens, BytesSource(payload))
         self._bell.ring()
 
-    def drop(self, sender: PeerId, place: Place) -> None:
+    def drop(self, sender: PeerId, place: ContributionUpload) -> None:
         """Of what this place took nothing can be used."""
         if (coming := self._coming.get(sender)) is not None and coming.place is place:
             del self._coming[sender]
@@ -196,20 +196,20 @@ class Desk:
 
     def taken(self, sender: PeerId) -> None:
         """It has the result. When all have it nobody comes for it any more."""
-        self._have_it.add(sender)
+        self._delivered.add(sender)
         others = set(self.roster.members) - {self._around.me}
-        if isinstance(self._outcome, ShardResult) and others <= self._have_it | self._refused.keys():
+        if isinstance(self._outcome, ShardResult) and others <= self._delivered | self._refused.keys():
             self._outcome = PartnerRefused("gone", "every member has had this result")
 
 
-class Place(Seat):
+class ContributionUpload(UploadSlot):
     """One served stream of a contribution; the sink of what it brings."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: ShardReducer,
         sender: PeerId,
-        opening: Opening,
+        opening: ContributionHeader,
         buffer: BufferSink | None = None,
         reader: PayloadReader | None = None,
         have: int = 0,

@@ -17,19 +17,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from peer.aio.events import Condition
-from peer.aio.tasks import given_up, owned, unless
+from peer.aio.tasks import background_task, cancel_and_wait, race
 from peer.errors import BadPayload, ExchangeError, NoRoster, PartnerLost, PartnerRefused, PartnerSilent, Stale
-from peer.exchange.group.context import GroupAround, forget
+from peer.exchange.group.context import GroupContext, drop_finished_rounds
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.receipts import NO_VOUCHERS, Vouchers, contradictions
 from peer.protocol.group.roster import (
-    Collecting,
     Grace,
     Join,
     JoinReply,
+    JoinStatus,
     Roster,
+    RosterBuilder,
     SignedRoster,
-    Told,
     leaders,
     parse_roster,
 )
@@ -49,11 +49,11 @@ MAX_PARKED = 128
 
 
 @dataclass(slots=True)
-class Seeking:
+class RendezvousRound:
     """One round, from when we come to it."""
 
     join: Join
-    collecting: Collecting | None = None
+    collecting: RosterBuilder | None = None
     signed: SignedRoster | None = None
     over: str = ""
     """Why there will be no roster from us."""
@@ -65,13 +65,13 @@ class Seeking:
         return bool(self.signed or self.over)
 
 
-class Leading:
+class Rendezvous:
     """`quorums`: of each fragment."""
 
-    def __init__(self, around: GroupAround, quorums: list[Quorum]) -> None:
+    def __init__(self, around: GroupContext, quorums: list[Quorum]) -> None:
         self._around = around
         self._quorums = quorums
-        self._rounds: OrderedDict[RoundKey, Seeking] = OrderedDict()
+        self._rounds: OrderedDict[RoundKey, RendezvousRound] = OrderedDict()
         self._latest: RoundKey | None = None
         self._first = 0
         self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
@@ -146,25 +146,25 @@ class Leading:
                 for peer in self._silent_in(join.key) & known.keys():
                     asking.create_task(ask(known[peer]))
 
-        await unless(found, ask_all())
+        await race(found, ask_all())
         return found.result() if found.done() else None
 
-    async def _roster(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+    async def _roster(self, seeking: RendezvousRound, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
         """From whom we ask in turn, or from one that seemed silent, if that is sooner. Raises NoRoster when neither is,
         and then nobody is asked any more."""
         if not self._silent_in(seeking.join.key):
             return await self._first_that_leads(seeking, opens_at, closes)
         in_turn = asyncio.create_task(self._first_that_leads(seeking, opens_at, closes))
         try:
-            async with owned(self._from_silent(seeking.join, closes)) as beside:
+            async with background_task(self._from_silent(seeking.join, closes)) as beside:
                 await asyncio.wait({in_turn, beside}, return_when=asyncio.FIRST_COMPLETED)
                 if not in_turn.done() and (found := beside.result()) is not None:
                     return found
                 return await in_turn
         finally:
-            await given_up(in_turn)
+            await cancel_and_wait(in_turn)
 
-    async def find(
+    async def agree_roster(
         self,
         key: RoundKey,
         base: Base,
@@ -180,7 +180,9 @@ class Leading:
         Raises NoRoster, or Stale when the others build on another state."""
         assert key not in self._rounds, key
         around = self._around
-        seeking = self._rounds[key] = Seeking(Join(key, base, around.view.dialable(), given=given), owners=owners)
+        seeking = self._rounds[key] = RendezvousRound(
+            Join(key, base, around.view.dialable(), given=given), owners=owners
+        )
         self._latest = key if self._latest is None else max(self._latest, key)
         for quorum in self._quorums:
             quorum.saw(around.counted())
@@ -191,7 +193,7 @@ class Leading:
         finally:
             seeking.over = "" if seeking.signed else "this peer came to no roster"
             self._bell.ring()
-            forget(self._rounds, lambda seeking: seeking.ended)
+            drop_finished_rounds(self._rounds, lambda seeking: seeking.ended)
         self._check_place(seeking.join, roster)
         return roster
 
@@ -208,7 +210,9 @@ class Leading:
         if self._around.me not in roster.members:
             raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
 
-    async def _first_that_leads(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+    async def _first_that_leads(
+        self, seeking: RendezvousRound, opens_at: float, closes: float
+    ) -> tuple[SignedRoster, Roster]:
         around, key, failed = self._around, seeking.join.key, []
         peers = dict(around.view.peers)
         for leader in self._order(key):
@@ -222,7 +226,7 @@ class Leading:
             except ExchangeError as error:
                 failed.append(f"{leader[-6:]}: {error}")
                 if isinstance(error, PartnerLost):
-                    around.conduct.offence(leader, "lost", str(error))
+                    around.conduct.penalize(leader, "lost", str(error))
         raise NoRoster("; ".join(failed)[:300] or "nobody who could lead is there")
 
     # -- asking ------------------------------------------------------------------------------------------------------
@@ -236,9 +240,9 @@ class Leading:
         silent_s = min(max((closes - began) / 4, LEAST_SILENT_S), MOST_SILENT_S)
         while (now := clock.now()) < closes + 2 * wait_s:
             reply = await self._join(leader, asked, silent_s)
-            if reply.told is Told.ROSTER and reply.roster is not None:
+            if reply.told is JoinStatus.ROSTER and reply.roster is not None:
                 return reply.roster, self._opened(leader.peer_id, reply.roster, join)
-            if reply.told is not Told.WAIT:
+            if reply.told is not JoinStatus.WAIT:
                 raise PartnerRefused("no_roster", reply.reason or "it leads no roster")
             if not reply.collecting and clock.now() > by:
                 raise PartnerSilent("it did not come to the round")
@@ -269,7 +273,7 @@ class Leading:
             roster = parse_roster(signed.raw)
             self._check(roster, signed, join)
         except BadPayload as error:
-            self._around.conduct.offence(giver, error.code, error.reason)
+            self._around.conduct.penalize(giver, error.code, error.reason)
             raise
         if roster.leader != giver and roster.leader not in self._around.live():
             raise PartnerRefused("no_roster", "its roster is by a leader that we do not see")
@@ -288,10 +292,10 @@ class Leading:
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
-    async def _lead(self, seeking: Seeking, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
+    async def _lead(self, seeking: RendezvousRound, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
         """Raises NoRoster when too few have come by the end of the window."""
         around, clock = self._around, self._around.clock
-        collecting = seeking.collecting = Collecting(
+        collecting = seeking.collecting = RosterBuilder(
             around.run_id,
             seeking.join.key,
             around.me,
@@ -326,11 +330,11 @@ class Leading:
         """Never raises."""
         self._around.view.watch.heard(sender, "it asked for a roster")
         if why := self._around.why_not(sender):
-            return JoinReply(Told.NONE, reason=why)
+            return JoinReply(JoinStatus.NONE, reason=why)
         if join.key.round < self._first:
-            return JoinReply(Told.NONE, reason=f"this peer takes part from round {self._first} on")
+            return JoinReply(JoinStatus.NONE, reason=f"this peer takes part from round {self._first} on")
         if self._parked >= MAX_PARKED or join.key.fragment >= len(self._quorums):
-            return JoinReply(Told.NONE, reason="too many wait here already, or there is no such fragment")
+            return JoinReply(JoinStatus.NONE, reason="too many wait here already, or there is no such fragment")
         self._parked += 1
         try:
             return await self._answer(sender, join)
@@ -343,18 +347,18 @@ class Leading:
         while True:
             now, seeking = clock.now(), self._rounds.get(join.key)
             if seeking is None and self._latest is not None and join.key <= self._latest:
-                return JoinReply(Told.NONE, reason="past that round")
+                return JoinReply(JoinStatus.NONE, reason="past that round")
             if seeking is not None:
                 self._note(sender, join, seeking, now)
                 if seeking.signed is not None:
-                    return JoinReply(Told.ROSTER, seeking.signed)
+                    return JoinReply(JoinStatus.ROSTER, seeking.signed)
                 if seeking.over:
-                    return JoinReply(Told.NONE, reason=seeking.over)
+                    return JoinReply(JoinStatus.NONE, reason=seeking.over)
             if now >= until:
-                return JoinReply(Told.WAIT, collecting=seeking is not None and seeking.collecting is not None)
+                return JoinReply(JoinStatus.WAIT, collecting=seeking is not None and seeking.collecting is not None)
             await self._bell.wait(until - now)
 
-    def _note(self, sender: PeerId, join: Join, seeking: Seeking, now: float) -> None:
+    def _note(self, sender: PeerId, join: Join, seeking: RendezvousRound, now: float) -> None:
         """While we collect, it joins; afterwards it shows how long we should have waited."""
         collecting = seeking.collecting
         if collecting is None or collecting.has(sender):
@@ -365,13 +369,13 @@ class Leading:
         collecting.on_join(sender, join, now)
         self._bell.ring()
 
-    def _compare(self, sender: PeerId, join: Join, seeking: Seeking) -> None:
+    def _compare(self, sender: PeerId, join: Join, seeking: RendezvousRound) -> None:
         """Whether an owner gave this member another result than us: their states differ from then on, and one of the
         two will have to fetch the other's."""
         around, ours = self._around, seeking.join.given
         for owner, shard in contradictions(ours, join.given, seeking.owners, around.seal.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
-            around.conduct.offence(owner, "two_results", f"{reason}, and signed both")
+            around.conduct.penalize(owner, "two_results", f"{reason}, and signed both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +384,7 @@ class _Enough:
 
     quorum: Quorum
     round_: int
-    around: GroupAround
+    around: GroupContext
 
     def __call__(self, base: Base, peers: Collection[PeerId]) -> bool:
         return self.quorum.enough_for(base, self.round_, peers, self.around.counted())

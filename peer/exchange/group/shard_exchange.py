@@ -2,7 +2,7 @@
 
 What is sent is encoded from where it lies as it goes, and the result decoded into the mean as it comes; neither ever
 lies in memory as a whole. What happens on failure: the shard has no result, its part of the mean is worth nothing, and
-`Given.why` says why."""
+`ShardOutcome.why` says why."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peer.aio.tasks import whole
+from peer.aio.tasks import uninterrupted
 from peer.codec.plain import Codec, finite
 from peer.codec.stream import Decoding, Encoding, Flat
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.outcome import Given
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.outcome import ShardOutcome
 from peer.exchange.group.reduce import tiles
-from peer.exchange.group.reducer import Desk
-from peer.exchange.payloads import Section
+from peer.exchange.group.reducer import ShardReducer
+from peer.exchange.payloads import TensorSlice
 from peer.outer.robust_mean import norm
 from peer.protocol.group.receipts import digest_of, digesting, statement
 from peer.protocol.group.roster import Roster
-from peer.protocol.group.shards import Opening, ResultSink, Shard, ShardResult, check_named
+from peer.protocol.group.shards import ContributionHeader, ResultSink, Shard, ShardResult, check_named
 from peer.protocol.messages import PeerRecord
 from peer.protocol.wire.payload import BytesSource
 
@@ -40,7 +40,7 @@ TRY_AGAIN = ("have", "late", "later", "busy", "lost", "timeout")
 """Refusals of an owner that may give the result all the same."""
 
 
-class Taking(ResultSink):
+class ShardResultSink(ResultSink):
     """Takes the result of a shard among so many members: decoded into `into` as it comes, and hashed for the owner's
     signature. `begun` is called before the first byte."""
 
@@ -82,12 +82,12 @@ class Taking(ResultSink):
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class ShardExchange:
     """One round. `gradient`: our pseudo-gradient, which stays as it is meanwhile; `into`: where the mean is put
     together, flat fp32 of its length; `outer`: the params that it is a step of, where they are at hand. A cancelled
     call leaves nothing that writes into `into`."""
 
-    around: GroupAround
+    around: GroupContext
     roster: Roster
     gradient: Flat
     tokens: int
@@ -96,21 +96,21 @@ class Sharing:
     usual: float | None = None
     """Root mean square of what was applied in the fragment's round before; None: nothing was yet."""
 
-    async def own(self, desk: Desk) -> Given:
+    async def own(self, desk: ShardReducer) -> ShardOutcome:
         """The shard that is ours: collect, average, and take the result as the others do."""
         around, shard, members = self.around, desk.shard, self.roster.members
         source = Encoding(around.codec, self._part(shard))
         try:
             result = await desk.run(source, self.tokens, self.into[shard.start : shard.end])
         except PartnerRefused as error:
-            return Given(why=f"our own shard: {error.reason}")
+            return ShardOutcome(why=f"our own shard: {error.reason}")
         finally:
             source.close()
         ours = members.index(around.me) in result.named
         others = len(result.named) - ours  # each sent us its part and takes the result
         sent, received = others * len(result.payload), others * source.nbytes
-        came = await whole(around.offload(lambda: self._take(shard, result)))
-        return Given(came, ours, sent, received, numbers=result.named, signature=result.signature)
+        came = await uninterrupted(around.offload(lambda: self._take(shard, result)))
+        return ShardOutcome(came, ours, sent, received, contributors=result.named, signature=result.signature)
 
     def _take(self, shard: Shard, result: ShardResult) -> bytes:
         """In a worker thread; the digest."""
@@ -119,24 +119,24 @@ class Sharing:
             codec.decode_into(payload, into[span])
         return digest_of(result.payload, result.named)
 
-    async def share(self, shard: Shard, until: float) -> Given:
+    async def share(self, shard: Shard, until: float) -> ShardOutcome:
         """Contribute to another's shard, until then at most (run time). Once the result has begun to come, nothing is
         sent any more: our part may make room for it."""
         if (owner := self.around.view.peers.get(shard.owner)) is None:
-            return Given(why=f"{shard.owner}: its address is not known")
+            return ShardOutcome(why=f"{shard.owner}: its address is not known")
         source = Encoding(self.around.codec, self._part(shard))
         try:
             return await self._share(owner, shard, source, until)
         finally:
             source.close()
 
-    async def _share(self, owner: PeerRecord, shard: Shard, source: Encoding, until: float) -> Given:
+    async def _share(self, owner: PeerRecord, shard: Shard, source: Encoding, until: float) -> ShardOutcome:
         """Where the transport did not get through, ask again: the owner keeps what it has."""
-        around, given, sending, lost = self.around, Given(), True, 0
+        around, given, sending, lost = self.around, ShardOutcome(), True, 0
         while (left_s := until - around.clock.now()) > 0:
             into = self.into[shard.start : shard.end]
-            taking = Taking(around.result_codec, into, len(self.roster.members), source.close)
-            opening = Opening(
+            taking = ShardResultSink(around.result_codec, into, len(self.roster.members), source.close)
+            opening = ContributionHeader(
                 self.roster.key, self.roster.name(), shard.index, self.tokens, source.nbytes if sending else 0
             )
             try:
@@ -147,8 +147,8 @@ class Sharing:
                     return given
                 sending = sending and error.code not in ("have", "late")
             except BadPayload as error:
-                around.conduct.offence(shard.owner, error.code, str(error))
-                return Given(why=f"{shard.owner}: {error}")
+                around.conduct.penalize(shard.owner, error.code, str(error))
+                return ShardOutcome(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
                 around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
                 given.why, lost = f"{shard.owner}: {error}", lost + 1
@@ -158,14 +158,14 @@ class Sharing:
                 around.view.watch.heard(shard.owner, "it gave a result")
                 us = self.roster.members.index(around.me) in taking.named
                 counts = receipt.bytes_sent, receipt.bytes_received
-                return Given(taking.digest(), us, *counts, numbers=taking.named, signature=taking.signature)
+                return ShardOutcome(taking.digest(), us, *counts, contributors=taking.named, signature=taking.signature)
             finally:
                 taking.close()
             sending = sending and not taking.begun
             await around.clock.sleep(min(AGAIN_S, max(0.0, until - around.clock.now())))
         return given
 
-    def check(self, shard: Shard, given: Given) -> BadPayload | None:
+    def check(self, shard: Shard, given: ShardOutcome) -> BadPayload | None:
         """What is wrong with the result that came, if anything; else `digest` is set. In a worker thread."""
         values = self.into[shard.start : shard.end]
         if not finite(values):
@@ -173,18 +173,18 @@ class Sharing:
         length, ours = norm(values), norm(self._part(shard))
         if 0 < RESULT_FAR * ours < length and self._most(shard) < length:
             return BadPayload("norm", "the result is many times larger than our own contribution")
-        said = statement(self.roster.name(), shard.index, given.came)
+        said = statement(self.roster.name(), shard.index, given.result_digest)
         if not self.around.seal.verify(shard.owner, said, given.signature):
             return BadPayload("signature", "the owner did not sign the result it gave")
-        given.digest, given.rms = given.came, length / math.sqrt(shard.elements)
+        given.digest, given.rms = given.result_digest, length / math.sqrt(shard.elements)
         return None
 
     def _most(self, shard: Shard) -> float:
         """How long a result may be that is far longer than our own part."""
-        outer = 0.0 if self.outer is None else norm(Section(self.outer, shard.start, shard.end))
+        outer = 0.0 if self.outer is None else norm(TensorSlice(self.outer, shard.start, shard.end))
         if self.usual is None:
             return outer
         return max(USUAL_FAR * self.usual * math.sqrt(shard.elements), OUTER_PART * outer)
 
-    def _part(self, shard: Shard) -> Section:
-        return Section(self.gradient, shard.start, shard.end)
+    def _part(self, shard: Shard) -> TensorSlice:
+        return TensorSlice(self.gradient, shard.start, shard.end)

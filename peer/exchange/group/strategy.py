@@ -15,20 +15,20 @@ from typing import cast
 
 from torch import Tensor
 
-from peer.aio.tasks import owned
+from peer.aio.tasks import background_task
 from peer.aio.threads import Offload
 from peer.codec.error_feedback import Feedback
 from peer.codec.stream import Flat
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.exchange.buffers import Buffers
-from peer.exchange.group.member import Averaged, Group
-from peer.exchange.payloads import Gradient
-from peer.exchange.strategy import Ahead, Exchanged
+from peer.exchange.group.member import GroupMean, GroupMember
+from peer.exchange.payloads import PseudoGradient
+from peer.exchange.strategy import ExchangeResult, MissedState
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import Work
+from peer.ports.trainer import WorkSnapshot
 from peer.protocol.group.roster import Roster
-from peer.protocol.ledger import Cut
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import RoundKey
 from peer.protocol.schedule import pairing_window
 from peer.run.method import Method
@@ -41,7 +41,7 @@ BEFORE_NEXT = 0.06
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupStrategy:
     """DiLoCo's topology.
 
     The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as `Pairs` does),
@@ -50,7 +50,7 @@ class Groups:
 
     method: Method
     outer: OuterState
-    group: Group
+    group: GroupMember
     buffers: Buffers
     offload: Offload
     wanted: Callable[[], bool]
@@ -64,11 +64,11 @@ class Groups:
     """By fragment, where the codec loses enough to need it."""
 
     @asynccontextmanager
-    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupRound]:
+    async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:
         ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2
         with ExitStack() as lent:
-            async with owned(self.group.sound(key, opens_at, due)):
-                yield GroupRound(self, key, opens_at, ask_every_s, lent)
+            async with background_task(self.group.probe_leaders(key, opens_at, due)):
+                yield GroupSession(self, key, opens_at, ask_every_s, lent)
 
     async def follow(self, round_: int, reason: str, at_last: bool = False) -> bool:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
@@ -78,7 +78,7 @@ class Groups:
         for fragment in range(len(self.outer.layout.fragments)):
             self.tell(f"asking the group for its state of fragment {fragment}")
             own = await self.digest(fragment)
-            self.group.holds(fragment, own)
+            self.group.set_state_digest(fragment, own)
             with suppress(ExchangeError):  # then we are told in the first round that ours is stale
                 key = RoundKey(0, fragment)
                 if (found := await self.group.catch_up(key, None, own, at_last=at_last)) is not None:
@@ -102,23 +102,25 @@ class Groups:
     def take_over(self, outer: OuterState, fragment: int, found: tuple[Tensor, Tensor]) -> None:
         """The group's state of a fragment becomes ours."""
         outer.put(fragment, *found)
-        self.group.holds(fragment, outer.digest(fragment))
+        self.group.set_state_digest(fragment, outer.digest(fragment))
 
     async def digest(self, fragment: int) -> bytes:
         return await self.offload(lambda: self.outer.digest(fragment))
 
 
-class GroupRound:
+class GroupSession:
     """One round's average. `lent`: what it gives back at its end."""
 
-    def __init__(self, groups: Groups, key: RoundKey, opens_at: float, ask_every_s: float, lent: ExitStack) -> None:
+    def __init__(
+        self, groups: GroupStrategy, key: RoundKey, opens_at: float, ask_every_s: float, lent: ExitStack
+    ) -> None:
         self._groups = groups
         self._lent = lent
         self._key = key
         self._opens_at = opens_at
         self._ask_every_s = ask_every_s
 
-    async def behind(self) -> Ahead | None:
+    async def fetch_missed_state(self) -> MissedState | None:
         """We missed the fragment's last round, or a part of it: what the others made of it is to be ours when the next
         one is due. While nobody has anything later, or nobody answers, go on asking."""
         groups, key = self._groups, self._key
@@ -127,19 +129,19 @@ class GroupRound:
             with suppress(ExchangeError):
                 if (found := await groups.group.catch_up(key, None, own, settle_s=0.0)) is not None:
                     step = partial(groups.take_over, fragment=key.fragment, found=found)
-                    return Ahead(step, lambda: groups.caught_up(key.round, key.fragment, WENT_ON))
+                    return MissedState(step, lambda: groups.caught_up(key.round, key.fragment, WENT_ON))
             await groups.group.pause(self._ask_every_s)
         return None
 
-    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment
         if not groups.wanted():
-            return Exchanged("carried", "we are leaving or pausing")
+            return ExchangeResult("carried", "we are leaving or pausing")
         if why := groups.why_not():
-            return Exchanged("carried", why)
+            return ExchangeResult("carried", why)
         groups.tell("exchanging with the group")
         gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
-        into = self._lent.enter_context(groups.buffers.lent())[: gradient.numel()]
+        into = self._lent.enter_context(groups.buffers.acquire())[: gradient.numel()]
         base = await groups.digest(fragment)
         weight = max(1, round(work.tokens * cut.share))
         try:
@@ -149,9 +151,9 @@ class GroupRound:
         except Stale as stale:
             return await self._catch_up(stale, cast(Roster, stale.roster), cut, self._give_up(closes_at))
         except NoRoster as none:
-            return Exchanged("carried", str(none))
+            return ExchangeResult("carried", str(none))
         if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
-            return Exchanged("carried", got.reason or "no shard had a result")
+            return ExchangeResult("carried", got.reason or "no shard had a result")
         if (feedback := groups.feedback.get(fragment)) is not None:
             assert isinstance(gradient, Tensor)
             await groups.offload(partial(feedback.settle, gradient, got.named))
@@ -165,34 +167,34 @@ class GroupRound:
         round_s = method.round_length
         return closes_at - pairing_window(round_s) + (1.0 - BEFORE_NEXT) * round_s
 
-    def late(self, work: Work, cut: Cut) -> Exchanged:
+    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         dropped = cut.applied + cut.dropped
-        return Exchanged("refused", "the fragment was due again", dropped=dropped, digest=self._held)
+        return ExchangeResult("refused", "the fragment was due again", dropped=dropped, digest=self._held)
 
-    async def _gradient(self, work: Work, cut: Cut) -> Flat:
+    async def _gradient(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
         """A copy only where what the codec loses is added to it."""
         groups, fragment = self._groups, self._key.fragment
         if (feedback := groups.feedback.get(fragment)) is None:
-            return Gradient(work.params, groups.outer.fragment(fragment), cut.share)
+            return PseudoGradient(work.params, groups.outer.fragment(fragment), cut.share)
 
         def added() -> Tensor:
             return feedback.added_(groups.outer.pseudo_gradient(fragment, work.params.clone(), cut.share))
 
         return await groups.offload(added)
 
-    async def _catch_up(self, stale: Stale, roster: Roster, cut: Cut, until: float) -> Exchanged:
+    async def _catch_up(self, stale: Stale, roster: Roster, cut: WorkShare, until: float) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment
         try:
             found = await groups.group.catch_up(self._key, roster, await groups.digest(fragment), until=until)
         except ExchangeError as error:
-            return Exchanged("carried", f"{stale}; its state could not be had: {error}")
+            return ExchangeResult("carried", f"{stale}; its state could not be had: {error}")
         if found is None:
-            return Exchanged("carried", f"{stale}; meanwhile it is the same as ours")
+            return ExchangeResult("carried", f"{stale}; meanwhile it is the same as ours")
         step = partial(groups.take_over, fragment=fragment, found=found)
         dropped = cut.applied + cut.dropped
-        return Exchanged("refused", str(stale), step, dropped=dropped, replaces=True, digest=self._held)
+        return ExchangeResult("refused", str(stale), step, dropped=dropped, replaces=True, digest=self._held)
 
-    def _stepped(self, got: Averaged, cut: Cut) -> Exchanged:
+    def _stepped(self, got: GroupMean, cut: WorkShare) -> ExchangeResult:
         groups, fragment, method = self._groups, self._key.fragment, self._groups.method
         elements = groups.outer.layout.fragment_elements(fragment)
         applied = cut.applied * sum(end - start for start, end in got.named) // elements
@@ -206,9 +208,9 @@ class GroupRound:
                 outer_lr=method.outer_lr,
                 outer_momentum=method.outer_momentum,
             )
-            groups.group.holds(fragment, outer.digest(fragment))
+            groups.group.set_state_digest(fragment, outer.digest(fragment))
 
-        return Exchanged(
+        return ExchangeResult(
             "exchanged",
             got.reason or _why_dropped(got, elements),
             step,
@@ -224,7 +226,7 @@ class GroupRound:
         return b"" if held is None else held.digest
 
 
-def _why_dropped(got: Averaged, elements: int) -> str:
+def _why_dropped(got: GroupMean, elements: int) -> str:
     """Where our own part is in no mean although there is one, for a person; empty: it is in all."""
     left_out = elements - sum(end - start for start, end in got.named)
     return f"our part of {left_out} of {elements} elements came too late, or was refused" if left_out else ""

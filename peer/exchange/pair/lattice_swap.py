@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from peer.aio.tasks import whole
+from peer.aio.tasks import uninterrupted
 from peer.codec.blocks import BLOCK
 from peer.codec.lattice.codec import Modulo, ask, asked
 from peer.codec.lattice.spread import Distance
@@ -29,7 +29,7 @@ class Swap(Protocol):
     def __call__(self, part: int, source: Source, sink: Sink, /) -> Awaitable[None]: ...
 
 
-class Differences:
+class LatticeSwap:
     """Remembers, for each fragment, how far partners were."""
 
     def __init__(self, bits: int, offload: Offload) -> None:
@@ -52,7 +52,7 @@ class Differences:
         if bool(torch.any(failed | wanted)):
             answer: bytes = await offload(partial(codec.encode_blocks, own, heads, wanted))
             answered = await _sent(swap, 2, answer, BLOCK * int(failed.sum()))
-            await whole(offload(partial(theirs.mend, answered)))
+            await uninterrupted(offload(partial(theirs.mend, answered)))
         await offload(partial(distance.learn, own, into, outer))
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from peer.exchange.pair.search import Match, Surroundings
+from peer.exchange.pair.search import PairContext, PartnerSearch
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, Verdict
 
 REMEMBER_ROUNDS = 8
@@ -16,22 +16,22 @@ REMEMBER_ROUNDS = 8
 class Matchmaker:
     """Answers offers and swaps of other peers from the state at hand; never blocks."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: PairContext) -> None:
         self._around = around
-        self._open: OrderedDict[RoundKey, Match] = OrderedDict()
+        self._open: OrderedDict[RoundKey, PartnerSearch] = OrderedDict()
         self._past: OrderedDict[RoundKey, PeerId] = OrderedDict()
         self._latest: RoundKey | None = None
         self.why_not: Callable[[], str] = lambda: ""
         """Why no new partner is taken now, for a person; empty: one is."""
 
-    def open(self, key: RoundKey, opens_at: float, closes_at: float) -> Match:
+    def open(self, key: RoundKey, opens_at: float, closes_at: float) -> PartnerSearch:
         """A new round; the owner runs the match and ends it with `end`."""
         assert key not in self._open, key
-        match = self._open[key] = Match(self._around, key, opens_at, closes_at)
+        match = self._open[key] = PartnerSearch(self._around, key, opens_at, closes_at)
         self._latest = key if self._latest is None else max(self._latest, key)
         return match
 
-    def end(self, match: Match) -> None:
+    def end(self, match: PartnerSearch) -> None:
         """The round is over; the partner's heartbeat still hears `locked`."""
         match.close()
         self._open.pop(match.key, None)
@@ -48,7 +48,7 @@ class Matchmaker:
     def _answer(self, sender: PeerId, offer: Offer) -> Answer:
         if self._past.get(offer.key) == sender:
             return Answer(Verdict.LOCKED)
-        if not offer.withdraw and (why := self._around.conduct.why_out(sender)):
+        if not offer.withdraw and (why := self._around.conduct.exclusion_reason(sender)):
             return Answer(Verdict.REFUSED, reason=f"standing: {why}")
         if sender in self._around.view.banned():
             return Answer(Verdict.REFUSED, reason="banned by the operator")
@@ -63,7 +63,7 @@ class Matchmaker:
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         """Only the locked partner may swap."""
-        if why := self._around.conduct.why_out(sender):
+        if why := self._around.conduct.exclusion_reason(sender):
             return Answer(Verdict.REFUSED, reason=f"standing: {why}")
         match = self._open.get(key.whole)
         if match is not None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from peer.aio.events import Signal
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
-from peer.membership.peer_table import View
-from peer.membership.reputation import Conduct
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
-from peer.protocol.pair.matching import AWAIT_S, Pairing, Send
+from peer.protocol.pair.matching import AWAIT_S, Matching, Send
 from peer.protocol.swarm.rtt import FIRST_S, MOST_S
 
 CONFIRM_S = 1.5
@@ -32,31 +32,31 @@ PROMISES_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PairContext:
     """What all matches of a peer share."""
 
     run_id: RunId
     me: PeerId
     transport: Transport
     clock: Clock
-    view: View
-    conduct: Conduct
+    view: PeerTable
+    conduct: Reputation
     ready_in: Callable[[], float] = lambda: 0.0
     """Seconds until our trainer has stopped for the round at hand, at the latest."""
     all_ready_in: Callable[[], float] = lambda: 0.0
     """As `ready_in`, of any that keeps to the rules."""
 
 
-class Match:
+class PartnerSearch:
     """`run` is started with the round and cancelled at its end; `partner` waits for what it finds."""
 
-    def __init__(self, around: Surroundings, key: RoundKey, opens_at: float, closes_at: float) -> None:
+    def __init__(self, around: PairContext, key: RoundKey, opens_at: float, closes_at: float) -> None:
         self.key = key
         self._around = around
         self._opens_at = opens_at
         await_s = max(AWAIT_S, min(AWAIT_CALLS * around.view.watch.trips.usual(), (closes_at - opens_at) / 4))
         dialable = around.view.dialable()
-        self._pairing = Pairing(around.run_id, key, around.me, closes_at, dialable=dialable, await_s=await_s)
+        self._pairing = Matching(around.run_id, key, around.me, closes_at, dialable=dialable, await_s=await_s)
         self._changed = Signal()
         self._settled = Signal()
         self._met: Mapping[PeerId, PeerRecord] | None = None
@@ -88,7 +88,7 @@ class Match:
         if pairing.locked != sender:
             if self._met_too_often(sender):
                 return Answer(Verdict.TAKEN, reason="met too often lately")
-            if self._around.conduct.too_strange(sender):
+            if self._around.conduct.stranger_budget_spent(sender):
                 return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
         answer = pairing.on_offer(sender, now, offer.dialable)
         if answer.verdict is not Verdict.LOCKED:
@@ -141,7 +141,7 @@ class Match:
             now = clock.now()
             if now >= for_strangers_until:
                 if pairing.exclude(self._around.conduct.is_stranger, "strange and only promising"):
-                    self._around.conduct.patience.spend(PROMISES_S, now)
+                    self._around.conduct.patience.charge(PROMISES_S, now)
                 for_strangers_until = closes_at
             self._meet()
             if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
@@ -160,7 +160,7 @@ class Match:
     def lost(self, partner: PeerId, reason: str) -> None:
         """The locked partner is gone: look for another while the window is open."""
         self._pairing.on_failed(partner, reason)
-        self._pairing.exclude(self._around.conduct.too_strange, "strange while strangers held us up")
+        self._pairing.exclude(self._around.conduct.stranger_budget_spent, "strange while strangers held us up")
         self._poke()
 
     def close(self) -> None:
@@ -192,12 +192,12 @@ class Match:
 
     @property
     def patience_s(self) -> float | None:
-        """As `Patience.of`, of the locked partner, which said when it will be ready."""
+        """As `StrangerBudget.max_wait`, of the locked partner, which said when it will be ready."""
         around, partner = self._around, self._pairing.locked
         assert partner is not None
         now = around.clock.now()
         late_s = max(0.0, min(self._ready_at - now, around.all_ready_in()))
-        return around.conduct.patience.of(partner, now, late_s)
+        return around.conduct.patience.max_wait(partner, now, late_s)
 
     async def alive(self, partner: PeerId) -> bool:
         """Whether a locked partner still answers and still holds us."""
@@ -268,7 +268,7 @@ class Match:
             if not send.offer.withdraw:
                 pairing.on_failed(send.to, f"refusing ({refusal.code})")
         except BadPayload as error:
-            self._around.conduct.offence(send.to, error.code, str(error))
+            self._around.conduct.penalize(send.to, error.code, str(error))
             pairing.on_failed(send.to, f"talking nonsense ({error.code})")
         else:
             if not send.offer.withdraw:

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peer.aio.tasks import owned
+from peer.aio.tasks import background_task
 from peer.aio.threads import Offload
 from peer.codec.stream import Flat
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
 from peer.exchange.buffers import Buffers
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.exchange.pair.search import Match
-from peer.exchange.pair.swap import Exchange
-from peer.exchange.payloads import Joined, work_of
+from peer.exchange.pair.search import PartnerSearch
+from peer.exchange.pair.swap import PairSwap
+from peer.exchange.payloads import Concatenated, work_of
 from peer.exchange.solo import Alone, pair_step
-from peer.exchange.strategy import Exchanged, Session
-from peer.membership.peer_table import View
-from peer.membership.reputation import Conduct
-from peer.membership.slow_peers import Diagnosing
+from peer.exchange.strategy import ExchangeResult, ExchangeSession
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.clock import Clock
-from peer.ports.trainer import Work
-from peer.protocol.ledger import Cut
+from peer.ports.trainer import WorkSnapshot
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
 from peer.run.presets import Method
 
@@ -52,13 +52,13 @@ class Pairs:
     me: PeerId
     outer: OuterState
     matchmaker: Matchmaker
-    swaps: Exchange
+    swaps: PairSwap
     buffers: Buffers
-    diagnosis: Diagnosing
+    diagnosis: SlowPeerMonitor
     offload: Offload
     clock: Clock
-    view: View
-    conduct: Conduct
+    view: PeerTable
+    conduct: Reputation
     emit: Callable[[events.Event], None]
     wanted: Callable[[], bool]
     """Whether a partner is still looked for: not when we are leaving."""
@@ -68,14 +68,14 @@ class Pairs:
     """Told what is going on, for `peer status`."""
 
     @asynccontextmanager
-    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Session]:
+    async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
         if why := self.why_not():
             yield Alone(self.method, self.outer, why)
             return
         match = self.matchmaker.open(key, opens_at, closes_at)
         try:
             with ExitStack() as lent:
-                async with owned(match.run()):
+                async with background_task(match.run()):
                     yield PairRound(self, match, lent)
         finally:
             self.matchmaker.end(match)
@@ -91,19 +91,19 @@ class Pairs:
 class PairRound:
     """One round's search and swap. `lent`: what it gives back at its end."""
 
-    def __init__(self, pairs: Pairs, match: Match, lent: ExitStack) -> None:
+    def __init__(self, pairs: Pairs, match: PartnerSearch, lent: ExitStack) -> None:
         self._pairs = pairs
         self._match = match
         self._lent = lent
         self._alone = Alone(pairs.method, pairs.outer)
 
-    def behind(self) -> None:
+    def fetch_missed_state(self) -> None:
         return None
 
-    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
         pairs, fragment, refusal = self._pairs, work.key.fragment, ""
         sent = self._sent(work, cut)
-        into = self._lent.enter_context(pairs.buffers.lent())[: sent.numel()]
+        into = self._lent.enter_context(pairs.buffers.acquire())[: sent.numel()]
         while (partner := await self._partner(closes_at)) is not None:
             patience_s = self._match.patience_s
             if patience_s == 0.0:
@@ -118,25 +118,25 @@ class PairRound:
                 continue
             pairs.view.acquaintance.met(partner, work.key.round)
             pairs.view.watch.heard(partner, "it exchanged with us")
-            pairs.conduct.patience.well(partner)
+            pairs.conduct.patience.mark_known(partner)
             pairs.diagnosis.exchanged(partner, report)
 
             def step(outer: OuterState, theirs: Tensor = theirs) -> None:
                 pair_step(pairs.method, outer, fragment, work.params, theirs, cut.share)
 
-            return Exchanged("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
+            return ExchangeResult("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
         if refusal:
             return self._alone.stepped(work, cut, "refused", refusal)
         return self._alone.stepped(work, cut, "solo", pairs.why_not() or self._match.why_alone())
 
-    def _sent(self, work: Work, cut: Cut) -> Flat:
+    def _sent(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
         """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
         only those travel."""
         method, outer = self._pairs.method, self._pairs.outer.fragment(work.key.fragment)
         own = work_of(work.params, outer, cut.share)
-        return own if method.consensus == method.outer_lr else Joined(own, outer)
+        return own if method.consensus == method.outer_lr else Concatenated(own, outer)
 
-    def late(self, work: Work, cut: Cut) -> Exchanged:
+    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         return self._alone.late(work, cut)
 
     async def _partner(self, closes_at: float) -> PeerId | None:
@@ -176,7 +176,7 @@ class PairRound:
         pairs.conduct.held_up(partner, held_s)
         pairs.diagnosis.failed(partner, error)
         if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
-            pairs.conduct.offence(partner, code, str(error))
+            pairs.conduct.penalize(partner, code, str(error))
         pairs.emit(events.PartnerFailed(peer=partner, round=self._match.key.round, code=code, reason=str(error)))
         self._match.lost(partner, "lost" if lost else "refused")
         return "" if lost else f"{partner}: {error}"

@@ -16,7 +16,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from peer.aio.events import Signal
-from peer.aio.tasks import given_up
+from peer.aio.tasks import cancel_and_wait
 from peer.aio.threads import Offload
 from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
@@ -30,28 +30,28 @@ from peer.exchange.deadlines import (
     TRANSFER_FACTOR,
     TRANSFER_SLACK_S,
 )
-from peer.exchange.pair.lattice_swap import Differences
-from peer.exchange.throughput import MeasuredSource, Passing
+from peer.exchange.pair.lattice_swap import LatticeSwap
+from peer.exchange.throughput import MeasuredSource, Throughput
 from peer.exchange.validation import check_values, finite
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
-from peer.protocol.messages import Pace, PeerId, PeerRecord, RoundKey, SwapReport, Told
+from peer.protocol.messages import PeerId, PeerRecord, PeerTimings, RoundKey, SwapReport, TransferTimings
 from peer.protocol.wire.payload import Sink, Source
 
 T = TypeVar("T")
 
 
-class Exchange:
-    """Swaps fragments and remembers how fast each partner was. `codec`: of whole params, or `Differences`."""
+class PairSwap:
+    """Swaps fragments and remembers how fast each partner was. `codec`: of whole params, or `LatticeSwap`."""
 
     def __init__(
         self,
         transport: Transport,
         clock: Clock,
-        codec: Codec | Differences,
+        codec: Codec | LatticeSwap,
         offload: Offload,
         cap: float | None,
-        tell: Callable[[RoundKey], Told | None] = lambda key: None,
+        tell: Callable[[RoundKey], PeerTimings | None] = lambda key: None,
     ) -> None:
         """`tell`: what the partner of a round is told of us."""
         self._tell = tell
@@ -97,7 +97,7 @@ class Exchange:
 
         fit = await self._offload(lambda: finite(own))
         assert fit, "the trainer never leaves params that are not finite"
-        if isinstance(self._codec, Differences):
+        if isinstance(self._codec, LatticeSwap):
             await self._codec.exchange(swap, key.fragment, own, outer, into)
         else:
             source, sink = Encoding(self._codec, own), Decoding(self._codec, into)
@@ -132,7 +132,7 @@ class Exchange:
         if key.part == 0:
             self._remember(partner.peer_id, report)
         passing = watched.passing
-        pace = Pace(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
+        pace = TransferTimings(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
         return replace(report, own=told, pace=pace)
 
     def _remember(self, partner: PeerId, report: SwapReport) -> None:
@@ -161,7 +161,7 @@ class Exchange:
                     beat_at = now() + HEARTBEAT_S
             return running.result()
         finally:
-            await given_up(running)
+            await cancel_and_wait(running)
 
     async def _check(
         self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport], watched: _Watched
@@ -184,7 +184,7 @@ class _Watched:
     def __init__(self, sink: Sink, clock: Clock) -> None:
         self._sink = sink
         self._clock = clock
-        self.passing = Passing(sink.nbytes, clock.now)
+        self.passing = Throughput(sink.nbytes, clock.now)
         self._began = self._last = 0.0
         self._received = 0
         self.away_since: float | None = None

@@ -1,4 +1,4 @@
-"""A process with the parts of a daemon that swap a fragment (its `Exchange`, its bulk thread, its transport), told by
+"""A process with the parts of a daemon that swap a fragment (its `PairSwap`, its bulk thread, its transport), told by
 lines of JSON on stdin what to do, and measuring itself meanwhile. `peer.lab.bench.pair` starts two.
 
 Ends with its stdin."""
@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from peer.aio.threads import BulkThread
-from peer.clock.run_clock import WallClock
+from peer.aio.threads import LowPriorityThread
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError
 from peer.exchange.buffers import Buffers
 from peer.exchange.build import codec_of
-from peer.exchange.pair.swap import Exchange
+from peer.exchange.pair.swap import PairSwap
 from peer.identity import Identity
 from peer.lab.bench.machine import forget_peak, resident
 from peer.lab.bench.transport_process import Willing
-from peer.node.process import settle, tune
+from peer.node.process import freeze_gc, tune
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.run.codec_specs import FORMS
 from peer.transport.grpc_transport import GrpcTransport
@@ -78,14 +78,14 @@ class DaemonEnd:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._identity, self._clock, self._bulk = Identity.generate(), WallClock(), BulkThread()
+        self._identity, self._clock, self._bulk = Identity.generate(), RunClock(), LowPriorityThread()
         self._willing = Willing()
         limit = setting.cap or None
         self._transport = GrpcTransport(
             self._identity, RUN, self._willing, self._clock.now, max_upload=limit, max_download=limit
         )
         self._transport.set_layout(DIGEST, FORMS[setting.codec].nbytes(setting.elements), setting.codec)
-        self._exchange = Exchange(self._transport, self._clock, codec_of(setting.codec, self._bulk), self._bulk, limit)
+        self._exchange = PairSwap(self._transport, self._clock, codec_of(setting.codec, self._bulk), self._bulk, limit)
         self._outer = torch.randn(setting.elements, generator=torch.Generator().manual_seed(0))
         random = torch.Generator().manual_seed(1 + setting.rank)
         change = torch.randn(setting.elements, generator=random, out=self._place())
@@ -135,7 +135,7 @@ class DaemonEnd:
 
     async def _swap(self, command: dict[str, Any]) -> None:
         key, dial = RoundKey(command["round"], 0), self._we_dial
-        with self._buffers.lent() as into:
+        with self._buffers.acquire() as into:
             await self._exchange.swap(self._partner, key, self._own, self._outer, into, WAIT_S, dial, _alive)
 
     async def _encode(self, command: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ async def _serve(kind: type[DaemonEnd]) -> None:
     try:
         say(await end.open())
         end.meet(json.loads(await asyncio.to_thread(sys.stdin.readline)))
-        settle()
+        freeze_gc()
         while line := await asyncio.to_thread(sys.stdin.readline):
             try:
                 say(await end.obey(json.loads(line)))

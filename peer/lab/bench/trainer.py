@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from peer.clock.monotonic import steady
+from peer.clock.monotonic import boottime
 from peer.errors import TrainerDied, TrainerFailed, UsageError
 from peer.lab.bench.machine import cpu_seconds, facts
 from peer.ports.trainer import WorkRequest
@@ -22,7 +22,7 @@ from peer.protocol.messages import RoundKey
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.schema import Manifest
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.model import first_params
 
@@ -73,7 +73,7 @@ def measure(
 
 async def _train(manifest: Manifest, config: TrainerConfig, folder: Path, steps: int) -> tuple[Any, list[Burst]]:
     layout = layout_for(manifest.model, resolve(manifest.sync))
-    trainer = TrainerProcess(folder, layout, config)
+    trainer = TrainerClient(folder, layout, config)
     try:
         async with asyncio.timeout(DEADLINE_S):
             info = await trainer.start(first_params(manifest.model, manifest.seed, layout), 0, None)
@@ -87,22 +87,22 @@ def _parts(steps: int) -> list[int]:
     return [(steps * (number + 1)) // BURSTS - (steps * number) // BURSTS for number in range(BURSTS)]
 
 
-async def _warm(trainer: TrainerProcess) -> None:
-    until, before = steady() + SETTLING_S, math.inf
-    while steady() < until:
+async def _warm(trainer: TrainerClient) -> None:
+    until, before = boottime() + SETTLING_S, math.inf
+    while boottime() < until:
         now = (await burst(trainer, WARM_STEPS)).step_s
         if abs(now - before) <= SETTLED * before < math.inf:
             return
         before = now
 
 
-async def burst(trainer: TrainerProcess, steps: int) -> Burst:
+async def burst(trainer: TrainerClient, steps: int) -> Burst:
     """So many inner steps, and a snapshot of the first fragment. Raises TrainerDied."""
-    pid, before, began = trainer.pid, trainer.counters(), steady()
+    pid, before, began = trainer.pid, trainer.counters(), boottime()
     assert pid is not None
     cpu = cpu_seconds(pid)
     await trainer.work(WorkRequest(RoundKey(0, 0), steps=steps, until=None, hold=True))
-    wall, after, used = steady() - began, trainer.counters(), cpu_seconds(pid)
+    wall, after, used = boottime() - began, trainer.counters(), cpu_seconds(pid)
     done = after.steps - before.steps
     cpu_s = math.nan if cpu is None or used is None else used - cpu
     return Burst(done, after.seconds_training - before.seconds_training, wall, cpu_s)

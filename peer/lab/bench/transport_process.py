@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.codec.stream import Adding, Encoding
 from peer.errors import PartnerLost
@@ -78,12 +78,12 @@ class Turns:
 async def run(rank: int, codec_name: str, elements: int, repeats: int, gloo_store: str, cap: float) -> dict[str, Any]:
     identity, codec = Identity.generate(), EVERY[codec_name]
     limit = cap or None
-    transport = GrpcTransport(identity, RUN, Willing(), WallClock().now, max_upload=limit, max_download=limit)
+    transport = GrpcTransport(identity, RUN, Willing(), RunClock().now, max_upload=limit, max_download=limit)
     transport.set_layout(DIGEST, codec.nbytes(elements), codec_name)
     port = await transport.start("127.0.0.1", 0)
     _say({"peer": identity.peer_id, "endpoint": f"127.0.0.1:{port}"})
     other = await asyncio.to_thread(_hear)
-    now = WallClock().now()
+    now = RunClock().now()
     partner = PeerRecord(
         PeerId(other["peer"]), RUN, (other["endpoint"],), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 3600
     )

@@ -9,12 +9,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import cast
 
-from peer.discovery.record_store import View, live_record
+from peer.discovery.record_store import RecordStore, live_record
 from peer.identity import Identity
-from peer.ports.directory import Contact
+from peer.ports.directory import DialReport
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status, first_expiry
-from peer.protocol.swarm.buckets import SPLIT, Buckets
-from peer.signed_record import BadRecord, seal, unseal
+from peer.protocol.swarm.buckets import SPLIT, DirectoryBuckets
+from peer.signed_record import InvalidRecord, seal, unseal
 
 FORGET_EVERY_S = 60.0
 SOON_S = 30.0
@@ -67,7 +67,7 @@ class MemoryDirectoryHub:
         self._views_differ()
         try:
             record = unseal(raw)
-        except BadRecord:
+        except InvalidRecord:
             return False
         return self._hold(record, raw, places)
 
@@ -178,12 +178,12 @@ class MemoryDirectory:
         self._identity = own if isinstance(own, Identity) else None
         self.peer_id = PeerId(own.peer_id) if isinstance(own, Identity) else own
         self._own: PeerRecord | None = None
-        self._view = View(run_id, self.peer_id)
+        self._view = RecordStore(run_id, self.peer_id)
         self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
         """By bucket and id(), what the view was told already."""
         self._last: dict[PeerId, PeerRecord] = {}
         self._good_until = math.inf
-        self.buckets = Buckets(self.peer_id, hub.look or SPLIT)
+        self.buckets = DirectoryBuckets(self.peer_id, hub.look or SPLIT)
         self.buckets.everybody = hub.look is None
         hub.joined(self)
 
@@ -247,9 +247,9 @@ class MemoryDirectory:
             self._view.take(record, now)
         self._last = {}
 
-    def contact(self) -> Contact:
+    def contact(self) -> DialReport:
         """Nothing is dialled here, and there is one clock."""
-        return Contact()
+        return DialReport()
 
     def _publish(self, record: PeerRecord) -> None:
         places = self.buckets.places(self._hub.now())
@@ -279,5 +279,5 @@ def _issued(held: PeerRecord | bytes) -> float:
         return held.issued_at
     try:
         return unseal(held).issued_at
-    except BadRecord:
+    except InvalidRecord:
         return float("inf")

@@ -12,7 +12,7 @@ from peer.ports.clock import Clock
 from peer.ports.handler import GroupHandler
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
-from peer.protocol.group.shards import Opening, Receipt, ResultSink, Seat, ShardResult
+from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.wire.payload import BytesSource, Sink, Source
 
@@ -65,18 +65,22 @@ class MemoryGroup:
         return await _bounded(call(), timeout_s, donor.peer_id)
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+        self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         return await _bounded(self._contribute(owner.peer_id, opening, source, sink), timeout_s, owner.peer_id)
 
-    async def _contribute(self, owner: PeerId, opening: Opening, source: Source | None, sink: ResultSink) -> Receipt:
+    async def _contribute(
+        self, owner: PeerId, opening: ContributionHeader, source: Source | None, sink: ResultSink
+    ) -> Receipt:
         began = self._clock.now()
         group = self._group(await _bounded(self._network.reach(self._me, owner), STALL_S, owner))
         result = await self._watched(owner, self._served(group, owner, opening, source))
         await self._take(owner, result, sink)
         return Receipt(opening.nbytes, sink.nbytes, self._clock.now() - began)
 
-    async def _served(self, group: GroupHandler, owner: PeerId, opening: Opening, source: Source | None) -> ShardResult:
+    async def _served(
+        self, group: GroupHandler, owner: PeerId, opening: ContributionHeader, source: Source | None
+    ) -> ShardResult:
         """The owner's side, up to the result."""
         seat = await group.on_contribution(self._me, opening)
         try:
@@ -86,7 +90,7 @@ class MemoryGroup:
         finally:
             seat.leave()
 
-    async def _send(self, owner: PeerId, seat: Seat, source: Source, opening: Opening) -> None:
+    async def _send(self, owner: PeerId, seat: UploadSlot, source: Source, opening: ContributionHeader) -> None:
         assert seat.sink is not None
         if source.nbytes != seat.sink.nbytes:
             raise PartnerRefused("bad_payload:length", "the contribution has another length than announced")

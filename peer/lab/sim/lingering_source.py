@@ -6,7 +6,7 @@ from peer.exchange.throughput import MeasuredSource
 from peer.protocol.wire.payload import Source
 
 
-class Lasting:
+class LingeringSource:
     """What a side sends, for a receiver that is still reading when the sender has left and its params move on. (Over
     gRPC the sender stays, or the receiver notices that it left.)"""
 

@@ -18,17 +18,17 @@ from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.network import MemoryTransport
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import Gate
-from peer.membership.amendment_sync import Amendments
-from peer.membership.peer_table import View
-from peer.membership.reachability import Reach
-from peer.node.handler import Donor
+from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.peer_table import PeerTable
+from peer.membership.reachability import ReachabilityProbe
+from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
 from peer.outer.state import OuterState
 from peer.ports.trainer import Counters
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
-from peer.rounds.loop import Coordinator
+from peer.rounds.loop import RoundLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class Life:
     gate: Gate
     directory: MemoryDirectory
     transport: MemoryTransport
-    donor: Donor
+    donor: RequestHandler
     rng: random.Random
-    reach: Reach
-    amendments: Amendments
-    view: View | None = None
-    coordinator: Coordinator | None = None
+    reach: ReachabilityProbe
+    amendments: AmendmentSync
+    view: PeerTable | None = None
+    coordinator: RoundLoop | None = None
     outer: OuterState | None = None
     record: PeerRecord | None = None
     """The last that was made of it."""
@@ -130,7 +130,7 @@ class SimulatedPeer:
         return self.life.killed
 
     @property
-    def coordinator(self) -> Coordinator:
+    def coordinator(self) -> RoundLoop:
         assert self.life.coordinator is not None, "it has no state yet"
         return self.life.coordinator
 
@@ -144,11 +144,11 @@ class SimulatedPeer:
         return self.life.transport
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> ReachabilityProbe:
         return self.life.reach
 
     @property
-    def amendments(self) -> Amendments:
+    def amendments(self) -> AmendmentSync:
         return self.life.amendments
 
     def journal(self, event: Event) -> None:

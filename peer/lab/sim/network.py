@@ -16,9 +16,9 @@ from blake3 import blake3
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.bandwidth import Flows, milestones
 from peer.lab.sim.group_network import MemoryGroup
-from peer.lab.sim.lingering_source import Lasting
+from peer.lab.sim.lingering_source import LingeringSource
 from peer.lab.sim.links import PROFILES, Link, message_s, wire_bytes
-from peer.lab.sim.reconnect import Arriving, carried, lingering
+from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
 from peer.lab.sim.swap_rendezvous import Meeting, Meetings
 from peer.lab.sim.virtual_clock import Gate, nap
 from peer.ports.clock import Clock
@@ -29,11 +29,11 @@ from peer.protocol.messages import (
     Offer,
     PeerId,
     PeerRecord,
+    PeerTimings,
     Probed,
     RoundKey,
     StateIndex,
     SwapReport,
-    Told,
     Verdict,
     Vouched,
     Welcome,
@@ -49,7 +49,7 @@ LEAST_RATE = 62_500.0
 
 
 @dataclass(slots=True)
-class Carried:
+class LinkLoad:
     """What a peer's link carried, in bytes on the wire, both ways, and how many small messages it sent."""
 
     up: float = 0.0
@@ -80,7 +80,7 @@ class Network:
     """Told of every payload that goes out for a round, and (None, None) of every state that is described."""
     weight: float = 1.0
     """Bytes that a byte of a payload stands for: a small model on it takes as long as a large one."""
-    carried: dict[PeerId, Carried] = field(default_factory=dict)
+    carried: dict[PeerId, LinkLoad] = field(default_factory=dict)
     gates: dict[PeerId, Gate] = field(default_factory=dict)
     """Of peers that can be stopped."""
     _cut: set[tuple[PeerId, PeerId]] = field(default_factory=set)
@@ -137,10 +137,10 @@ class Network:
         stopped = any((gate := self.gates.get(peer)) is not None and gate.shut for peer in (sender, to))
         return not stopped and self.passes(sender, to) and self.passes(to, sender)
 
-    def load(self, peer: PeerId) -> Carried:
+    def load(self, peer: PeerId) -> LinkLoad:
         carried = self.carried.get(peer)
         if carried is None:
-            carried = self.carried[peer] = Carried()
+            carried = self.carried[peer] = LinkLoad()
         return carried
 
     async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
@@ -266,9 +266,9 @@ class MemoryTransport:
         sink: Sink,
         timeout_s: float,
         dial: bool,
-        told: Told | None = None,
+        told: PeerTimings | None = None,
     ) -> SwapReport:
-        lasting, begun = Lasting(source), list[Arriving]()
+        lasting, begun = LingeringSource(source), list[ReconnectingSink]()
         try:
             swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
             return await _bounded(swap, timeout_s, partner.peer_id)
@@ -282,11 +282,11 @@ class MemoryTransport:
         self,
         partner: PeerId,
         key: RoundKey,
-        lasting: Lasting,
+        lasting: LingeringSource,
         sink: Sink,
         dial: bool,
-        told: Told | None,
-        begun: list[Arriving],
+        told: PeerTimings | None,
+        begun: list[ReconnectingSink],
     ) -> SwapReport:
         if dial:
             host = await self._network.reach(self._me, partner)
@@ -305,14 +305,16 @@ class MemoryTransport:
         if theirs.nbytes != sink.nbytes:
             raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
         self._network.gave(partner, key, theirs)
-        arriving = Arriving(theirs.nbytes, sink, theirs)
+        arriving = ReconnectingSink(theirs.nbytes, sink, theirs)
         begun.append(arriving)
         await self._carried(partner, key, meeting, arriving, dial)
         meeting.content.add(self._me)
         heard = believed(meeting.sides[partner][2], told)
         return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
 
-    async def _carried(self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: Arriving, dial: bool) -> None:
+    async def _carried(
+        self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool
+    ) -> None:
         """The partner's payload. It is there for us until it leaves, and for a while when it has everything."""
         network, me = self._network, self._me
 
@@ -358,7 +360,7 @@ class MemoryTransport:
             data = host._handler.on_piece(index.snapshot, piece)
             if data is None:
                 raise PartnerRefused("gone", f"{donor.peer_id} no longer keeps snapshot {index.snapshot}")
-            arriving = Arriving(len(data))
+            arriving = ReconnectingSink(len(data))
             await carried(
                 self._network, donor.peer_id, self._me, arriving, calls=self._me, patience_s=lambda: lingering(True)
             )

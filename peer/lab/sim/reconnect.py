@@ -23,7 +23,7 @@ FIRST_REACH_S = 1.0
 """What is lost here stays lost; a first packet of TCP is sent again after 1, 2, 4 s."""
 
 
-class Arriving:
+class ReconnectingSink:
     """What came of a payload, handed over up to where it has arrived; the sink sees every byte once, in order."""
 
     def __init__(self, nbytes: int, sink: Sink | None = None, source: Source | None = None) -> None:
@@ -43,7 +43,7 @@ async def carried(
     network: Network,
     sender: PeerId,
     to: PeerId,
-    arriving: Arriving,
+    arriving: ReconnectingSink,
     *,
     calls: PeerId,
     is_lost: Callable[[], bool] = lambda: False,

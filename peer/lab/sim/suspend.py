@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 from peer.lab.sim.machine import Life
 from peer.lab.sim.virtual_clock import VirtualClock
-from peer.membership.peer_table import View
-from peer.membership.suspend import Waking, refresh
+from peer.membership.peer_table import PeerTable
+from peer.membership.suspend import SuspendRecovery, refresh
 from peer.observe import events
 from peer.protocol.swarm.suspend_detection import Reading
-from peer.rounds.loop import Coordinator
+from peer.rounds.loop import RoundLoop
 
 
 def waking_of(
-    life: Life, coordinator: Coordinator, view: View, clock: VirtualClock, emit: Callable[[events.Event], None]
-) -> Waking:
+    life: Life, coordinator: RoundLoop, view: PeerTable, clock: VirtualClock, emit: Callable[[events.Event], None]
+) -> SuspendRecovery:
     """As the daemon's, on virtual time: a machine never sleeps here, a process may be stopped."""
 
     def read() -> Reading:
@@ -26,6 +26,6 @@ def waking_of(
     async def fresh() -> None:
         await refresh(life.transport, clock, view, life.rng, lambda: None)
 
-    waking = Waking(fresh, emit, coordinator.woke, read)
+    waking = SuspendRecovery(fresh, emit, coordinator.woke, read)
     coordinator.settled = waking.settled
     return waking

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from peer.lab.sim.lingering_source import Lasting
-from peer.protocol.messages import PeerId, RoundKey, Told
+from peer.lab.sim.lingering_source import LingeringSource
+from peer.protocol.messages import PeerId, PeerTimings, RoundKey
 from peer.protocol.wire.payload import Sink
 
 
@@ -14,7 +14,7 @@ from peer.protocol.wire.payload import Sink
 class Meeting:
     """Two sides of one swap, waiting for each other."""
 
-    sides: dict[PeerId, tuple[Lasting, Sink, Told | None]] = field(default_factory=dict)
+    sides: dict[PeerId, tuple[LingeringSource, Sink, PeerTimings | None]] = field(default_factory=dict)
     both: asyncio.Event = field(default_factory=asyncio.Event)
     content: set[PeerId] = field(default_factory=set)
     """Who has everything."""

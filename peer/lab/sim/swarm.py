@@ -25,10 +25,10 @@ from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.suspend import waking_of
 from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
 from peer.lab.sim.virtual_clock import GATE, Gate, VirtualClock, inline, nap
-from peer.membership.amendment_sync import ASK_EVERY_S, Amendments
-from peer.membership.peer_table import View, lifetime, pace
-from peer.membership.reachability import Reach
-from peer.node.handler import Donor
+from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
+from peer.membership.peer_table import PeerTable, lifetime, pace
+from peer.membership.reachability import ReachabilityProbe
+from peer.node.handler import RequestHandler
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
@@ -36,9 +36,9 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.buckets import SPLIT
 from peer.protocol.swarm.reachability import SETTLED_EVERY_S
-from peer.rounds.loop import Coordinator
+from peer.rounds.loop import RoundLoop
 from peer.run.amendments import Chain
-from peer.run.plan import Plan
+from peer.run.plan import RunPlan
 from peer.run.presets import Method
 from peer.state.checkpoint import CheckpointStore
 
@@ -157,7 +157,7 @@ class SimulatedSwarm:
 
     def _begin(self, peer: SimulatedPeer) -> Life:
         """A new process on the machine: it answers, and has no state yet."""
-        clock, donor = VirtualClock(), Donor()
+        clock, donor = VirtualClock(), RequestHandler()
         rng = random.Random(self._seed * 1000 + peer.number + len(peer.lives) * 10**9)
         transport = MemoryTransport(self.network, peer.peer_id, donor, clock)
         gate = self.network.gates[peer.peer_id] = Gate()
@@ -169,8 +169,8 @@ class SimulatedSwarm:
             transport,
             donor,
             rng,
-            Reach(transport, clock, rng, lambda: endpoints),
-            Amendments(chain, None, lambda event: _journal(peer, life, event), in_steps=in_steps),
+            ReachabilityProbe(transport, clock, rng, lambda: endpoints),
+            AmendmentSync(chain, None, lambda event: _journal(peer, life, event), in_steps=in_steps),
         )
         donor.amendments = life.amendments
         life.began_at = asyncio.get_running_loop().time()
@@ -178,11 +178,11 @@ class SimulatedSwarm:
         self._running += 1
         return life
 
-    def _coordinator(self, peer: SimulatedPeer, life: Life, outer: OuterState) -> Coordinator:
+    def _coordinator(self, peer: SimulatedPeer, life: Life, outer: OuterState) -> RoundLoop:
         """Built as the daemon does around a state that is complete."""
         clock = VirtualClock()
         life.outer = outer
-        view = life.view = View(
+        view = life.view = PeerTable(
             life.directory,
             clock,
             life.rng,
@@ -190,7 +190,7 @@ class SimulatedSwarm:
             look_every_s=self._pace(),
             peek=lambda: self._last_record(peer, life),
         )
-        plan = Plan(
+        plan = RunPlan(
             RUN, peer.peer_id, self.method, self.total_rounds, eval_every=self._eval_every, min_peers=self._min_peers
         )
 
@@ -199,7 +199,7 @@ class SimulatedSwarm:
                 peer.kept.due = clock.now() + CHECKPOINT_EVERY_S
                 peer.kept.keep(outer, round_, peer.trainer.counters().tokens)
 
-        coordinator = life.coordinator = Coordinator(
+        coordinator = life.coordinator = RoundLoop(
             plan,
             clock,
             life.transport,
@@ -353,7 +353,7 @@ class SimulatedSwarm:
         await peer.trainer.start(state.outer.params, state.round, None)
         await self._play(peer, life, coordinator, state.round)
 
-    async def _play(self, peer: SimulatedPeer, life: Life, coordinator: Coordinator, round_: int) -> None:
+    async def _play(self, peer: SimulatedPeer, life: Life, coordinator: RoundLoop, round_: int) -> None:
         view, clock = life.view, VirtualClock()
         assert view is not None
         await view.announce()

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import torch
 from safetensors.torch import load_file, save_file
 
-from peer.aio.tasks import unless
+from peer.aio.tasks import race
 from peer.errors import TrainerDied
 from peer.outer.rules import merge_
 from peer.ports.clock import Clock
-from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, Work, WorkRequest
+from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, WorkRequest, WorkSnapshot
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import margin
-from peer.trainer.accounting import Account, Tally
+from peer.trainer.accounting import Account, WorkAccounts
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class _Goal:
     request: WorkRequest
     at: int
     """Steps in all, at the boundary at which the snapshot is taken."""
-    done: asyncio.Future[Work] = field(default_factory=_future)
+    done: asyncio.Future[WorkSnapshot] = field(default_factory=_future)
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class VirtualTrainer(ABC):
             self._base = [self._tokens] * len(self._base)
         return TrainerInfo(self.kind, "a simulation has no device", self._tokens_per_step)
 
-    async def work(self, request: WorkRequest) -> Work:
+    async def work(self, request: WorkRequest) -> WorkSnapshot:
         """Cancelled, it holds the trainer."""
         self._assert_alive()
         self._catch_up()
@@ -220,7 +220,7 @@ class VirtualTrainer(ABC):
             return False
         self._params().copy_(tensors["params"])
         self.round, self.step_in_round = place["round"], place["step"]
-        self._account.resume(place["since_snapshot"], [Tally(**tally) for tally in place["tallies"]])
+        self._account.resume(place["since_snapshot"], [WorkAccounts(**tally) for tally in place["tallies"]])
         return True
 
     # -- which boundary ----------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class VirtualTrainer(ABC):
             self._freed.clear()
             paused = self._began is not None and self._steps >= self._limit() and at > self._steps
             if paused:
-                await unless(dead, self._freed.wait())
+                await race(dead, self._freed.wait())
             elif (delay := moment - self._now()) > 0:
                 ends: set[asyncio.Future[Any]] = {dead, done}
                 await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
@@ -330,7 +330,7 @@ class VirtualTrainer(ABC):
         if steps <= 0:
             return
         losses, seconds = self._train(steps), steps * self._step_seconds
-        self._account.worked(Tally(steps, 0, losses, round(seconds * 1e9)))
+        self._account.worked(WorkAccounts(steps, 0, losses, round(seconds * 1e9)))
         self._tokens += steps * self._tokens_per_step
         self._steps += steps
         self.step_in_round += steps
@@ -340,7 +340,7 @@ class VirtualTrainer(ABC):
         key = goal.request.key
         start, end = self._layout.fragment_span(key.fragment)
         tally = self._account.snapshot(key.fragment, self._tokens)
-        work = Work(
+        work = WorkSnapshot(
             key=key,
             params=self._slots[start:end].copy_(self._params()[start:end]),
             steps=tally.steps,

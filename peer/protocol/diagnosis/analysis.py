@@ -15,8 +15,18 @@ import math
 from collections import Counter, OrderedDict, deque
 from statistics import median
 
-from peer.protocol.diagnosis.outliers import LATELY, LEAST, LEAST_PARTNERS, WINDOW, YOU, Finding, Sample, What, findings
-from peer.protocol.messages import PeerId, Told
+from peer.protocol.diagnosis.outliers import (
+    LATELY,
+    LEAST,
+    LEAST_PARTNERS,
+    WINDOW,
+    YOU,
+    OutlierFinding,
+    Sample,
+    What,
+    findings,
+)
+from peer.protocol.messages import PeerId, PeerTimings
 
 LEAST_TO_TELL = 5
 TWICE = 2
@@ -27,7 +37,7 @@ LEAST_RATE, MOST_RATE = 1.0, 1e12
 """Bytes per second: what a partner may tell."""
 
 
-def lag_by_own_doing(own: Told, theirs: Told) -> float:
+def lag_by_own_doing(own: PeerTimings, theirs: PeerTimings) -> float:
     """How much later than we the partner was ready, as far as it worked longer; negative: we, as far as we did. Who
     began late, because the exchange before had kept it waiting, is not to blame: its partner then was."""
     lag, longer = theirs.ready - own.ready, theirs.worked - own.worked
@@ -41,11 +51,11 @@ class Diagnosis:
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=WINDOW)
-        self._told: OrderedDict[PeerId, Told] = OrderedDict()
+        self._told: OrderedDict[PeerId, PeerTimings] = OrderedDict()
         self._streaks: Counter[tuple[What, str]] = Counter()
-        self._found: dict[tuple[What, str], Finding] = {}
+        self._found: dict[tuple[What, str], OutlierFinding] = {}
 
-    def add(self, sample: Sample, told: Told | None = None) -> None:
+    def add(self, sample: Sample, told: PeerTimings | None = None) -> None:
         """An exchange is over; `told`: what its partner told of itself."""
         self._samples.append(sample)
         if told is not None:
@@ -67,10 +77,10 @@ class Diagnosis:
         lates = [-sample.lag_s for sample in list(self._samples)[-LATELY:] if not sample.failure]
         return median(lates) if len(lates) >= LEAST_TO_TELL else None
 
-    def look(self) -> tuple[list[Finding], list[Finding]]:
+    def look(self) -> tuple[list[OutlierFinding], list[OutlierFinding]]:
         """What is found now and was not before, and what is over."""
         now = {finding.key: finding for finding in findings(list(self._samples), self._told, frozenset(self._found))}
-        new, over = list[Finding](), list[Finding]()
+        new, over = list[OutlierFinding](), list[OutlierFinding]()
         for key in {*now, *self._streaks, *self._found}:
             if (key in now) == (key in self._found):
                 self._streaks.pop(key, None)
@@ -83,7 +93,7 @@ class Diagnosis:
         self._found |= {finding.key: finding for finding in new}
         return sorted(new, key=_order), sorted(over, key=_order)
 
-    def found(self) -> list[Finding]:
+    def found(self) -> list[OutlierFinding]:
         """At most `SHOWN`; what concerns us first."""
         return sorted(self._found.values(), key=_order)[:SHOWN]
 
@@ -105,11 +115,11 @@ def _if_enough(rates: list[float]) -> float:
     return median(rates) if len(rates) >= LEAST_TO_TELL else 0.0
 
 
-def _order(finding: Finding) -> tuple[bool, str, str]:
+def _order(finding: OutlierFinding) -> tuple[bool, str, str]:
     return finding.who != YOU, finding.what, finding.who
 
 
-def believed(told: Told | None, own: Told | None) -> Told | None:
+def believed(told: PeerTimings | None, own: PeerTimings | None) -> PeerTimings | None:
     """What a partner tells, if it can be; else nothing of it is taken. `own`: what we tell it."""
     if told is None or own is None:
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, get_args
 
-from peer.protocol.messages import PeerId, Told
+from peer.protocol.messages import PeerId, PeerTimings
 
 What = Literal["slow_uplink", "slow_downlink", "slow_link", "late_trainer", "never_ready", "stalled"]
 WHATS: tuple[What, ...] = get_args(What)
@@ -58,7 +58,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class OutlierFinding:
     """Something unusual: what, of whom (`you` or a peer id), the number behind it, and a sentence for a person."""
 
     what: What
@@ -84,7 +84,7 @@ def spread(values: Iterable[float]) -> float:
     return 1.4826 * median(abs(value - middle) for value in known)
 
 
-def findings(samples: list[Sample], told: Mapping[PeerId, Told], held: Held) -> list[Finding]:
+def findings(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: Held) -> list[OutlierFinding]:
     """All that is beyond the bounds; those of what is `held` are nearer."""
     stalled = _stalled(samples, held)
     gone = {finding.who for finding in stalled}
@@ -115,7 +115,7 @@ class _Cell:
         return self.nbytes / self.rate >= COSTS_S
 
 
-def _rates(samples: list[Sample], told: Mapping[PeerId, Told], held: Held) -> list[Finding]:
+def _rates(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: Held) -> list[OutlierFinding]:
     out = [
         _Cell(s.partner, s.rate_out, told[s.partner].rate_in, s.nbytes)
         for s in samples
@@ -132,7 +132,7 @@ def _rates(samples: list[Sample], told: Mapping[PeerId, Told], held: Held) -> li
     return list({finding.key: finding for finding in found}.values())
 
 
-def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list[Finding]:
+def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list[OutlierFinding]:
     """One direction: our own side; else each partner's, and the links to them."""
     by_partner = _by_partner(cells)
     if len(by_partner) < LEAST_PARTNERS:
@@ -140,7 +140,7 @@ def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list
     usual = {partner: of[-1].usual for partner, of in by_partner.items()}
     if own := _own_side(cells, usual, ours, held):
         return [own]
-    found = list[Finding]()
+    found = list[OutlierFinding]()
     for partner, of in by_partner.items():
         others = [cell for cell in cells if cell.partner != partner]
         rates = [rate for other, rate in usual.items() if other != partner]
@@ -150,7 +150,7 @@ def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list
     return found
 
 
-def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: Held) -> Finding | None:
+def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: Held) -> OutlierFinding | None:
     """Our rates against what the same partners have with others; the partners tell how much such numbers differ."""
     if len(cells) < LEAST:
         return None
@@ -160,10 +160,10 @@ def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: 
     rate, others = median(cell.rate for cell in cells), median(cell.usual for cell in cells)
     side, do = ("uplink", "get") if what == "slow_uplink" else ("downlink", "send")
     why = f"your {side}: {mbit(rate)} Mbit/s; the same partners {do} {mbit(others)} in the median"
-    return Finding(what, YOU, rate * 8e-6, "Mbit/s", why)
+    return OutlierFinding(what, YOU, rate * 8e-6, "Mbit/s", why)
 
 
-def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What, held: Held) -> Finding | None:
+def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What, held: Held) -> OutlierFinding | None:
     """A partner that is slow with everybody, as it tells itself, and with us too."""
     partner, middle = of[0].partner, median(others)
     apart, key = spread(map(math.log, others)), (what, str(partner))
@@ -173,10 +173,10 @@ def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What
         return None
     side = "uplink" if what == "slow_uplink" else "downlink"
     why = f"partner {short(partner)}: its {side} has {mbit(rate)} Mbit/s; other partners have {mbit(middle)}"
-    return Finding(what, partner, rate * 8e-6, "Mbit/s", why)
+    return OutlierFinding(what, partner, rate * 8e-6, "Mbit/s", why)
 
 
-def _slow_link(of: list[_Cell], others: list[_Cell], held: Held) -> Finding | None:
+def _slow_link(of: list[_Cell], others: list[_Cell], held: Held) -> OutlierFinding | None:
     """Slow between us two, while both are well with others."""
     key: tuple[What, str] = "slow_link", str(of[0].partner)
     rests = [cell.rest for cell in others]
@@ -186,7 +186,7 @@ def _slow_link(of: list[_Cell], others: list[_Cell], held: Held) -> Finding | No
     if times < OFTEN * len(of) or not _low(below, spread(rests), key, held) or not _costly(of):
         return None
     why = f"partner {short(partner)}: {math.exp(-below):.1f}x slower with you than either of you with others"
-    return Finding("slow_link", partner, math.exp(-below), "times slower", why)
+    return OutlierFinding("slow_link", partner, math.exp(-below), "times slower", why)
 
 
 def _low(below: float, apart: float, key: tuple[What, str], held: Held) -> bool:
@@ -201,11 +201,11 @@ def _costly(cells: list[_Cell]) -> bool:
 # -- lateness ----------------------------------------------------------------------------------------------------------
 
 
-def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[Finding]:
+def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[OutlierFinding]:
     """Of us, over the last exchanges; else of partners, over all of them."""
     if own := _own_lateness(lately, held):
         return [own]
-    found = list[Finding]()
+    found = list[OutlierFinding]()
     for partner in dict.fromkeys(sample.partner for sample in samples):
         of = [sample.lag_s for sample in samples if sample.partner == partner]
         others = [sample.lag_s for sample in samples if sample.partner != partner]
@@ -216,11 +216,11 @@ def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[F
         if late >= bound and times >= OFTEN * len(of):
             where = f"in {times} of {len(of)} rounds"
             why = f"partner {short(partner)}: its trainer is ready {late:.0f} s after yours, {where}"
-            found.append(Finding("late_trainer", partner, late, "s", why))
+            found.append(OutlierFinding("late_trainer", partner, late, "s", why))
     return found
 
 
-def _own_lateness(lately: list[Sample], held: Held) -> Finding | None:
+def _own_lateness(lately: list[Sample], held: Held) -> OutlierFinding | None:
     """The error of a median of n is about 1.25 spreads / sqrt(n)."""
     lates = [-sample.lag_s for sample in lately]
     if len(lates) < LEAST or len({sample.partner for sample in lately}) < LEAST_PARTNERS:
@@ -232,7 +232,7 @@ def _own_lateness(lately: list[Sample], held: Held) -> Finding | None:
     if late < bound or times < OFTEN * len(lates):
         return None
     why = f"your trainer: ready {late:.0f} s after your partners, in {times} of the last {len(lates)} rounds"
-    return Finding("late_trainer", YOU, late, "s", why)
+    return OutlierFinding("late_trainer", YOU, late, "s", why)
 
 
 def _common(lags: list[float]) -> float:
@@ -247,14 +247,14 @@ def _late_bound(usual: float, key: tuple[What, str], held: Held) -> float:
 # -- stalls ------------------------------------------------------------------------------------------------------------
 
 
-def _stalled(samples: list[Sample], held: Held) -> list[Finding]:
+def _stalled(samples: list[Sample], held: Held) -> list[OutlierFinding]:
     """Exchanges that came to nothing. Where they do so with everybody, it is we."""
     lately = samples[-LATELY:]
     failed = [sample for sample in lately if sample.failure]
     many = len(lately) >= LEAST and len({sample.partner for sample in failed}) >= LEAST_PARTNERS
     if many and (own := _stood_still(YOU, failed, len(lately), held)):
         return [own]
-    found = list[Finding]()
+    found = list[OutlierFinding]()
     for partner in dict.fromkeys(sample.partner for sample in samples if len(samples) >= LEAST):
         of = [sample for sample in samples if sample.partner == partner and sample.failure != "lost"]
         failed = [sample for sample in of if sample.failure]
@@ -263,7 +263,7 @@ def _stalled(samples: list[Sample], held: Held) -> list[Finding]:
     return found
 
 
-def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> Finding | None:
+def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> OutlierFinding | None:
     """Both began and it stopped: the connection. It never began: whoever was to be ready."""
     began = sum(sample.failure == "silent" for sample in failed) > len(failed) / 2
     what: What = "stalled" if began else "never_ready"
@@ -271,7 +271,7 @@ def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> Find
         return None
     whose = "your side, whoever the partner" if who == YOU else f"partner {short(who)}"
     how = "stopped or crawled in the middle (the connection)" if began else "never began (the trainer, or the machine)"
-    return Finding(what, who, len(failed), "exchanges", f"{whose}: {len(failed)} of {count} exchanges {how}")
+    return OutlierFinding(what, who, len(failed), "exchanges", f"{whose}: {len(failed)} of {count} exchanges {how}")
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

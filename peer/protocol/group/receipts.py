@@ -17,7 +17,7 @@ _PURPOSE = b"shard result v1\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Voucher:
+class ShardReceipt:
     """Of one shard."""
 
     shard: int
@@ -33,7 +33,7 @@ class Vouchers:
 
     roster: bytes = b""
     """Its name, 32 bytes; empty: there was none yet."""
-    shards: tuple[Voucher, ...] = ()
+    shards: tuple[ShardReceipt, ...] = ()
     """Ascending."""
 
 

@@ -44,7 +44,7 @@ class Join:
     """What the owners of shards put their names to when they last gave us results of this fragment."""
 
 
-class Told(enum.StrEnum):
+class JoinStatus(enum.StrEnum):
     """What a leader answers."""
 
     ROSTER = "roster"
@@ -65,7 +65,7 @@ class SignedRoster:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    told: Told
+    told: JoinStatus
     roster: SignedRoster | None = None
     collecting: bool = False
     """With WAIT: whether this peer leads the round already."""
@@ -190,7 +190,7 @@ class _Joined:
 
 
 @dataclass(slots=True)
-class Collecting:
+class RosterBuilder:
     """A leader's roster in the making. Feed it joins; it is closed when `closed` says so."""
 
     run_id: RunId

@@ -56,7 +56,7 @@ def _score(roster: bytes, shard: int, peer: PeerId) -> tuple[bytes, PeerId]:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ContributionHeader:
     """The first message of a contribution."""
 
     key: RoundKey
@@ -104,7 +104,7 @@ class Receipt:
     seconds: float
 
 
-class Seat:
+class UploadSlot:
     """A served contribution: where its bytes go, and what comes of it. Made by the owner, used by a transport."""
 
     sink: Sink | None

@@ -93,7 +93,7 @@ class Send:
 
 
 @dataclass(slots=True)
-class Pairing:
+class Matching:
     """One peer's part in the matching of one (round, fragment). Feed it events; after each, send what `actions` gives.
 
     Not told the time an offer may take: whoever sends reports `on_answer` or `on_failed` within a bounded time."""

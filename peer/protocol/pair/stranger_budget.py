@@ -27,7 +27,7 @@ RESERVE_S = 40.0
 MAX_PROVEN = 4096
 
 
-class Patience:
+class StrangerBudget:
     """`round_s`: length of a round in seconds; None: rounds are counted in steps, where machines are alike and waiting
     for each other is the method, and nobody is a stranger. `call_s`: seconds that a small call of ours takes, as
     measured; 0: not yet."""
@@ -40,7 +40,7 @@ class Patience:
         self._at = 0.0
         self._proven: OrderedDict[PeerId, None] = OrderedDict()
 
-    def well(self, peer: PeerId) -> None:
+    def mark_known(self, peer: PeerId) -> None:
         """An exchange with this peer ended well."""
         self._proven[peer] = None
         self._proven.move_to_end(peer)
@@ -51,7 +51,7 @@ class Patience:
         """It is a stranger again."""
         self._proven.pop(peer, None)
 
-    def of(self, peer: PeerId, now: float, late_s: float = 0.0) -> float | None:
+    def max_wait(self, peer: PeerId, now: float, late_s: float = 0.0) -> float | None:
         """Seconds the trainer may be held up by this peer; 0: it is not to be tried now. None: no special bound.
         `late_s`: so long it says that its own trainer goes on."""
         return None if peer in self._proven else self.with_strangers(now, late_s)
@@ -65,7 +65,7 @@ class Patience:
         most_s, least_s = left + min(reserve, extra_s), max(LEAST_S, LEAST_CALLS * call_s) + late_s
         return most_s if most_s >= least_s else 0.0
 
-    def spend(self, seconds: float, now: float) -> None:
+    def charge(self, seconds: float, now: float) -> None:
         """The trainer was held in vain by a stranger."""
         left, reserve = self._refilled(now)
         self._left = max(0.0, left - seconds)

@@ -49,7 +49,7 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class RunPolicy:
     """What holds in a round."""
 
     lr_scale: float = 1.0
@@ -64,10 +64,10 @@ class Ruling:
     """The round in which that took effect."""
 
 
-def ruling(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = False) -> Ruling:
+def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = False) -> RunPolicy:
     """The amendments that have taken effect by `round_`, one after another. `in_steps`: rounds are counted in inner
     steps. Then none comes during a pause, so the word to go on ends it as soon as it is known, whatever its round."""
-    now = Ruling()
+    now = RunPolicy()
     for amendment in amendments:
         ends_the_pause = in_steps and now.paused is not None and amendment.change is Change.GO_ON
         if amendment.round <= round_ or ends_the_pause:
@@ -75,7 +75,7 @@ def ruling(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = Fal
     return now
 
 
-def _after(now: Ruling, amendment: Amendment) -> Ruling:
+def _after(now: RunPolicy, amendment: Amendment) -> RunPolicy:
     match amendment.change:
         case Change.LR_SCALE:
             return replace(now, lr_scale=amendment.value)

@@ -17,7 +17,7 @@ SLACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FitnessFinding:
     """What a person is told."""
 
     found: str
@@ -31,7 +31,7 @@ def rounds_a_step(step_s: float, round_s: float) -> int:
     return max(1, math.ceil(step_s / round_s - GRACE))
 
 
-def of_steps(step_s: float, round_s: float, rounds_left: int) -> Verdict | None:
+def of_steps(step_s: float, round_s: float, rounds_left: int) -> FitnessFinding | None:
     """Of a machine whose inner step takes `step_s`, rests included, in rounds of so many seconds; None: it is fit."""
     rounds = rounds_a_step(step_s, round_s)
     if rounds == 1:
@@ -39,8 +39,10 @@ def of_steps(step_s: float, round_s: float, rounds_left: int) -> Verdict | None:
     takes = f"one inner step takes {_seconds(step_s)} here, a round is {_seconds(round_s)}"
     fix = "Give it more --threads or a higher --speed, use an accelerator, or join a run with a smaller model or batch."
     if rounds > rounds_left:
-        return Verdict(f"{takes}, and the run ends in {rounds_left} rounds: nothing would be done by then", fix, True)
-    return Verdict(f"{takes}: this machine would sit out {rounds - 1} of {rounds} rounds", fix, False)
+        return FitnessFinding(
+            f"{takes}, and the run ends in {rounds_left} rounds: nothing would be done by then", fix, True
+        )
+    return FitnessFinding(f"{takes}: this machine would sit out {rounds - 1} of {rounds} rounds", fix, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Load:
     """What becomes of work whose exchange is given up: a solo outer step, or nothing."""
 
 
-def of_link(load: Load, rate: float, what: str) -> Verdict | None:
+def of_link(load: Load, rate: float, what: str) -> FitnessFinding | None:
     """Of a link with `rate` bytes per second in the direction `what`, for a person: `upload, by its cap`. None: it is
     fit."""
     if not load.nbytes:
@@ -70,13 +72,15 @@ def of_link(load: Load, rate: float, what: str) -> Verdict | None:
     fix = "Raise the cap, or join a run with a smaller model, longer rounds, or a codec of fewer bits."
     if _given_up(load, took):
         end = "you would end solo" if load.alone == "solo" else "what you work would be dropped"
-        return Verdict(f"{takes}: {end} in every round", fix, True)
+        return FitnessFinding(f"{takes}: {end} in every round", fix, True)
     if load.waits and took > load.round_s:
         missed = math.ceil(took / load.round_s)
-        return Verdict(f"{takes}: training would stand still and miss {missed} of {missed + 1} rounds", fix, False)
+        return FitnessFinding(
+            f"{takes}: training would stand still and miss {missed} of {missed + 1} rounds", fix, False
+        )
     if load.waits and took > STANDSTILL * load.round_s:
         part = round(100 * took / load.round_s)
-        return Verdict(f"{takes}: training would stand still {part} % of the time", fix, False)
+        return FitnessFinding(f"{takes}: training would stand still {part} % of the time", fix, False)
     return None
 
 

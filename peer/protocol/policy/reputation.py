@@ -54,7 +54,7 @@ class _Score:
         return self.value * math.exp2(-max(0.0, now - self.at) / HALF_LIFE_S)
 
 
-class Standing:
+class ReputationScore:
     """Scores of the peers that offended. Bounded: a flood of keys pushes out the smallest scores first."""
 
     def __init__(self, limit: int = MAX_PEERS) -> None:

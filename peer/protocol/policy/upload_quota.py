@@ -31,7 +31,7 @@ LONGEST_MONTH = 31
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class UploadLimits:
     """Bytes on the line; None: no limit."""
 
     day: int | None = None
@@ -71,17 +71,17 @@ def on_the_line(payload: int, chunks: int) -> int:
     return math.ceil(FRAMING * payload) + PER_CHUNK * chunks
 
 
-def lost(limits: Limits, moment: Moment) -> Used:
+def lost(limits: UploadLimits, moment: Moment) -> Used:
     """What is taken for used where the count cannot be read: the day's whole budget; of the month as much as its days
     so far could have used, without a daily limit all of it."""
     daily, monthly = limits.day or 0, limits.month or 0
     return Used(moment.date, daily, min(monthly, daily * moment.date.day) if daily else monthly)
 
 
-class Book:
+class QuotaLedger:
     """Counts. `turn` before everything else, whenever time has passed."""
 
-    def __init__(self, limits: Limits, used: Used) -> None:
+    def __init__(self, limits: UploadLimits, used: Used) -> None:
         self.limits = limits
         self._date = used.date
         self._used: dict[Period, float] = {"day": used.day, "month": used.month}
@@ -144,7 +144,7 @@ class Book:
 # -- for a person ------------------------------------------------------------------------------------------------------
 
 
-def why_used(limits: Limits, period: Period, nbytes: int, moment: Moment) -> str:
+def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment) -> str:
     """Why an exchange of so many bytes has to wait, and until when."""
     limit = limits.day if period == "day" else limits.month
     assert limit is not None, period
@@ -179,7 +179,7 @@ def size(nbytes: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class UploadNeed:
     """What a run's exchanges put on the line."""
 
     nbytes: int
@@ -190,17 +190,17 @@ class Need:
     """Seconds."""
 
 
-def too_much(limits: Limits, need: Need) -> str:
+def too_much(limits: UploadLimits, need: UploadNeed) -> str:
     """Where a day of the run needs more than the budget: by how much, when exchanges would stop, and which `sync_every`
     would fit; empty: it does not."""
     told = [_too_much(period, limit, need) for period, limit in limits.each()]
     return "; ".join(filter(None, told))
 
 
-def _too_much(period: Period, limit: int, need: Need) -> str:
+def _too_much(period: Period, limit: int, need: UploadNeed) -> str:
     days = 1 if period == "day" else LONGEST_MONTH
     if holds_never(limit, period, need.nbytes):
-        return why_used(Limits(limit, limit), period, need.nbytes, Moment(date.min, 0.0, 0.0))
+        return why_used(UploadLimits(limit, limit), period, need.nbytes, Moment(date.min, 0.0, 0.0))
     control = CONTROL_RATE * DAY_S
     room = limit / days - control
     if need.day <= room:

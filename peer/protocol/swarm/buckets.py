@@ -51,7 +51,7 @@ def places_of(peer: PeerId) -> list[str]:
     return [bits[:depth] for depth in range(MAX_DEPTH + 1)]
 
 
-class Buckets:
+class DirectoryBuckets:
     """One peer's place. Ask `reads` and then `more` what to look into, tell `saw` what was there, and announce under
     `places`."""
 

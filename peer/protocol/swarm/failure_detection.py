@@ -50,7 +50,7 @@ class Dated(Protocol):
 _issued_at: Callable[[Dated], float] = attrgetter("issued_at")
 
 
-class Change(enum.StrEnum):
+class LivenessChange(enum.StrEnum):
     SUSPECTED = "suspected"
     OUT = "out"
     BACK = "back"
@@ -64,7 +64,7 @@ class Changed:
     """What became of a peer, for the journal."""
 
     peer: PeerId
-    change: Change
+    change: LivenessChange
     reason: str
     """For a person."""
     seconds: float
@@ -120,7 +120,7 @@ class Membership:
         self._heard.move_to_end(peer)
         while len(self._heard) > MAX_HEARD:
             self._heard.popitem(last=False)
-        return self._close(peer, Change.BACK, what, now)
+        return self._close(peer, LivenessChange.BACK, what, now)
 
     def failed(self, peer: PeerId, now: float, why: str) -> list[Changed]:
         """It did not answer a call."""
@@ -131,7 +131,7 @@ class Membership:
         self._cases[peer] = Case(now, why)
         while len(self._cases) > MAX_CASES:
             self._cases.popitem(last=False)
-        return [Changed(peer, Change.SUSPECTED, why, 0.0)]
+        return [Changed(peer, LivenessChange.SUSPECTED, why, 0.0)]
 
     def seen(self, records: Mapping[PeerId, Dated], now: float) -> list[Changed]:
         """The directory was read: the records at hand. Suspects without one are forgotten: the directory has let them
@@ -146,7 +146,7 @@ class Membership:
             if peer not in records:
                 del self._cases[peer]
             elif records[peer].issued_at > case.since:
-                changed += self._close(peer, Change.BACK, "it announced itself again", now)
+                changed += self._close(peer, LivenessChange.BACK, "it announced itself again", now)
         return changed
 
     def word(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:
@@ -156,7 +156,7 @@ class Membership:
             return []
         if reaches:
             self._vouched[about] = now
-            change = Change.BACK if case.out else Change.VOUCHED
+            change = LivenessChange.BACK if case.out else LivenessChange.VOUCHED
             return self._close(about, change, f"{by} reaches it: {reason}", now)
         case.denied[by] = reason
         return []
@@ -170,7 +170,7 @@ class Membership:
             witnesses = [p for p in able if p != peer and p not in self._cases]
             if not case.out and self._is_out(case, witnesses, now):
                 case.out = True
-                changed.append(Changed(peer, Change.OUT, _verdict(case), now - case.since))
+                changed.append(Changed(peer, LivenessChange.OUT, _verdict(case), now - case.since))
             if now - case.asked_at() >= (RECHECK_S if case.out else CHECK_EVERY_S) and witnesses:
                 by = min(witnesses, key=lambda p: (case.asked.get(p, float("-inf")), rng.random()))
                 if case.out or now - case.asked.get(by, float("-inf")) >= RECHECK_S:
@@ -220,7 +220,7 @@ class Membership:
         self._cases.clear()
         self._vouched.clear()
 
-    def _close(self, peer: PeerId, change: Change, reason: str, now: float) -> list[Changed]:
+    def _close(self, peer: PeerId, change: LivenessChange, reason: str, now: float) -> list[Changed]:
         case = self._cases.pop(peer, None)
         return [] if case is None else [Changed(peer, change, reason, max(0.0, now - case.since))]
 

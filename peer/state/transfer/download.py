@@ -17,8 +17,8 @@ from peer.aio.events import Signal
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.protocol.messages import PeerId, PeerRecord, StateIndex
 from peer.state.snapshot import StateDonor
-from peer.state.transfer.pieces import Pieces
-from peer.state.transfer.scheduler import Board, Rates
+from peer.state.transfer.pieces import PieceStore
+from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
 IDLE_S = 0.25
 """How often a donor without work looks for a piece to race."""
@@ -55,14 +55,14 @@ class Outcome:
     """Of these, those that gave bytes which are not what they said."""
 
 
-class Transfer:
+class Download:
     """One attempt. `changed(donors)` is called when a piece has come and when a donor comes or leaves."""
 
     def __init__(
         self,
         transport: StateDonor,
-        pieces: Pieces,
-        rates: Rates,
+        pieces: PieceStore,
+        rates: DonorRates,
         outcome: Outcome,
         changed: Callable[[int], None] = lambda donors: None,
         offload: Offload = in_place,
@@ -73,7 +73,7 @@ class Transfer:
         self.outcome = outcome
         self._changed = changed
         self._offload = offload
-        self._board = Board(pieces.sizes, pieces.held, rates)
+        self._board = PieceScheduler(pieces.sizes, pieces.held, rates)
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
         self._idle: dict[Signal, None] = {}

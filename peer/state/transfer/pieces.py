@@ -39,7 +39,7 @@ class Held:
     """The round its donor worked in."""
 
 
-class Pieces:
+class PieceStore:
     """`folder`: of this run and identity alone, all in it ours; None: memory only. `momentum`: a group has it, too."""
 
     def __init__(self, layout: Layout, folder: Path | None, *, momentum: bool) -> None:

@@ -22,7 +22,7 @@ WEIGHT = 0.5
 """Of the last piece in a donor's rate."""
 
 
-class Rates:
+class DonorRates:
     """What donors gave, in bytes per second; kept over several attempts."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Rates:
         return SLACK_S + FACTOR * nbytes / (self.of(peer) or FLOOR)
 
 
-class Board:
+class PieceScheduler:
     """`sizes`: bytes of each piece; `have`: those that are here already."""
 
-    def __init__(self, sizes: Sequence[int], have: Collection[int], rates: Rates) -> None:
+    def __init__(self, sizes: Sequence[int], have: Collection[int], rates: DonorRates) -> None:
         self._sizes = sizes
         self._rates = rates
         self._missing = deque(number for number in range(len(sizes)) if number not in have)

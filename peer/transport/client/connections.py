@@ -69,7 +69,7 @@ class Connection:
             await channel.close()
 
 
-class Channels:
+class ConnectionPool:
     """At most `MAX_PEERS` connections; the least recently used one is closed first."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Channels:
         return None
 
 
-async def answers(peer: PeerId, endpoint: str, timeout_s: float) -> str:
+async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
     """Why the peer does not answer at an endpoint, for a person; empty: it does, with its key."""
     host, _, port = endpoint.rpartition(":")
     try:

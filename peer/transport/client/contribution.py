@@ -15,22 +15,22 @@ from typing import Any
 import grpc
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.protocol.group.shards import Opening, ResultSink
+from peer.protocol.group.shards import ContributionHeader, ResultSink
 from peer.protocol.wire.payload import Source
 from peer.transport.client.connections import Connection
 from peer.transport.client.streams import SERVICE, Ended, metadata, reader
 from peer.transport.wire.group_messages import contribute_open, contribute_reply_of
 from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
-from peer.transport.wire.resumption import Answered, Progress
+from peer.transport.wire.resumption import Answered, TransferProgress
 from peer.transport.wire.striping import Read
 from peer.v1 import exchange_pb2 as pb
 
 
-class Contributing:
+class ContributionCall:
     """`source` None: only the result is wanted."""
 
-    def __init__(self, opening: Opening, source: Source | None, sink: ResultSink, caps: Caps) -> None:
-        self.progress = Progress(sink.nbytes, secrets.randbits(63) + 1, patient=False)
+    def __init__(self, opening: ContributionHeader, source: Source | None, sink: ResultSink, caps: Caps) -> None:
+        self.progress = TransferProgress(sink.nbytes, secrets.randbits(63) + 1, patient=False)
         self._opening = replace(opening, transfer=self.progress.number)
         self._source = source
         self._sink = sink

@@ -10,25 +10,25 @@ from typing import Any, Protocol
 from peer.errors import PartnerSilent
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
-from peer.protocol.group.shards import Opening, Receipt, ResultSink
+from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
 from peer.protocol.messages import PIECE_BYTES, PeerRecord
 from peer.protocol.wire.payload import Source
 from peer.transport.client.connections import Connection
-from peer.transport.client.contribution import Contributing
+from peer.transport.client.contribution import ContributionCall
 from peer.transport.client.streams import Stream
 from peer.transport.server.group_service import T
 from peer.transport.wire.group_messages import base_of, join_reply_of, join_request
 from peer.transport.wire.payload_stream import STALL_S, Caps
-from peer.transport.wire.resumption import Answered, Progress
+from peer.transport.wire.resumption import Answered, TransferProgress
 from peer.v1 import exchange_pb2 as pb
 
 
-class Resumed(Protocol):
+class ResumedCall(Protocol):
     """`GrpcTransport`'s way to transfer: after a Hello where it takes one, over as many connections as it takes,
     bounded, its failures translated."""
 
     def __call__(
-        self, to: PeerRecord, stream: Stream[None], progress: Progress, timeout_s: float, /
+        self, to: PeerRecord, stream: Stream[None], progress: TransferProgress, timeout_s: float, /
     ) -> Awaitable[None]: ...
 
 
@@ -49,7 +49,7 @@ class Fetch(Protocol):
 class GroupCalls:
     """The callers' side: the `GroupTransport` interface over gRPC."""
 
-    def __init__(self, unary: Unary, resumed: Resumed, fetch: Fetch, caps: Caps) -> None:
+    def __init__(self, unary: Unary, resumed: ResumedCall, fetch: Fetch, caps: Caps) -> None:
         self._unary = unary
         self._resumed = resumed
         self._fetch = fetch
@@ -67,11 +67,11 @@ class GroupCalls:
         return await self._fetch(donor, snapshot, part, nbytes, timeout_s)
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+        self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         assert opening.nbytes == (source.nbytes if source is not None else 0)
         began, connected = time.monotonic(), asyncio.Event()
-        contributing = Contributing(opening, source, sink, self._caps)
+        contributing = ContributionCall(opening, source, sink, self._caps)
 
         async def stream(connection: Connection, answered: Answered) -> None:
             connected.set()

@@ -14,9 +14,9 @@ from peer.protocol.messages import SwapReport
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink
 from peer.transport.client.connections import Connection
-from peer.transport.wire.payload_stream import Caps, Terms, read_open, receive_payload, swap_payloads
+from peer.transport.wire.payload_stream import Caps, SwapTerms, read_open, receive_payload, swap_payloads
 from peer.transport.wire.refusals import TOKEN_KEY, translate
-from peer.transport.wire.resumption import Answered, Progress
+from peer.transport.wire.resumption import Answered, TransferProgress
 from peer.transport.wire.striping import Stripe, Stripes
 from peer.v1 import exchange_pb2 as pb
 
@@ -67,7 +67,7 @@ async def _status(call: Any) -> grpc.aio.AioRpcError:
 
 
 async def swap(
-    connection: Connection, answered: Answered, *, terms: Terms, progress: Progress, caps: Caps
+    connection: Connection, answered: Answered, *, terms: SwapTerms, progress: TransferProgress, caps: Caps
 ) -> SwapReport:
     """One stream of a swap and those beside it, of the side that dials. Raises BadPayload, PartnerLost or what the
     stream raises."""
@@ -94,7 +94,7 @@ async def swap(
             await stripes.close()
 
 
-def _stripe(call: Any, progress: Progress) -> Stripe:
+def _stripe(call: Any, progress: TransferProgress) -> Stripe:
     """One more stream of a swap. That it fails is no word on the swap itself, which goes on over fewer."""
     read_on = reader(call)
 
@@ -115,7 +115,7 @@ def _stripe(call: Any, progress: Progress) -> Stripe:
     return Stripe(read, write)
 
 
-def _stripe_lost(error: grpc.aio.AioRpcError, progress: Progress) -> PartnerLost:
+def _stripe_lost(error: grpc.aio.AioRpcError, progress: TransferProgress) -> PartnerLost:
     lost = translate(error, "one of several streams")
     progress.stripes = 1 if isinstance(lost, PartnerRefused) else max(1, progress.stripes // 2)
     return PartnerLost(str(lost))
@@ -128,7 +128,7 @@ async def fetch(
     snapshot: str,
     piece: int,
     sink: BufferSink,
-    progress: Progress,
+    progress: TransferProgress,
     caps: Caps,
 ) -> None:
     """What is missing of one piece of a snapshot, into `sink`. Raises BadPayload or what the stream raises."""

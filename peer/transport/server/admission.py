@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 from google.protobuf.message import DecodeError
 
 from peer.errors import PartnerRefused
-from peer.ports.reputation import Conduct, Indulgence
+from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import PeerId
-from peer.transport.server.rate_limits import Caller, Limits, network_of
-from peer.transport.server.read_slots import Places
+from peer.transport.server.rate_limits import Caller, CallLimits, network_of
+from peer.transport.server.read_slots import ReadSlots
 from peer.transport.server.tokens import TokenTable
 from peer.transport.wire.refusals import TOKEN_KEY, Context, refuse, served
 
@@ -26,15 +26,15 @@ HELLO_S = 12.0
 """For a whole Hello, its taking of our answers included."""
 
 
-class Gate:
+class Admission:
     """One server's. `now`: seconds since the epoch."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.tokens = TokenTable()
-        self.limits = Limits(now)
-        self.places = Places()
-        self.conduct: Conduct = Indulgence()
+        self.limits = CallLimits(now)
+        self.places = ReadSlots()
+        self.conduct: CallerReputation = NoReputation()
         self.why_banned: Callable[[PeerId], str] = lambda peer: ""
         """The operator's word on a peer, for a person; empty: it is not banned."""
 
@@ -58,7 +58,7 @@ class Gate:
         peer = await self.owner(context)
         if not even_banned and (why := self.why_banned(peer)):
             await refuse(context, "banned", why)
-        if why := self.conduct.why_out(peer):
+        if why := self.conduct.exclusion_reason(peer):
             await refuse(context, "standing", why)
         caller = Caller(network_of(context.peer()), peer)
         if why := self.limits.enter_call(caller):
@@ -83,7 +83,7 @@ class Gate:
     async def turn_away(self, context: Context, code: str, reason: str, peer: PeerId | None = None) -> NoReturn:
         """Refuse a caller for something it did. `peer`: who proved to be it; None: nobody yet."""
         if peer is not None:
-            self.conduct.offence(peer, code, reason)
+            self.conduct.penalize(peer, code, reason)
         else:
             address = network_of(context.peer())
             self.limits.blame(address)

@@ -28,7 +28,7 @@ Dial = Callable[[PeerId, str, float], Awaitable[str]]
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z.-]{1,253}):(\d{1,5})\Z")
 
 
-class Prober:
+class DialBack:
     """Dials callers back. `dial` makes the connection; `now` in seconds."""
 
     def __init__(self, dial: Dial, now: Callable[[], float]) -> None:

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.ports.handler import GroupHandler, Handler
-from peer.protocol.group.shards import Opening, Seat
+from peer.protocol.group.shards import ContributionHeader, UploadSlot
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.server.admission import Gate
+from peer.transport.server.admission import Admission
 from peer.transport.server.read_slots import CONTRIBUTIONS
 from peer.transport.wire.group_messages import (
     base_message,
@@ -43,7 +43,7 @@ class GroupService:
     """The served side. Every wait on a caller has a deadline: `STALL_S` between two frames, and the owner's own for the
     whole."""
 
-    def __init__(self, handler: Handler, gate: Gate, caps: Caps) -> None:
+    def __init__(self, handler: Handler, gate: Admission, caps: Caps) -> None:
         self._handler = handler
         self._gate = gate
         self._caps = caps
@@ -103,7 +103,9 @@ class GroupService:
             finally:
                 self._seats -= 1
 
-    async def _serve(self, seat: Seat, opening: Opening, caller: PeerId, max_rate: float, context: Context) -> None:
+    async def _serve(
+        self, seat: UploadSlot, opening: ContributionHeader, caller: PeerId, max_rate: float, context: Context
+    ) -> None:
         have, over = opening.have if seat.transfer else 0, asyncio.Event()
         pulse = asyncio.create_task(self._pulse(seat, context, over))
         try:
@@ -132,7 +134,7 @@ class GroupService:
                     if is_parting(await message_reader(context)(), seat.transfer, len(result.payload)):
                         seat.taken()
 
-    async def _receive(self, seat: Seat, caller: PeerId, context: Context) -> None:
+    async def _receive(self, seat: UploadSlot, caller: PeerId, context: Context) -> None:
         if seat.sink is None:
             return
         try:
@@ -143,14 +145,14 @@ class GroupService:
             raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
             seat.spoilt()
-            self._gate.conduct.offence(caller, error.code, error.reason)
+            self._gate.conduct.penalize(caller, error.code, error.reason)
             raise PartnerRefused(bad_payload_code(error), error.reason) from None
         except PartnerSilent as error:
             raise PartnerRefused("timeout", str(error)) from None
         except PartnerLost:
             raise PartnerRefused("lost", "the contribution ended in the middle") from None
 
-    async def _pulse(self, seat: Seat, context: Context, over: asyncio.Event) -> None:
+    async def _pulse(self, seat: UploadSlot, context: Context, over: asyncio.Event) -> None:
         """Tells the caller to send, and then that we are still there."""
         first = "send" if seat.sink is not None else "wait"
         frame = contribute_reply(first, None, self._caps.down.rate or 0.0, seat.transfer, seat.have)

@@ -28,7 +28,7 @@ MAX_REMEMBERED = 1024
 MAX_PEER_ID = 64
 
 
-class Voucher:
+class IndirectProbe:
     """Answers for others. `dial` makes the connection; `now` in seconds."""
 
     def __init__(self, dial: Dial, now: Callable[[], float]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import PeerId
-from peer.protocol.token_bucket import Buckets, K, Rate
+from peer.protocol.token_bucket import K, Rate, TokenBuckets
 
 HELLOS = Rate(4.0, 256.0)
 """Of one address: all 64 reconnect twice at once, then a fresh burst in a minute."""
@@ -56,16 +56,16 @@ class Caller:
     peer: PeerId | None = None
 
 
-class Limits:
+class CallLimits:
     """All limits of one server. What asks answers with why not, for a person; empty: go on, and give back what was
     entered when it ends."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._hellos: Buckets[str] = Buckets(HELLOS)
-        self._calls: Buckets[PeerId] = Buckets(CALLS)
-        self._calls_of_address: Buckets[str] = Buckets(CALLS_OF_ADDRESS)
-        self._bytes: Buckets[PeerId] = Buckets(self._bytes_rate(0))
+        self._hellos: TokenBuckets[str] = TokenBuckets(HELLOS)
+        self._calls: TokenBuckets[PeerId] = TokenBuckets(CALLS)
+        self._calls_of_address: TokenBuckets[str] = TokenBuckets(CALLS_OF_ADDRESS)
+        self._bytes: TokenBuckets[PeerId] = TokenBuckets(self._bytes_rate(0))
         self._state_nbytes = 0
         self._greeting: Counter[str] = Counter()
         self._calling: Counter[Caller] = Counter()

@@ -26,7 +26,7 @@ PATIENCE_S = 1.0
 LOOK_S = 0.2
 
 
-class Places:
+class ReadSlots:
     """Who came last is served first: whoever says nothing, many times over, keeps only those like itself waiting."""
 
     def __init__(self, places: int = PLACES, patience_s: float = PATIENCE_S) -> None:

@@ -17,14 +17,14 @@ from peer.ports.handler import Handler
 from peer.protocol.messages import MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
-from peer.signed_record import BadRecord, open_record
-from peer.transport.client.connections import answers
-from peer.transport.server.admission import Gate
-from peer.transport.server.dial_back import Prober
-from peer.transport.server.indirect_probe import MAX_PEER_ID, Voucher
+from peer.signed_record import InvalidRecord, open_record
+from peer.transport.client.connections import dial_check
+from peer.transport.server.admission import Admission
+from peer.transport.server.dial_back import DialBack
+from peer.transport.server.indirect_probe import MAX_PEER_ID, IndirectProbe
 from peer.transport.server.rate_limits import Caller
-from peer.transport.server.state_uploads import Giving
-from peer.transport.server.swap_rendezvous import Swaps
+from peer.transport.server.state_uploads import StateUploads
+from peer.transport.server.swap_rendezvous import SwapRendezvous
 from peer.transport.server.tokens import LIFETIME_S
 from peer.transport.wire.payload_stream import Caps, send_payload
 from peer.transport.wire.refusals import Context, eta_of, refuse
@@ -45,7 +45,7 @@ SLOWEST_JOINER = 8_000.0
 
 
 @dataclass(kw_only=True)
-class Facts:
+class TransportConfig:
     """What both sides of the transport know of the run."""
 
     identity: Identity
@@ -64,16 +64,16 @@ class Facts:
 class ExchangeService:
     """Methods of the gRPC service. Every wait on a caller has a deadline; every number from one a bound."""
 
-    def __init__(self, facts: Facts, handler: Handler, caps: Caps) -> None:
+    def __init__(self, facts: TransportConfig, handler: Handler, caps: Caps) -> None:
         self._facts = facts
         self._handler = handler
         self._caps = caps
-        self.gate = Gate(facts.now)
-        self.swaps = Swaps(handler, self.gate, caps)
+        self.gate = Admission(facts.now)
+        self.swaps = SwapRendezvous(handler, self.gate, caps)
         self._pieces = 0
-        self._giving = Giving(caps)
-        self._prober = Prober(answers, facts.now)
-        self._voucher = Voucher(answers, facts.now)
+        self._giving = StateUploads(caps)
+        self._prober = DialBack(dial_check, facts.now)
+        self._voucher = IndirectProbe(dial_check, facts.now)
 
     # -- Hello -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class ExchangeService:
         if caller is None:
             reason = "the signature over our challenge is not by the key you named"
             await self.gate.turn_away(context, "bad_proof", reason)
-        if why := self.gate.conduct.why_out(caller):
+        if why := self.gate.conduct.exclusion_reason(caller):
             await refuse(context, "standing", why)
         await self._learn(opened, caller, context)
         token = self.gate.tokens.issue(caller, self._facts.now())
@@ -141,7 +141,7 @@ class ExchangeService:
             return
         try:
             record = open_record(opened.record, self._facts.run_id, self._facts.now())
-        except BadRecord as bad:
+        except InvalidRecord as bad:
             if bad.code in ("expired", "future"):  # its clock is off, within what is allowed
                 return
             await self.gate.turn_away(context, "record", f"your record: {bad.reason} ({bad.code})", caller)

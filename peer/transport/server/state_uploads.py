@@ -33,7 +33,7 @@ class _Joiner:
     fetching: int = 0
 
 
-class Giving:
+class StateUploads:
     """Of one server. `now` in seconds of any origin."""
 
     def __init__(
@@ -79,9 +79,9 @@ class Giving:
             joiner.fetching -= 1
             joiner.seen = self._now()
 
-    async def take(self, nbytes: int) -> None:
+    async def wait_turn(self, nbytes: int) -> None:
         """Return when a chunk of a state may be sent."""
-        await self._share.take(nbytes)
+        await self._share.wait_turn(nbytes)
         until = self._now() + YIELD_S
         while self._meter.exchanging and self._now() < until:
             await self._sleep(LOOK_S)

@@ -17,11 +17,11 @@ import grpc
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.ports.handler import Handler
 from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict
-from peer.transport.server.admission import STEP_TIMEOUT_S, Gate
-from peer.transport.wire.payload_stream import STALL_S, Caps, Terms, read_open, swap_payloads
+from peer.transport.server.admission import STEP_TIMEOUT_S, Admission
+from peer.transport.wire.payload_stream import STALL_S, Caps, SwapTerms, read_open, swap_payloads
 from peer.transport.wire.reader import message_reader
 from peer.transport.wire.refusals import Context, bad_payload_code, refuse
-from peer.transport.wire.resumption import Progress
+from peer.transport.wire.resumption import TransferProgress
 from peer.transport.wire.striping import Read, Stripe, Stripes
 from peer.v1 import exchange_pb2 as pb
 
@@ -32,11 +32,11 @@ BROKE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
 
 
 @dataclass
-class Accepting:
+class AwaitedSwap:
     """Our own coordinator waits here for the partner to dial."""
 
-    terms: Terms
-    progress: Progress
+    terms: SwapTerms
+    progress: TransferProgress
     done: asyncio.Future[SwapReport]
 
     def ends(self, error: PartnerLost) -> None:
@@ -55,7 +55,7 @@ class Accepting:
 class Slot:
     """Where a dialling partner and our own coordinator meet."""
 
-    accepting: asyncio.Future[Accepting] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    accepting: asyncio.Future[AwaitedSwap] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     serving: asyncio.Task[Any] | None = None
     over: bool = False
     """Our own coordinator no longer waits."""
@@ -65,7 +65,7 @@ class Slot:
     lingering: asyncio.TimerHandle | None = None
 
     @property
-    def begun(self) -> Accepting | None:
+    def begun(self) -> AwaitedSwap | None:
         """A swap of which a stream has begun, whatever became of it."""
         met = self.accepting.done() and not self.accepting.cancelled() and self.accepting.result().progress.streams > 0
         return self.accepting.result() if met else None
@@ -77,22 +77,22 @@ class Slot:
             self.lingering = None
 
 
-class Swaps:
+class SwapRendezvous:
     """Of one server."""
 
-    def __init__(self, handler: Handler, gate: Gate, caps: Caps) -> None:
+    def __init__(self, handler: Handler, gate: Admission, caps: Caps) -> None:
         self._handler = handler
         self._gate = gate
         self._caps = caps
         self._slots: dict[tuple[PeerId, RoundKey], Slot] = {}
 
-    async def accept(self, partner: PeerId, terms: Terms, progress: Progress) -> SwapReport:
+    async def accept(self, partner: PeerId, terms: SwapTerms, progress: TransferProgress) -> SwapReport:
         """Wait for the partner to dial and swap. The caller bounds the time; on cancellation the served call ends."""
         slot = self._slots.setdefault((partner, terms.key), Slot())
         done: asyncio.Future[SwapReport] = asyncio.get_running_loop().create_future()
         if slot.accepting.done():
             raise PartnerLost(f"{partner}: a swap of {terms.key} is under way already")
-        slot.accepting.set_result(Accepting(terms, progress, done))
+        slot.accepting.set_result(AwaitedSwap(terms, progress, done))
         try:
             return await done
         finally:
@@ -150,12 +150,12 @@ class Swaps:
             if (expecting := self._expecting(caller)) is not None:
                 expecting.fails(error)  # our coordinator blames it
             else:
-                self._gate.conduct.offence(caller, error.code, error.reason)
+                self._gate.conduct.penalize(caller, error.code, error.reason)
             await refuse(context, bad_payload_code(error), error.reason)
         except PartnerLost:
             return await refuse(context, "request", "the swap ended before it began")
 
-    def _expecting(self, caller: PeerId) -> Accepting | None:
+    def _expecting(self, caller: PeerId) -> AwaitedSwap | None:
         """Where our coordinator waits for this caller to dial."""
         for (peer, _), slot in self._slots.items():
             if peer == caller and slot.serving is None and slot.accepting.done():
@@ -194,7 +194,7 @@ class Swaps:
         slot.serving = asyncio.current_task()
         return slot
 
-    async def _meet(self, slot: Slot, caller: PeerId, key: RoundKey, context: Context) -> Accepting:
+    async def _meet(self, slot: Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
         """Wait until our coordinator accepts this swap."""
         try:
             async with asyncio.timeout(PARK_S):
@@ -209,7 +209,7 @@ class Swaps:
 
     # -- a stream, and its end ---------------------------------------------------------------------------------------
 
-    async def _stream(self, slot: Slot, accepting: Accepting, theirs: pb.SwapOpen, context: Context) -> SwapReport:
+    async def _stream(self, slot: Slot, accepting: AwaitedSwap, theirs: pb.SwapOpen, context: Context) -> SwapReport:
         progress = accepting.progress
         stripes = Stripes(message_reader(context), context.write)
         try:
@@ -244,7 +244,7 @@ class Swaps:
             await refuse(context, "gone", "no swap waits for this stream")
         await stripes.carry(theirs.stripe, Stripe(message_reader(context), context.write))
 
-    async def _ended(self, slot: Slot, accepting: Accepting, error: PartnerLost, context: Context) -> None:
+    async def _ended(self, slot: Slot, accepting: AwaitedSwap, error: PartnerLost, context: Context) -> None:
         """A stream on which nothing moves any more: the caller is told, if it still listens."""
         self._broke(slot, accepting, error)
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
@@ -252,7 +252,7 @@ class Swaps:
                 await context.abort(grpc.StatusCode.ABORTED, "this stream broke; call again")
             await refuse(context, "timeout" if isinstance(error, PartnerSilent) else "gone", str(error))
 
-    def _broke(self, slot: Slot, accepting: Accepting, error: PartnerLost) -> None:
+    def _broke(self, slot: Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
         """The slot waits for the partner's next call, if there can be one."""
         progress, slot.serving = accepting.progress, None
         progress.breaks(error)
@@ -263,7 +263,7 @@ class Swaps:
             slot.lingering = asyncio.get_running_loop().call_later(progress.patience_s, accepting.ends, error)
 
 
-async def _parted(read: Read, progress: Progress) -> None:
+async def _parted(read: Read, progress: TransferProgress) -> None:
     """Wait until the partner has everything, too."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STALL_S):

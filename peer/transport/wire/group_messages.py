@@ -7,18 +7,18 @@ from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
-from peer.protocol.group.receipts import Voucher, Vouchers
+from peer.protocol.group.receipts import ShardReceipt, Vouchers
 from peer.protocol.group.roster import (
     MAX_MEMBERS,
     MAX_ROSTER_BYTES,
     Join,
     JoinReply,
+    JoinStatus,
     SignedRoster,
-    Told,
     check_base,
     ids_of,
 )
-from peer.protocol.group.shards import MAX_TOKENS, Opening, ShardResult
+from peer.protocol.group.shards import MAX_TOKENS, ContributionHeader, ShardResult
 from peer.protocol.messages import MAX_ROUND, RoundKey
 from peer.protocol.wire.frames import Kind, pack, unpack
 from peer.transport.wire.validation import MAX_RATE, open_of
@@ -52,7 +52,7 @@ def join_of(request: pb.JoinRoundRequest) -> Join:
 def _given_of(request: pb.JoinRoundRequest) -> Vouchers:
     if len(request.given) > MAX_MEMBERS or len(request.given_roster) != (32 if request.given else 0):
         raise BadPayload("request", "more vouchers than there can be, or of no round")
-    shards = tuple(Voucher(voucher.shard, voucher.digest, voucher.signature) for voucher in request.given)
+    shards = tuple(ShardReceipt(voucher.shard, voucher.digest, voucher.signature) for voucher in request.given)
     for voucher in shards:
         if voucher.shard >= MAX_MEMBERS or len(voucher.digest) != 32 or len(voucher.signature) != 64:
             raise BadPayload("request", "a voucher that cannot be")
@@ -81,18 +81,18 @@ def join_reply(reply: JoinReply) -> pb.JoinRoundReply:
 
 def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
     try:
-        told = Told(message.told)
+        told = JoinStatus(message.told)
     except ValueError:
         raise BadPayload("verdict", f"the answer to a join was {message.told[:32]!r}") from None
     roster = None
-    if told is Told.ROSTER:
+    if told is JoinStatus.ROSTER:
         if len(message.roster) > MAX_ROSTER_BYTES or len(message.signature) != 64:
             raise BadPayload("roster", "a roster without a signature, or too large")
         roster = SignedRoster(message.roster, message.signature)
     return JoinReply(told, roster, message.collecting, message.reason[:200])
 
 
-def contribute_open(opening: Opening, max_rate: float) -> bytes:
+def contribute_open(opening: ContributionHeader, max_rate: float) -> bytes:
     """The first frame of a contribution."""
     key = opening.key
     body = pb.ContributeOpen(
@@ -109,7 +109,7 @@ def contribute_open(opening: Opening, max_rate: float) -> bytes:
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
 
-def opening_of(raw: bytes) -> tuple[Opening, float]:
+def opening_of(raw: bytes) -> tuple[ContributionHeader, float]:
     """The first frame of a contribution, and what its sender is willing to receive (bytes per second, 0: any)."""
     body = pb.ContributeOpen()
     _parse(raw, body)
@@ -121,7 +121,7 @@ def opening_of(raw: bytes) -> tuple[Opening, float]:
         raise BadPayload("have", "a part of a result that belongs to no transfer")
     key = RoundKey(body.round, body.fragment)
     terms = body.roster, body.shard, body.tokens, body.nbytes, body.transfer, body.have
-    return Opening(key, *terms), body.max_rate
+    return ContributionHeader(key, *terms), body.max_rate
 
 
 def contribute_reply(

@@ -97,7 +97,7 @@ class Pacer:
         self._free_at = float("-inf")
         self._turn = asyncio.Lock()
 
-    async def take(self, nbytes: int) -> None:
+    async def wait_turn(self, nbytes: int) -> None:
         """Return when `nbytes` may be sent."""
         if self.rate is None:
             return

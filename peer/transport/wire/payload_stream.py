@@ -11,11 +11,11 @@ from typing import Protocol
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.diagnosis.analysis import believed
-from peer.protocol.messages import RoundKey, SwapReport, Told
+from peer.protocol.messages import PeerTimings, RoundKey, SwapReport
 from peer.protocol.wire.frames import MAX_CHUNK, USUAL_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import Sink, Source
 from peer.transport.wire.pacing import ChunkSize, Pacer, whole_grains
-from peer.transport.wire.resumption import Progress
+from peer.transport.wire.resumption import TransferProgress
 from peer.transport.wire.striping import Read, Stripes, Write
 from peer.transport.wire.validation import open_of
 from peer.v1 import exchange_pb2 as pb
@@ -27,7 +27,7 @@ STALL_S = 5.0
 second of what the line bears, so this is a sender that stopped, not one that is slow."""
 
 
-class Budget(Protocol):
+class UploadBudget(Protocol):
     """How much may be sent in a day and a month."""
 
     def why_not_give(self) -> str:
@@ -38,7 +38,7 @@ class Budget(Protocol):
         of a state. Raises PartnerRefused (`budget`) before anything is sent."""
 
 
-class NoBudget(Budget):
+class NoBudget(UploadBudget):
     """Everything may be sent."""
 
     def why_not_give(self) -> str:
@@ -56,7 +56,7 @@ class Meter:
     received: int = 0
     exchanging: int = 0
     """Payloads of training's own exchanges that are being sent at the moment."""
-    budget: Budget = field(default_factory=NoBudget)
+    budget: UploadBudget = field(default_factory=NoBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class Caps:
     meter: Meter
 
 
-class Behind(Protocol):
+class Throttle(Protocol):
     """What a transfer that stands behind training's own exchanges waits for, besides the caps."""
 
-    async def take(self, nbytes: int) -> None: ...
+    async def wait_turn(self, nbytes: int) -> None: ...
 
 
 async def send_payload(
@@ -79,7 +79,7 @@ async def send_payload(
     source: Source,
     caps: Caps,
     others_rate: float,
-    behind: Behind | None = None,
+    behind: Throttle | None = None,
     largest: int = USUAL_CHUNK,
     writer: PayloadWriter | None = None,
     have: int = 0,
@@ -100,7 +100,7 @@ async def _send_payload(
     source: Source,
     caps: Caps,
     others_rate: float,
-    behind: Behind | None,
+    behind: Throttle | None,
     largest: int,
     writer: PayloadWriter,
     have: int,
@@ -117,10 +117,10 @@ async def _send_payload(
                 end = min(whole_grains(offset, size.next, source.grain), source.nbytes)
                 data = source.read(offset, end - offset)
                 frame = writer.chunk(data)
-                await theirs.take(len(frame))
+                await theirs.wait_turn(len(frame))
                 if behind is not None:
-                    await behind.take(len(frame))
-                await caps.up.take(len(frame))
+                    await behind.wait_turn(len(frame))
+                await caps.up.wait_turn(len(frame))
                 await line.free()
                 sent(len(data))  # a write that is cut off may have gone out
                 line.begin(frame)
@@ -183,7 +183,7 @@ async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadRea
         raw = await _next_frame(read)
         if raw is None:
             raise PartnerLost("the stream ended in the middle")
-        await caps.down.take(len(raw))
+        await caps.down.wait_turn(len(raw))
         frame = reader.take(raw)
         if frame.kind is Kind.CHUNK:  # no wait since it was taken: what counts as received is in the sink
             caps.meter.received += len(raw)
@@ -208,17 +208,17 @@ async def read_open(read: Read) -> pb.SwapOpen:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SwapTerms:
     """What a side brings to a swap."""
 
     key: RoundKey
     codec: str
     source: Source
     sink: Sink
-    told: Told | None = None
+    told: PeerTimings | None = None
     """What the other is told of us."""
 
-    def opening(self, caps: Caps, progress: Progress | None = None, stripes: int = 0) -> bytes:
+    def opening(self, caps: Caps, progress: TransferProgress | None = None, stripes: int = 0) -> bytes:
         """Our OPEN frame. `stripes`: over so many streams at once we take a swap."""
         body = pb.SwapOpen(
             round=self.key.round,
@@ -236,7 +236,7 @@ class Terms:
             body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
-    def stripe(self, number: int, progress: Progress) -> bytes:
+    def stripe(self, number: int, progress: TransferProgress) -> bytes:
         """The first frame of one more stream of a swap that is under way."""
         key = self.key
         body = pb.SwapOpen(round=key.round, fragment=key.fragment, part=key.part, swap=progress.number, stripe=number)
@@ -254,7 +254,7 @@ class Terms:
             raise BadPayload("frame", "an impossible rate")
 
 
-async def _send(write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen, writer: PayloadWriter) -> None:
+async def _send(write: Write, terms: SwapTerms, caps: Caps, theirs: pb.SwapOpen, writer: PayloadWriter) -> None:
     largest = largest_for(theirs.max_chunk)
     await send_payload(write, terms.source, caps, theirs.max_rate, None, largest, writer, theirs.have)
 
@@ -262,10 +262,10 @@ async def _send(write: Write, terms: Terms, caps: Caps, theirs: pb.SwapOpen, wri
 async def swap_payloads(
     read: Read,
     write: Write,
-    terms: Terms,
+    terms: SwapTerms,
     caps: Caps,
     theirs: pb.SwapOpen | None = None,
-    progress: Progress | None = None,
+    progress: TransferProgress | None = None,
     answered: Callable[[], None] = lambda: None,
     stripes: Stripes | None = None,
 ) -> SwapReport:
@@ -274,14 +274,14 @@ async def swap_payloads(
     everything. `answered`: called when the other has opened. `stripes`: whose `read` and `write` these are, for more
     streams than this one. No chunk moves before both sides have opened, so a side
     that is not ready costs nothing but the wait; the caller's timeout bounds everything."""
-    progress = progress or Progress(terms.sink.nbytes)
+    progress = progress or TransferProgress(terms.sink.nbytes)
     await write(terms.opening(caps, progress, progress.stripes if stripes is not None else 0))
     theirs = theirs or await read_open(read)
     terms.check(theirs)
     progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
     if stripes is not None and progress.agreed:
         stripes.agree(min(theirs.stripes, progress.stripes))
-    progress.told = believed(Told(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
+    progress.told = believed(PeerTimings(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
     answered()
     moved = 0
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.protocol.messages import SwapReport, Told
+from peer.protocol.messages import PeerTimings, SwapReport
 from peer.protocol.wire.frames import Kind, PayloadReader, PayloadWriter, kind_of, pack
 from peer.transport.wire.striping import MOST_STRIPES
 from peer.transport.wire.validation import open_of
@@ -43,7 +43,7 @@ LINGER_S = 10.0
 """Its trainer may be waiting; a partner that died would cost it the whole deadline, for nothing."""
 
 
-class Progress:
+class TransferProgress:
     """Of one transfer, on one side, over all its streams. `nbytes`: of what is received. `patient`: whether it waits
     for the other as long as it may."""
 
@@ -57,7 +57,7 @@ class Progress:
         """Why nothing moves now."""
         self.began = 0.0
         """By `time.monotonic`; 0: it has not."""
-        self.told: Told | None = None
+        self.told: PeerTimings | None = None
         self.streams = 0
         """On which the other has answered."""
         self.stripes = MOST_STRIPES
@@ -68,12 +68,12 @@ class Progress:
         self._they_have = 0
 
     @classmethod
-    def dialling(cls, nbytes: int) -> Progress:
+    def dialling(cls, nbytes: int) -> TransferProgress:
         """A swap."""
         return cls(nbytes, secrets.randbits(63) + 1)
 
     @classmethod
-    def fetching(cls, nbytes: int) -> Progress:
+    def fetching(cls, nbytes: int) -> TransferProgress:
         """A piece of a state: there are other donors."""
         return cls(nbytes, A_PIECE, patient=False)
 
@@ -138,8 +138,8 @@ class Progress:
         return SwapReport(sent if sent_all else 0, received, seconds, sent_all, self.told)
 
 
-async def persist(
-    attempt: Callable[[Answered], Awaitable[T]], progress: Progress, forget: Callable[[], Awaitable[None]]
+async def retry_transfer(
+    attempt: Callable[[Answered], Awaitable[T]], progress: TransferProgress, forget: Callable[[], Awaitable[None]]
 ) -> T:
     """What a try gives, the first or a later one; the caller bounds the time. `forget` drops the connection that
     failed. Raises what the last try raised."""

@@ -16,7 +16,7 @@ from peer.lab.bench import trainer as bench
 from peer.ports.trainer import Counters, WorkRequest
 from peer.run.manifest import default_text
 from peer.run.schema import parse_manifest
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 
 
 class Warming:
@@ -42,13 +42,13 @@ class Warming:
 def test_nothing_is_measured_before_two_bursts_took_as_long() -> None:
     fake = Warming(3.0, 2.0, 1.0, 1.01)
 
-    asyncio.run(bench._warm(cast(TrainerProcess, fake)))
+    asyncio.run(bench._warm(cast(TrainerClient, fake)))
 
     assert fake.bursts == 4
 
 
 def test_a_burst_counts_what_the_trainer_counts() -> None:
-    found = asyncio.run(bench.burst(cast(TrainerProcess, Warming(0.25)), 7))
+    found = asyncio.run(bench.burst(cast(TrainerClient, Warming(0.25)), 7))
 
     assert (found.steps, found.step_s) == (7, 0.25)
 

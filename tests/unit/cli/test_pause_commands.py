@@ -15,14 +15,14 @@ from click.testing import CliRunner, Result
 from peer.cli.durations import Duration
 from peer.cli.main import peer
 from peer.node.control import ControlServer
-from peer.rounds.pause import Rest
+from peer.rounds.pause import LocalPause
 from peer.run.home import Home
 
 
 @contextmanager
-def answering(home: Path, operators: str | None = None) -> Iterator[Rest]:
+def answering(home: Path, operators: str | None = None) -> Iterator[LocalPause]:
     """A control socket that does with pauses what a daemon does."""
-    rest, ready, stop = Rest(), threading.Event(), asyncio.Event()
+    rest, ready, stop = LocalPause(), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def handle(command: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def call(home: Path, *arguments: str) -> Result:
 def test_pause_and_resume(tmp_path: Path) -> None:
     with answering(tmp_path) as rest:
         assert "paused by you since" in call(tmp_path, "pause").output
-        assert rest.holding.is_set()
+        assert rest.active.is_set()
         assert call(tmp_path, "resume").output == "going on with the next round\n"
-        assert not rest.holding.is_set()
+        assert not rest.active.is_set()
         told = json.loads(call(tmp_path, "pause", "--for", "2h", "--json").output)
         assert told["paused"]["until"] - told["paused"]["since"] == pytest.approx(7200, abs=1)
 

@@ -11,7 +11,7 @@ import pytest
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.membership.amendment_sync import Amendments
+from peer.membership.amendment_sync import AmendmentSync
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.amendments import Chain
 
@@ -19,7 +19,7 @@ RUN, CALL_S, SILENT_S = RunId(b"r" * 32), 0.25, 5.0
 OTHER = PeerRecord(PeerId("o"), RUN, ("o:1",), True, 1, 1, 0, 1.0, Status.TRAINING, EPOCH, EPOCH + 900)
 
 
-class Scripted(Amendments):
+class Scripted(AmendmentSync):
     """What each call comes to: whether there was more, or what it raises."""
 
     def __init__(self, *calls: bool | Exception) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.clock.phases import Laps
+from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
-from peer.join.report import MEASURED_STEPS, PHASES, Arrival
-from peer.join.resume import FirstState
+from peer.join.report import MEASURED_STEPS, PHASES, JoinReport
+from peer.join.resume import JoinedState
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import Progress, TrainerInfo
+from peer.ports.trainer import TrainerInfo, TrainerProgress
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.protocol.policy.upload_quota import Limits
+from peer.protocol.policy.upload_quota import UploadLimits
 from peer.run.costs import cost_of
 from peer.run.load import load_of, need_of
 from peer.run.manifest import Manifest, default_text, parse_manifest
@@ -37,12 +37,14 @@ class Told:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.events: list[events.Event] = []
-        self.arrival = Arrival(Laps(), self.events.append, self.said.append)
+        self.arrival = JoinReport(PhaseTimer(), self.events.append, self.said.append)
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]
 
-    async def watched(self, progress: Callable[[], Progress], round_s: float | None, rounds_left: int = 5) -> None:
+    async def watched(
+        self, progress: Callable[[], TrainerProgress], round_s: float | None, rounds_left: int = 5
+    ) -> None:
         """Until there is nothing left to watch."""
         watching = asyncio.create_task(self.arrival.watch(progress, round_s, lambda: rounds_left))
         await asyncio.wait({watching}, timeout=0.3)
@@ -62,11 +64,11 @@ def test_each_phase_is_told_and_journaled() -> None:
     told.arrival.end("manifest")
     layout = Layout.whole([TensorSpec("a", (3,))])
     outer = OuterState.fresh(layout, torch.zeros(3))
-    told.arrival.state(FirstState(outer, 4, "", donor="d", nbytes=12_000_000, seconds=1.0))
+    told.arrival.state(JoinedState(outer, 4, "", donor="d", nbytes=12_000_000, seconds=1.0))
     seconds = {"torch import": 4.125, "data": 0.5, "model": 0.25}
     told.arrival.trainer(TrainerInfo("cpu", "", 64, 4, "4 of 8 windows at once: asked for", seconds))
     told.arrival.hear(events.TrainingBegan(round=5), 0.0)
-    asyncio.run(told.watched(lambda: Progress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
+    asyncio.run(told.watched(lambda: TrainerProgress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
     line = told.said[-1]
     assert line.startswith("joined in ")
     assert "12.0 MB from a donor)" in line
@@ -84,14 +86,14 @@ def test_each_phase_is_told_and_journaled() -> None:
 
 def test_nothing_is_told_before_the_first_step() -> None:
     told = Told()
-    asyncio.run(told.watched(Progress, 60.0))
+    asyncio.run(told.watched(TrainerProgress, 60.0))
     assert told.said == []
     assert told.arrival.report()["joined_in_s"] is None
 
 
 def test_a_slow_machine_is_told_and_stays() -> None:
     told = Told()
-    asyncio.run(told.watched(lambda: Progress(steps=1, step_s=74.0), 60.0))
+    asyncio.run(told.watched(lambda: TrainerProgress(steps=1, step_s=74.0), 60.0))
     assert "sit out 1 of 2 rounds" in told.said[-1]
     assert told.kinds() == ["joined", "unfit"]
     assert len(told.arrival.report()["unfit"]) == 1
@@ -99,12 +101,12 @@ def test_a_slow_machine_is_told_and_stays() -> None:
 
 def test_a_machine_that_cannot_do_one_step_before_the_end_is_sent_home() -> None:
     with pytest.raises(MachineTooSlow, match="the run ends in 5 rounds"):
-        asyncio.run(Told().watched(lambda: Progress(steps=1, step_s=6000.0), 60.0))
+        asyncio.run(Told().watched(lambda: TrainerProgress(steps=1, step_s=6000.0), 60.0))
 
 
 def test_rounds_in_steps_wait_for_the_slow() -> None:
     told = Told()
-    asyncio.run(told.watched(lambda: Progress(steps=1, step_s=6000.0), None))
+    asyncio.run(told.watched(lambda: TrainerProgress(steps=1, step_s=6000.0), None))
     assert told.kinds() == ["joined"]
     steps = parse_manifest(apply_overrides(default_text(), ["sync.clock=steps", "sync.sync_every=10"]).encode())
     assert load_of(steps, resolve(steps.sync)) is None
@@ -133,10 +135,10 @@ def test_a_budget_too_small_for_a_day_is_told_with_what_would_fit() -> None:
     told, run = Told(), manifest("sync.preset=noloco", "sync.sync_every=10")
     method, need = resolve(run.sync), need_of(run, resolve(run.sync))
     assert need is not None
-    room = Limits(day=round(need.day + 0.8e9))
+    room = UploadLimits(day=round(need.day + 0.8e9))
     assert told.arrival.check_budget(run, method, room) == max(cost_of(run.model, method).fragment_bytes)
     assert told.events == []
-    told.arrival.check_budget(run, method, Limits(day=round(0.6 * need.day + 0.75e9)))
+    told.arrival.check_budget(run, method, UploadLimits(day=round(0.6 * need.day + 0.75e9)))
     assert told.kinds() == ["unfit"]
     (line,) = told.said
     assert "control traffic" in line
@@ -146,5 +148,5 @@ def test_a_budget_too_small_for_a_day_is_told_with_what_would_fit() -> None:
 
 def test_in_steps_nobody_knows_what_a_day_uploads() -> None:
     told, run = Told(), manifest("sync.clock=steps")
-    assert told.arrival.check_budget(run, resolve(run.sync), Limits(day=1)) > 0
+    assert told.arrival.check_budget(run, resolve(run.sync), UploadLimits(day=1)) > 0
     assert told.said == []

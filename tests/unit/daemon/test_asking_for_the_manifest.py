@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import ExchangeError, JoinRefused, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.join import clock as starting
 from peer.join.clock import round_clock
 from peer.join.manifest import obtain_manifest
-from peer.node.open import Node
+from peer.node.open import OpenNode
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, parse_manifest, sign_text
@@ -69,7 +69,7 @@ def manifest_of(signed: SignedManifest, others: Others) -> SignedManifest:
     async def ask() -> SignedManifest:
         async with asyncio.timeout(5):
             given: Any = others
-            return await obtain_manifest(signed.run_id, given, given, WallClock(), lambda line: None, 3.0)
+            return await obtain_manifest(signed.run_id, given, given, RunClock(), lambda line: None, 3.0)
 
     return asyncio.run(ask())
 
@@ -100,12 +100,12 @@ def test_the_clock_does_not_wait_for_a_silent_peer_when_another_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signed: SignedManifest
 ) -> None:
     monkeypatch.setattr(starting, "GREETED_S", 0.01)
-    others, clock = Others(signed, {"a": SILENT, "bbb": None, "c": GONE}), WallClock()
+    others, clock = Others(signed, {"a": SILENT, "bbb": None, "c": GONE}), RunClock()
     node: Any = SimpleNamespace(clock=clock, transport=others, directory=others, folder=RunFolder(tmp_path))
 
     async def main() -> float:
         async with asyncio.timeout(3):  # the silent one would be waited for longer
-            return (await round_clock(cast(Node, node), parse_manifest(default_text().encode()))).start
+            return (await round_clock(cast(OpenNode, node), parse_manifest(default_text().encode()))).start
 
     assert asyncio.run(main()) in (1.0, 3.0), "of one who said when the run began"
     assert clock.correction == 3.0

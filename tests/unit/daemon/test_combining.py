@@ -10,7 +10,7 @@ import torch
 from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
-from peer.exchange.group.reduce import Combined, Part, combine
+from peer.exchange.group.reduce import Contribution, Reduced, reduce_contributions
 from peer.outer.robust_mean import norm, weighted_mean
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
@@ -23,16 +23,16 @@ def normal(seed: int) -> torch.Tensor:
     return torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(seed))
 
 
-def parts_of(codec: str, values: dict[str, torch.Tensor]) -> dict[PeerId, Part]:
+def parts_of(codec: str, values: dict[str, torch.Tensor]) -> dict[PeerId, Contribution]:
     """The first is the owner's own, made as it is read."""
     encoded = {name: BytesSource(EVERY[codec].encode(one)) for name, one in values.items()}
-    parts = {PeerId(name): Part(TOKENS[name], payload) for name, payload in encoded.items()}
-    return parts | {PeerId("a"): Part(TOKENS["a"], Encoding(EVERY[codec], values["a"]))}
+    parts = {PeerId(name): Contribution(TOKENS[name], payload) for name, payload in encoded.items()}
+    return parts | {PeerId("a"): Contribution(TOKENS["a"], Encoding(EVERY[codec], values["a"]))}
 
 
-def combined(codec: str, parts: dict[PeerId, Part], result: str = "fp16", lacking: str = "") -> Combined:
+def combined(codec: str, parts: dict[PeerId, Contribution], result: str = "fp16", lacking: str = "") -> Reduced:
     into = torch.full((ELEMENTS,), math.nan)
-    return combine(parts, EVERY[codec], EVERY[result], into, lambda peers: lacking)
+    return reduce_contributions(parts, EVERY[codec], EVERY[result], into, lambda peers: lacking)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk"])
@@ -75,7 +75,7 @@ def test_bytes_that_no_encoder_writes_are_left_out() -> None:
     parts = parts_of("int4", values)
     bad = bytearray(EVERY["int4"].encode(values["b"]))
     bad[EVERY["int4"].nbytes(TILE) : EVERY["int4"].nbytes(TILE) + 4] = b"\xff" * 4
-    parts[PeerId("b")] = Part(100, BytesSource(bad))
+    parts[PeerId("b")] = Contribution(100, BytesSource(bad))
     got = combined("int4", parts)
     assert (got.named, got.bad[PeerId("b")].code) == (("a",), "scale")
 

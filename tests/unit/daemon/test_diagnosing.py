@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
-from peer.membership.slow_peers import Diagnosing
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.observe.event_codec import decode, encode
-from peer.protocol.messages import Pace, PeerId, RoundKey, SwapReport, Told
+from peer.protocol.messages import PeerId, PeerTimings, RoundKey, SwapReport, TransferTimings
 
 PARTNERS = [PeerId(f"peer-{number:06d}") for number in range(4)]
 NBYTES = 4_000_000
@@ -16,7 +16,7 @@ class Watched:
     def __init__(self) -> None:
         self.now = 1000.0
         self.events = list[events.Event]()
-        self.diagnosing = Diagnosing(lambda: self.now, self.events.append)
+        self.diagnosing = SlowPeerMonitor(lambda: self.now, self.events.append)
 
     def exchange(self, number: int, rate_out: float, their_lag_s: float = 0.0) -> None:
         key, diagnosing = RoundKey(number, 0), self.diagnosing
@@ -24,8 +24,8 @@ class Watched:
         diagnosing.ready(key, self.now - 10.0)
         own = diagnosing.tell(key)
         assert own is not None
-        told = Told(own.ready + their_lag_s, own.worked + their_lag_s, 6e5, 6e5)
-        pace = Pace(self.now, self.now, rate_out, 6e5)
+        told = PeerTimings(own.ready + their_lag_s, own.worked + their_lag_s, 6e5, 6e5)
+        pace = TransferTimings(self.now, self.now, rate_out, 6e5)
         diagnosing.exchanged(PARTNERS[number % 4], SwapReport(NBYTES, NBYTES, 5.0, True, told, own, pace))
 
 
@@ -70,7 +70,7 @@ def test_status_and_numbers_when_there_is_something() -> None:
 def test_a_partner_is_told_of_this_round_only() -> None:
     watched = Watched()
     watched.diagnosing.ready(RoundKey(3, 0), 990.0)
-    assert watched.diagnosing.tell(RoundKey(3, 0)) == Told(1000.0, 10.0, 0.0, 0.0)
+    assert watched.diagnosing.tell(RoundKey(3, 0)) == PeerTimings(1000.0, 10.0, 0.0, 0.0)
     assert watched.diagnosing.tell(RoundKey(4, 0)) is None
     assert watched.diagnosing.tell(RoundKey(3, 1)) is None
 

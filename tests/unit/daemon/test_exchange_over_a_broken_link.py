@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
-from peer.exchange.pair.swap import Exchange
+from peer.exchange.pair.swap import PairSwap
 from peer.identity import Identity
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.transport.grpc_transport import GrpcTransport
@@ -38,12 +38,12 @@ def test_a_link_that_is_away_for_a_while_costs_that_while() -> None:
         async with contextlib.AsyncExitStack() as stack:
             for wire in wires:
                 identity, owner = Identity.generate(), Partner()
-                transport = GrpcTransport(identity, RUN, owner, WallClock().now)  # type: ignore[arg-type]
+                transport = GrpcTransport(identity, RUN, owner, RunClock().now)  # type: ignore[arg-type]
                 transport.set_layout(b"L" * 32, 2**26)
                 stack.push_async_callback(transport.close)
                 inner = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
                 where = await stack.enter_async_context(before(inner, wire))
-                now, me = WallClock().now(), PeerId(identity.peer_id)
+                now, me = RunClock().now(), PeerId(identity.peer_id)
                 record = PeerRecord(me, RUN, (where,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
                 ends.append((transport, record))
 
@@ -67,7 +67,7 @@ def test_a_link_that_is_away_for_a_while_costs_that_while() -> None:
                         lost.append(str(error))
                         raise
 
-                exchange = Exchange(transport, WallClock(), EVERY["bf16"], inline, None)
+                exchange = PairSwap(transport, RunClock(), EVERY["bf16"], inline, None)
                 own, into = torch.full((ELEMENTS,), 1.0 + number), torch.zeros(ELEMENTS)
                 await exchange.swap(other, KEY, own, own, into, 5.0, number == 0, alive)
                 return into

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from peer.aio.events import Flag
-from peer.aio.tasks import unless
+from peer.aio.events import Latch
+from peer.aio.tasks import race
 from peer.lab.sim.virtual_clock import run_virtual
 
 
 def test_its_future_is_done_as_soon_as_it_is_set_and_new_when_it_is_cleared() -> None:
     async def main() -> None:
-        flag = Flag()
+        flag = Latch()
         first = flag.future
         assert not first.done()
         assert flag.future is first
@@ -29,7 +29,7 @@ def test_its_future_is_done_as_soon_as_it_is_set_and_new_when_it_is_cleared() ->
 
 def test_one_that_was_set_before_is_told_at_once() -> None:
     async def main() -> None:
-        flag = Flag()
+        flag = Latch()
         flag.set()
         assert flag.future.done()
 
@@ -38,7 +38,7 @@ def test_one_that_was_set_before_is_told_at_once() -> None:
 
 def test_clearing_what_nobody_set_leaves_those_who_wait() -> None:
     async def main() -> None:
-        flag = Flag()
+        flag = Latch()
         waiting = flag.future
         flag.clear()
         flag.set()
@@ -48,7 +48,7 @@ def test_clearing_what_nobody_set_leaves_those_who_wait() -> None:
 
 
 def test_a_call_is_cancelled_when_it_is_told_and_may_be_told_again() -> None:
-    flag, ended = Flag(), list[str]()
+    flag, ended = Latch(), list[str]()
 
     async def call() -> str:
         try:
@@ -62,12 +62,12 @@ def test_a_call_is_cancelled_when_it_is_told_and_may_be_told_again() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().call_soon(flag.set)
-        assert await unless(flag.future, call()) is None
+        assert await race(flag.future, call()) is None
         assert ended == ["cancelled"]
         flag.clear()
-        assert await unless(flag.future, asyncio.sleep(0, "done")) == "done"
+        assert await race(flag.future, asyncio.sleep(0, "done")) == "done"
         with pytest.raises(ZeroDivisionError):
-            await unless(flag.future, fails())
+            await race(flag.future, fails())
         assert not flag.future.done()
 
     run_virtual(main())

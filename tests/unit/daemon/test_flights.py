@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from peer.errors import PartnerLost, TrainerDied
-from peer.exchange.strategy import Ahead, Exchanged, Session, Topology
+from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStrategy, MissedState
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import inline
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.trainer import Merge, Work
-from peer.protocol.ledger import Cut
+from peer.ports.trainer import Merge, WorkSnapshot
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.rounds.commit import Landing, Ready
-from peer.rounds.inflight import Flights
+from peer.rounds.commit import RoundCommitter, Snapshot
+from peer.rounds.inflight import InFlightRounds
 from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"r" * 32)
@@ -36,9 +36,9 @@ class Opens:
         self._work = work
 
     @asynccontextmanager
-    async def opened(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Session]:
+    async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
         await self._work
-        yield cast(Session, None)
+        yield cast(ExchangeSession, None)
 
 
 async def fails(error: BaseException) -> None:
@@ -47,7 +47,7 @@ async def fails(error: BaseException) -> None:
 
 def beside(error: BaseException) -> object:
     async def main() -> object:
-        flights = Flights(cast(Topology, Opens(fails(error))), cast(Landing, None))
+        flights = InFlightRounds(cast(ExchangeStrategy, Opens(fails(error))), cast(RoundCommitter, None))
         flights.begin(RoundKey(0, 0), 0.0, 1.0)
         async with asyncio.timeout(5):
             return await flights.beside(asyncio.sleep(0.05, "done"))
@@ -90,7 +90,7 @@ class Lags:
     def __init__(self) -> None:
         self.exchanged, self.ahead, self.whole = 0, [2.0], asyncio.Event()
 
-    async def behind(self) -> Ahead | None:
+    async def fetch_missed_state(self) -> MissedState | None:
         if not self.ahead:
             self.whole.set()
             return None
@@ -99,13 +99,13 @@ class Lags:
         def step(outer: OuterState) -> None:
             outer.params.fill_(value)
 
-        return Ahead(step, lambda: events.WentOn(round=1))
+        return MissedState(step, lambda: events.WentOn(round=1))
 
-    async def exchange(self, work: Work, cut: Cut, closes_at: float) -> Exchanged:
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
         self.exchanged += 1
-        return Exchanged("carried", "nobody is there")
+        return ExchangeResult("carried", "nobody is there")
 
-    def late(self, work: Work, cut: Cut) -> Exchanged:
+    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         raise AssertionError("it is never due again")
 
 
@@ -116,7 +116,7 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
     async def main() -> None:
         outer = OuterState.fresh(Layout.whole([TensorSpec("w", (4,))]), torch.ones(4))
         trainer, lags, journal = Moves(), Lags(), list[events.Event]()
-        landing = Landing(
+        landing = RoundCommitter(
             cast(Any, trainer), outer, journal.append, inline, cast(Any, None), cast(Any, None), PeerId("me")
         )
 
@@ -124,7 +124,7 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
         async def opened(key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Lags]:
             yield lags
 
-        flights = Flights(cast(Topology, SimpleNamespace(opened=opened)), landing)
+        flights = InFlightRounds(cast(ExchangeStrategy, SimpleNamespace(opened=opened)), landing)
         flight = flights.begin(RoundKey(1, 0), 0.0, 1.0)
         await asyncio.wait({asyncio.create_task(trainer.asked.wait()), flight.task}, return_when="FIRST_COMPLETED")
         assert not flight.task.done()
@@ -133,8 +133,8 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
             trainer.free.set()
             async with asyncio.timeout(5):
                 await lags.whole.wait()
-        work = Work(RoundKey(1, 0), torch.ones(4), 3, 30, 30, 0.0, 1.0)
-        flight.ready.set_result(Ready(work, Cut(1.0, 120, 0), 1.0, Merge(), 0.5))
+        work = WorkSnapshot(RoundKey(1, 0), torch.ones(4), 3, 30, 30, 0.0, 1.0)
+        flight.ready.set_result(Snapshot(work, WorkShare(1.0, 120, 0), 1.0, Merge(), 0.5))
         trainer.free.set()
         async with asyncio.timeout(5):
             await flights.finish()

@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 
-from peer.join.reset import FoundedStates, digest_of, founded_on
+from peer.join.reset import ResetStates, digest_of, founded_on
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.protocol.policy.amendments import Ruling
+from peer.protocol.policy.amendments import RunPolicy
 
 LAYOUT = Layout.whole([TensorSpec("w", (1000,))])
 WANTED, ANOTHER = torch.arange(1000.0), torch.zeros(1000)
 
 
-class Counting(Donor):
+class Counting(RequestHandler):
     """Counts the pieces it was asked for."""
 
     def __init__(self, params: torch.Tensor) -> None:
@@ -50,7 +50,7 @@ class Nodes:
         self.records = [self._record(number, status) for number in range(len(states))]
         for donor, record in zip(self.donors, self.records, strict=True):
             MemoryTransport(network, record.peer_id, donor, clock)
-        self.asking = FoundedStates(LAYOUT, MemoryTransport(network, PeerId("me"), Donor(), clock), inline)
+        self.asking = ResetStates(LAYOUT, MemoryTransport(network, PeerId("me"), RequestHandler(), clock), inline)
 
     @staticmethod
     def _record(number: int, status: Status) -> PeerRecord:
@@ -98,8 +98,8 @@ async def test_peers_that_train_are_not_asked() -> None:
 
 
 def test_a_donors_state_counts_as_refounded_by_its_round_or_by_being_it() -> None:
-    now = Ruling(founded=digest_of(WANTED), founded_round=7)
+    now = RunPolicy(founded=digest_of(WANTED), founded_round=7)
     assert founded_on(ANOTHER, 7, now) == now.founded
     assert founded_on(ANOTHER, 6, now) == b""
     assert founded_on(WANTED, 0, now) == now.founded
-    assert founded_on(WANTED, 9, Ruling()) == b""
+    assert founded_on(WANTED, 9, RunPolicy()) == b""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from peer.node.process import settle
+from peer.node.process import freeze_gc
 
 LOADED = 300_000
 
@@ -47,7 +47,7 @@ def work() -> None:
 @pytest.mark.usefixtures("_thawed")
 def test_old_garbage_is_found_although_much_is_loaded() -> None:
     loaded = [[] for _ in range(LOADED)]
-    settle()
+    freeze_gc()
     call = old_garbage()
     work()
     assert call() is None
@@ -57,5 +57,5 @@ def test_old_garbage_is_found_although_much_is_loaded() -> None:
 @pytest.mark.usefixtures("_thawed")
 def test_what_was_garbage_before_is_not_kept() -> None:
     call = old_garbage()
-    settle()
+    freeze_gc()
     assert call() is None

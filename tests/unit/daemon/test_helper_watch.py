@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from peer.discovery.dht_node.health import Health, ordinal
-from peer.node.dht_events import HelperWatch
+from peer.node.dht_events import DhtNodeEvents
 from peer.observe import events
 
 
 def test_journal_and_person_are_told() -> None:
     emitted: list[events.Event] = []
     said: list[str] = []
-    watch = HelperWatch(emitted.append, said.append)
+    watch = DhtNodeEvents(emitted.append, said.append)
     watch.helper_ended("p2pd was killed", 1)
     watch.helper_ended("it cannot be started", 2)
     watch.helper_back(1.23456, 2)

@@ -16,16 +16,16 @@ import torch
 
 from peer.errors import PartnerRefused, StateError
 from peer.join.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
-from peer.join.resume import RESUME_WITHIN, FirstState, Staleness
+from peer.join.resume import RESUME_WITHIN, JoinedState, Staleness
 from peer.join.state import RECRUIT_FIRST_S, obtain_state
 from peer.lab.sim.machine import KeptStates
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.handler import Donor
-from peer.node.run_progress import RunRound
+from peer.node.handler import RequestHandler
+from peer.node.run_progress import RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.directory import Contact
+from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.checkpoint import CheckpointStore
@@ -57,12 +57,12 @@ class World:
         self.said: list[str] = []
         self.shown: list[tuple[Any, ...]] = []
         self.kept = KeptStates()
-        self.transport = MemoryTransport(self.network, PeerId("joiner"), Donor(), self.clock)
+        self.transport = MemoryTransport(self.network, PeerId("joiner"), RequestHandler(), self.clock)
 
     def donor(
         self, name: str, outer: OuterState | None, round_: int, status: Status = Status.TRAINING, **give: Any
-    ) -> Donor:
-        donor = Donor()
+    ) -> RequestHandler:
+        donor = RequestHandler()
         if outer is not None:
             donor.give(outer, lambda: round_, self.clock.now, momentum=self.momentum, **give)
         MemoryTransport(self.network, PeerId(name), donor, self.clock)
@@ -72,10 +72,10 @@ class World:
     async def peers(self) -> dict[PeerId, PeerRecord]:
         return {record.peer_id: record for record in self.records}
 
-    def contact(self) -> Contact:
-        return Contact()
+    def contact(self) -> DialReport:
+        return DialReport()
 
-    async def join(self, folder: Path | None = None) -> FirstState:
+    async def join(self, folder: Path | None = None) -> JoinedState:
         return await obtain_state(
             RUN,
             LAYOUT,
@@ -319,7 +319,7 @@ def test_a_joiner_cut_off_with_the_bootstrap_node_waits_and_says_so(tmp_path: Pa
 
     async def test() -> None:
         world = World()
-        run_round = RunRound(tmp_path / "run_round")
+        run_round = RunProgress(tmp_path / "run_round")
         trainer = world.donor("trainer", state_of(9), 57)
         if remembers:
             run_round.learn(world.records)
@@ -350,16 +350,16 @@ async def test_in_the_first_rounds_the_first_state_is_good() -> None:
 
 
 def test_the_node_remembers_over_restarts_and_one_peer_alone_does_not_move_it(tmp_path: Path) -> None:
-    run_round = RunRound(tmp_path / "run_round")
+    run_round = RunProgress(tmp_path / "run_round")
     assert run_round.why_not_first() == ""
     run_round.learn([trains("a", 5), trains("liar", 2**50)])
     assert run_round.value == 5
     run_round.learn([trains("a", 4)])
-    again = RunRound(tmp_path / "run_round")
+    again = RunProgress(tmp_path / "run_round")
     assert again.value == 5
     assert "round 5" in again.why_not_first()
     (tmp_path / "run_round").write_text("torn")
-    assert RunRound(tmp_path / "run_round").value == 0
+    assert RunProgress(tmp_path / "run_round").value == 0
 
 
 # -- an own checkpoint -----------------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ async def test_an_old_checkpoint_that_nobody_can_replace_is_resumed_and_not_give
     got = await world.join()
     assert same(got.outer, state_of(5))
     assert "although" in got.why
-    staleness, donor = Staleness(got.stale), Donor()
+    staleness, donor = Staleness(got.stale), RequestHandler()
     donor.give(got.outer, lambda: 40, world.clock.now, why_not=lambda: staleness.why)
     with pytest.raises(PartnerRefused) as refusal:
         donor.on_state()

@@ -6,11 +6,11 @@ import asyncio
 
 from torch import Tensor
 
-from peer.aio.events import Leaving
+from peer.aio.events import Shutdown
 from peer.observe.events import Event
 from peer.protocol.messages import Status
-from peer.protocol.policy.amendments import Ruling
-from peer.rounds.directives import Orders
+from peer.protocol.policy.amendments import RunPolicy
+from peer.rounds.directives import Directives
 
 
 def test_a_pause_that_ends_before_it_began_is_no_order_to_fetch_a_state() -> None:
@@ -20,10 +20,10 @@ def test_a_pause_that_ends_before_it_began_is_no_order_to_fetch_a_state() -> Non
         asked.append(digest)
         return None
 
-    orders = Orders(lambda round_: Ruling(), b"", fetch)
+    orders = Directives(lambda round_: RunPolicy(), b"", fetch)
 
     async def main() -> tuple[int, Tensor | None]:
-        return await orders.obey(7, Leaving(), lambda r: r, lambda *words: told.append(words), emitted.append)
+        return await orders.apply(7, Shutdown(), lambda r: r, lambda *words: told.append(words), emitted.append)
 
     assert asyncio.run(main()) == (7, None)
     assert (told, emitted, asked) == ([], [], [])

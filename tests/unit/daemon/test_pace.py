@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from peer.exchange.throughput import MeasuredSource, Passing
+from peer.exchange.throughput import MeasuredSource, Throughput
 from peer.protocol.wire.payload import BytesSource
 
 
 def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:
     now = 0.0
-    passing = Passing(1000, lambda: now)
+    passing = Throughput(1000, lambda: now)
     passing.note(0)
     passing.note(250)  # at once: into a buffer
     for number in range(1, 4):
@@ -22,7 +22,7 @@ def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:
 
 def test_too_little_says_nothing() -> None:
     now = 5.0
-    passing = Passing(1000, lambda: now)
+    passing = Throughput(1000, lambda: now)
     assert (passing.rate(), passing.first_at) == (0.0, 0.0)
     passing.note(1000)
     assert (passing.rate(), passing.first_at) == (0.0, 5.0)
@@ -30,7 +30,7 @@ def test_too_little_says_nothing() -> None:
 
 def test_a_payload_that_is_broken_off_early_is_measured_from_its_beginning() -> None:
     now = 1.0
-    passing = Passing(10_000, lambda: now)
+    passing = Throughput(10_000, lambda: now)
     passing.note(0)
     now = 3.0
     passing.note(400)

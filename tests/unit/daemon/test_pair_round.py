@@ -14,16 +14,16 @@ import torch
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, PartnerLost
 from peer.exchange.buffers import Buffers
-from peer.exchange.pair.search import Match
+from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.strategy import PairRound, Pairs
-from peer.exchange.pair.swap import Exchange
-from peer.exchange.strategy import Exchanged
+from peer.exchange.pair.swap import PairSwap
+from peer.exchange.strategy import ExchangeResult
 from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
-from peer.membership.reputation import Conduct
-from peer.membership.slow_peers import Diagnosing
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
 from peer.outer.state import OuterState
-from peer.ports.trainer import Work
-from peer.protocol.ledger import Cut
+from peer.ports.trainer import WorkSnapshot
+from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, SwapReport
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import Sink, Source
@@ -105,8 +105,8 @@ class Played:
         self.state.momentum.copy_(normal(2))
         self.params = normal(0) + self.state.params
         self.buffers = Buffers(self.method.vectors * ELEMENTS, 1)
-        self.cut = Cut(share, int(share * 1000), 1000 - int(share * 1000))
-        self.work = Work(KEY, self.params, 10, 100, 100, 1.0, 1.0)
+        self.cut = WorkShare(share, int(share * 1000), 1000 - int(share * 1000))
+        self.work = WorkSnapshot(KEY, self.params, 10, 100, 100, 1.0, 1.0)
 
     def twin(self) -> OuterState:
         """The state as it was before."""
@@ -116,7 +116,7 @@ class Played:
 
     def round(self, lent: ExitStack) -> PairRound:
         clock, bell = VirtualClock(), lambda *what: None
-        exchange = Exchange(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
+        exchange = PairSwap(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
         known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(heard=bell))
         pairs = Pairs(
             method=self.method,
@@ -126,29 +126,29 @@ class Played:
             matchmaker=cast(Any, None),
             swaps=exchange,
             buffers=self.buffers,
-            diagnosis=Diagnosing(clock.now, bell),
+            diagnosis=SlowPeerMonitor(clock.now, bell),
             offload=inline,
             clock=clock,
             view=cast(Any, known),
-            conduct=Conduct(clock.now, bell),
+            conduct=Reputation(clock.now, bell),
             emit=bell,
             wanted=lambda: True,
             why_not=lambda: "",
             tell=bell,
         )
-        return PairRound(pairs, cast(Match, self.partners), lent)
+        return PairRound(pairs, cast(PartnerSearch, self.partners), lent)
 
-    def exchange(self) -> Exchanged:
+    def exchange(self) -> ExchangeResult:
         """With the step taken."""
 
-        async def main() -> Exchanged:
+        async def main() -> ExchangeResult:
             with ExitStack() as lent:
                 got = await self.round(lent).exchange(self.work, self.cut, 1e9)
                 assert self.state.digest(0) == self.twin().digest(0), "nothing moves before the step"
                 got.step(self.state)
                 return got
 
-        return cast(Exchanged, run_virtual(main()))
+        return cast(ExchangeResult, run_virtual(main()))
 
     def expected(self, theirs: torch.Tensor | None) -> OuterState:
         """Written out, by whole tensors: the partner's as bf16 brings them over."""
@@ -220,7 +220,7 @@ def test_who_comes_late_reads_and_writes_nothing(ends: str) -> None:
     theirs = normal(10) + normal(1)
     played = Played({"one": sends(theirs, 1.0 if ends == "exchanged" else 0.5)}, 1.0, 0.7)
     played.exchange()
-    with played.buffers.lent() as buffer:
+    with played.buffers.acquire() as buffer:
         before = buffer.clone()
         ((source, sink),) = played.partners.ends
         with pytest.raises(ExchangeError):
@@ -250,5 +250,5 @@ def test_a_round_that_is_given_up_in_the_middle_leaves_everything_and_gives_back
 
     run_virtual(main())
     assert played.state.digest(0) == played.twin().digest(0)
-    with played.buffers.lent():
+    with played.buffers.acquire():
         assert played.buffers.made == 1

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.node.supervise import DRAIN_S, play
-from peer.rounds.loop import Coordinator
+from peer.node.supervise import DRAIN_S, run_until_drained
+from peer.rounds.loop import RoundLoop
 
 
 class Rounds:
@@ -47,7 +47,7 @@ def played(rounds: Rounds, *others: Coroutine[Any, Any, None]) -> tuple[list[str
     async def main() -> tuple[list[str], float]:
         said: list[str] = []
         ended.clear()
-        await play(cast(Coordinator, rounds), 0, others, said.append)
+        await run_until_drained(cast(RoundLoop, rounds), 0, others, said.append)
         return said, asyncio.get_running_loop().time()
 
     return run_virtual(main())

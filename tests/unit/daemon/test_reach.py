@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from peer.errors import PartnerLost
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.membership.reachability import TICK_S, Reach
+from peer.membership.reachability import TICK_S, ReachabilityProbe
 from peer.protocol.messages import PeerId, PeerRecord, Probed, RunId, Status
 from peer.protocol.swarm.reachability import MAX_VOICES, UNSETTLED_EVERY_S
 
@@ -43,11 +43,11 @@ class Others:
     async def peers(self) -> dict[PeerId, PeerRecord]:
         return self.records
 
-    async def watch(self, seconds: float, seed: int = 0) -> Reach:
+    async def watch(self, seconds: float, seed: int = 0) -> ReachabilityProbe:
         def changed(reachable: bool, why: str) -> None:
             self.told.append((self.clock.now() - EPOCH, reachable))
 
-        reach = Reach(cast(Any, self), self.clock, random.Random(seed), lambda: HERE, changed)
+        reach = ReachabilityProbe(cast(Any, self), self.clock, random.Random(seed), lambda: HERE, changed)
         running = asyncio.create_task(reach.run(self.peers))
         await asyncio.sleep(seconds)
         running.cancel()

@@ -7,7 +7,7 @@ import pytest
 
 from peer.clock.quiet_hours import DAY, QuietHours
 from peer.errors import HomeUnusable, UsageError
-from peer.rounds.pause import LONGEST_S, Rest
+from peer.rounds.pause import LONGEST_S, LocalPause
 
 NIGHT = QuietHours.parse("22:00-07:00")
 
@@ -18,22 +18,22 @@ class Wall:
     def __init__(self, hours: float = 12.0) -> None:
         self.now = hours * 3600.0
 
-    def rest(self, kept: Path | None = None, quiet: QuietHours | None = None) -> Rest:
-        return Rest(kept, quiet, lambda: self.now, lambda now: int(now // 60) % DAY)
+    def rest(self, kept: Path | None = None, quiet: QuietHours | None = None) -> LocalPause:
+        return LocalPause(kept, quiet, lambda: self.now, lambda now: int(now // 60) % DAY)
 
-    def passes(self, hours: float, rest: Rest) -> None:
+    def passes(self, hours: float, rest: LocalPause) -> None:
         self.now += hours * 3600
         rest.look()
 
 
 def test_it_holds_from_pause_to_resume() -> None:
     rest = Wall().rest()
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
     rest.pause()
-    assert rest.holding.is_set()
+    assert rest.active.is_set()
     assert rest.why().startswith("paused by you since ")
     rest.resume()
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
     assert rest.why() == ""
 
 
@@ -43,9 +43,9 @@ def test_a_pause_for_a_while_ends_by_itself() -> None:
     rest.pause(2 * 3600)
     assert " until " in rest.why()
     wall.passes(1.9, rest)
-    assert rest.holding.is_set()
+    assert rest.active.is_set()
     wall.passes(0.2, rest)
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
 
 
 def test_a_second_pause_replaces_the_end_and_keeps_the_beginning() -> None:
@@ -56,7 +56,7 @@ def test_a_second_pause_replaces_the_end_and_keeps_the_beginning() -> None:
     wall.passes(0.5, rest)
     rest.pause()
     wall.passes(5, rest)
-    assert rest.holding.is_set()
+    assert rest.active.is_set()
     assert rest.report()["since"] == began
 
 
@@ -65,20 +65,20 @@ def test_times_that_cannot_be_are_refused_and_change_nothing(seconds: float) -> 
     rest = Wall().rest()
     with pytest.raises(UsageError):
         rest.pause(seconds)
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
 
 
 def test_it_outlives_the_process_and_its_end_does_too(tmp_path: Path) -> None:
     wall, kept = Wall(), tmp_path / "paused.json"
     wall.rest(kept).pause(3600)
     again = wall.rest(kept)
-    assert again.holding.is_set()
+    assert again.active.is_set()
     assert again.report()["until"] == wall.now + 3600
     again.resume()
-    assert not wall.rest(kept).holding.is_set()
+    assert not wall.rest(kept).active.is_set()
     wall.rest(kept).pause(3600)
     wall.now += 4000
-    assert not wall.rest(kept).holding.is_set(), "it ended while nobody ran"
+    assert not wall.rest(kept).active.is_set(), "it ended while nobody ran"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_damaged_file_leaves_the_machine_alone(tmp_path: Path, content: bytes)
     kept = tmp_path / "paused.json"
     kept.write_bytes(content)
     rest = Wall().rest(kept)
-    assert rest.holding.is_set()
+    assert rest.active.is_set()
     rest.resume()
     assert not kept.exists()
 
@@ -97,19 +97,19 @@ def test_a_pause_that_cannot_be_written_down_is_told_and_holds(tmp_path: Path) -
     rest = Wall().rest(tmp_path / "absent" / "paused.json")
     with pytest.raises(HomeUnusable):
         rest.pause()
-    assert rest.holding.is_set()
+    assert rest.active.is_set()
 
 
 def test_quiet_hours_hold_every_night() -> None:
     wall = Wall(21.9)
     rest = wall.rest(quiet=NIGHT)
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
     for _ in range(2):
         wall.passes(0.2, rest)
         assert rest.why() == "quiet hours 22:00-07:00"
-        assert rest.holding.is_set()
+        assert rest.active.is_set()
         wall.passes(9, rest)
-        assert not rest.holding.is_set()
+        assert not rest.active.is_set()
         wall.passes(14.8, rest)
 
 
@@ -117,12 +117,12 @@ def test_told_to_go_on_in_quiet_hours_it_works_until_the_next_ones() -> None:
     wall = Wall(23)
     rest = wall.rest(quiet=NIGHT)
     rest.resume()
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
     wall.passes(7.9, rest)
-    assert not rest.holding.is_set()
+    assert not rest.active.is_set()
     wall.passes(1, rest)
     wall.passes(15, rest)
-    assert rest.holding.is_set()
+    assert rest.active.is_set()
 
 
 def test_the_watch_moves_what_holds() -> None:
@@ -136,7 +136,7 @@ def test_the_watch_moves_what_holds() -> None:
     async def main() -> None:
         watching = asyncio.create_task(rest.watch(sleep))
         async with asyncio.timeout(5):
-            await rest.holding.future
+            await rest.active.future
         watching.cancel()
         await asyncio.wait({watching})
 
@@ -146,4 +146,4 @@ def test_the_watch_moves_what_holds() -> None:
 def test_a_file_it_may_not_read_leaves_the_machine_alone(tmp_path: Path) -> None:
     kept = tmp_path / "paused.json"
     kept.mkdir()  # what cannot be read, whoever asks: root may read any file
-    assert Wall().rest(kept).holding.is_set()
+    assert Wall().rest(kept).active.is_set()

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.join.clock import round_clock
-from peer.node.open import Node
+from peer.node.open import OpenNode
 from peer.ports.handler import Handler
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
@@ -38,13 +38,13 @@ def transport(now: Any) -> GrpcTransport:
 
 @pytest.mark.parametrize("others", [1, 3, 6])
 def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any) -> None:
-    async def ask(clock: WallClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
+    async def ask(clock: RunClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
         async def peers() -> dict[PeerId, PeerRecord]:
             return {record.peer_id: record for record in records}
 
         directory = SimpleNamespace(peers=peers)
         node = SimpleNamespace(clock=clock, transport=ours, directory=directory, folder=RunFolder(tmp_path))
-        await round_clock(cast(Node, node), parse_manifest(default_text().encode()))
+        await round_clock(cast(OpenNode, node), parse_manifest(default_text().encode()))
 
     assert asyncio.run(corrected(others, ask)) == pytest.approx(AHEAD_S, abs=0.5)
 
@@ -52,7 +52,7 @@ def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any
 def test_a_correction_during_a_hello_is_not_counted_again() -> None:
     """As after a wake, where every answer counts at once while other Hellos are under way."""
 
-    async def ask(clock: WallClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
+    async def ask(clock: RunClock, ours: GrpcTransport, records: list[PeerRecord]) -> None:
         async def greet(record: PeerRecord) -> None:
             clock.observe((await ours.hello(record, 10.0)).clock_offset_s)
 
@@ -61,9 +61,9 @@ def test_a_correction_during_a_hello_is_not_counted_again() -> None:
     assert asyncio.run(corrected(9, ask)) == pytest.approx(AHEAD_S, abs=0.5)
 
 
-async def corrected(others: int, ask: Callable[[WallClock, GrpcTransport, list[PeerRecord]], Awaitable[None]]) -> float:
+async def corrected(others: int, ask: Callable[[RunClock, GrpcTransport, list[PeerRecord]], Awaitable[None]]) -> float:
     """By how much, after real Hellos over gRPC to peers whose clocks are all ahead of ours by as much."""
-    clock, theirs = WallClock(), WallClock()
+    clock, theirs = RunClock(), RunClock()
     ours, all_others = transport(clock.now), [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]
     ours.correction = lambda: clock.correction
     try:

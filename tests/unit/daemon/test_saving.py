@@ -18,7 +18,7 @@ from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state import checkpointer as module
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
-from peer.state.checkpointer import Saving, room_for
+from peer.state.checkpointer import Checkpointer, room_for
 
 RUN = RunId(b"r" * 32)
 LAYOUT = Layout((TensorSpec("a", (8,)),), ((0, 1),))
@@ -55,10 +55,10 @@ class Held:
         store.complete = slow  # type: ignore[method-assign]
 
 
-def made(folder: Path, every_s: float = 0.0) -> tuple[Saving, Saver, CheckpointStore, list[Event]]:
+def made(folder: Path, every_s: float = 0.0) -> tuple[Checkpointer, Saver, CheckpointStore, list[Event]]:
     store, trainer, said = CheckpointStore(folder / "c"), Saver(), list[Event]()
     outer = OuterState.fresh(LAYOUT, torch.zeros(8))
-    saving = Saving(
+    saving = Checkpointer(
         store, RUN, outer, cast(Trainer, trainer), asyncio.to_thread, said.append, every_s, lambda: {"peer_id": "me"}
     )
     return saving, trainer, store, said
@@ -69,10 +69,10 @@ def test_training_goes_on_while_the_slow_half_is_done_and_no_second_one_begins(t
     held = Held(store)
 
     async def main() -> None:
-        await saving.maybe(1)  # returns although the store is held
+        await saving.save_if_due(1)  # returns although the store is held
         assert not said
         trainer.tokens = 7
-        await saving.maybe(2)
+        await saving.save_if_due(2)
         held.gate.set()
         await saving.close()
 
@@ -91,9 +91,9 @@ def test_the_last_one_waits_for_the_one_under_way_and_is_the_newest(tmp_path: Pa
     held = Held(store)
 
     async def main() -> None:
-        await saving.maybe(1)
+        await saving.save_if_due(1)
         trainer.tokens = 7
-        writing = asyncio.create_task(saving.write(2))
+        writing = asyncio.create_task(saving.save_now(2))
         await asyncio.sleep(0)
         assert not writing.done()
         held.gate.set()
@@ -112,9 +112,9 @@ def test_it_waits_until_one_is_due_again(tmp_path: Path) -> None:
 
     async def main() -> None:
         for round_ in (1, 2):
-            await saving.maybe(round_)
+            await saving.save_if_due(round_)
             await saving._settled()
-        await saving.write(3)  # a pause or the end: due or not
+        await saving.save_now(3)  # a pause or the end: due or not
 
     asyncio.run(main())
     assert [event.round for event in said if isinstance(event, Checkpointed)] == [1, 3]
@@ -125,9 +125,9 @@ def test_a_failure_is_told_and_leaves_no_draft_and_the_former(tmp_path: Path, er
     saving, trainer, store, said = made(tmp_path)
 
     async def main() -> None:
-        await saving.write(1)
+        await saving.save_now(1)
         trainer.fails = error
-        await saving.write(2)
+        await saving.save_now(2)
         trainer.fails = None
         await saving.close()
 
@@ -139,7 +139,7 @@ def test_a_failure_is_told_and_leaves_no_draft_and_the_former(tmp_path: Path, er
 def test_a_trainer_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     saving, trainer, store, said = made(tmp_path)
     trainer.hangs = True
-    asyncio.run(saving.write(1, limit_s=0.05))
+    asyncio.run(saving.save_now(1, limit_s=0.05))
     (event,) = said
     assert isinstance(event, CheckpointFailed)
     assert event.reason == "the trainer did not answer in time"
@@ -161,7 +161,7 @@ def test_the_outer_state_is_written_whole_even_if_the_trainer_is_given_up(tmp_pa
 
     async def main() -> None:
         asyncio.get_running_loop().call_later(0.2, gate.set)
-        await saving.write(1, limit_s=0.05)
+        await saving.save_now(1, limit_s=0.05)
         order.append("returned")
 
     asyncio.run(main())
@@ -185,7 +185,7 @@ def test_the_room_is_told_and_too_little_refused_with_numbers(tmp_path: Path, mo
 
 def test_what_is_there_already_counts_as_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saving, _, store, _ = made(tmp_path)
-    asyncio.run(saving.write(1))
+    asyncio.run(saving.save_now(1))
     held = store.held_bytes()
     assert held > 100
     usage = shutil._ntuple_diskusage  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import torch
 from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding, Flat
-from peer.exchange.payloads import Gradient, Joined, Scaled, Section, work_of
+from peer.exchange.payloads import Concatenated, PseudoGradient, ScaledParams, TensorSlice, work_of
 from peer.exchange.validation import finite
 from peer.outer.rules import pseudo_gradient_, scale_work_
 
@@ -44,7 +44,7 @@ def test_work_of_which_a_share_counts(codec: str, share: float) -> None:
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8"])
 def test_params_and_outer_params_as_one(codec: str, share: float) -> None:
     """Their border lies within a tile, and within a block of the codec."""
-    joined = Joined(work_of(normal(0), normal(1), share), normal(1))
+    joined = Concatenated(work_of(normal(0), normal(1), share), normal(1))
     whole = torch.cat([scaled(share), normal(1)])
     assert joined.numel() == whole.numel()
     assert read(codec, joined) == EVERY[codec].encode(whole)
@@ -62,10 +62,10 @@ def test_without_a_share_nothing_is_copied() -> None:
 def test_one_value_that_is_not_finite_is_found(at: int, value: float) -> None:
     params = normal(0)
     assert finite(params)
-    assert finite(Scaled(params, normal(1), 0.5))
+    assert finite(ScaledParams(params, normal(1), 0.5))
     params[at] = value
     assert not finite(params)
-    assert not finite(Scaled(params, normal(1), 0.5))
+    assert not finite(ScaledParams(params, normal(1), 0.5))
 
 
 def test_no_values_are_finite() -> None:
@@ -76,9 +76,9 @@ def test_no_values_are_finite() -> None:
 @pytest.mark.parametrize("codec", ["fp32", "int4"])
 def test_a_pseudo_gradient_and_a_shard_of_it(codec: str, share: float) -> None:
     params, outer, shard = normal(0), normal(1), slice(128, ELEMENTS - 200)
-    gradient, whole = Gradient(params, outer, share), pseudo_gradient_(normal(0), normal(1), share)
+    gradient, whole = PseudoGradient(params, outer, share), pseudo_gradient_(normal(0), normal(1), share)
     assert read(codec, gradient) == EVERY[codec].encode(whole)
-    section = Section(gradient, shard.start, shard.stop)
+    section = TensorSlice(gradient, shard.start, shard.stop)
     assert read(codec, section) == EVERY[codec].encode(whole[shard])
     assert torch.equal(section[section.numel() - 5 :], whole[shard][-5:]), "nothing behind the shard"
     assert torch.equal(params, normal(0))

@@ -13,20 +13,20 @@ import torch
 
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.outcome import Given
-from peer.exchange.group.shard_exchange import LOST_TRIES, Sharing, Taking
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.outcome import ShardOutcome
+from peer.exchange.group.shard_exchange import LOST_TRIES, ShardExchange, ShardResultSink
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.receipts import digest_of, statement
 from peer.protocol.group.roster import Roster
-from peer.protocol.group.shards import Opening, Receipt, ResultSink, Shard
+from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink, Shard
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.payload import Source
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 
 RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 1000
 OWNER, ME = Identity.generate(), PeerId("me")
@@ -42,10 +42,10 @@ class Link:
     """To the owner; `says` is what happens in each call, in turn."""
 
     says: list[Callable[[Source | None, ResultSink], None]]
-    openings: list[Opening] = field(default_factory=list)
+    openings: list[ContributionHeader] = field(default_factory=list)
 
     async def contribute(
-        self, owner: PeerRecord, opening: Opening, source: Source | None, sink: ResultSink, timeout_s: float
+        self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         self.openings.append(opening)
         self.says[len(self.openings) - 1](source, sink)
@@ -54,7 +54,7 @@ class Link:
 
 def gives(payload: bytes, share: float = 1.0, named: tuple[int, ...] = (0, 1)) -> Callable[..., None]:
     def say(source: Source | None, sink: ResultSink) -> None:
-        sink.begins(named, KeySeal(OWNER).sign(statement(ROSTER.name(), 0, digest_of(payload, named))))
+        sink.begins(named, KeySigner(OWNER).sign(statement(ROSTER.name(), 0, digest_of(payload, named))))
         sink.write(0, payload[: int(share * len(payload))])
         if share < 1:
             raise PartnerLost("it broke off")
@@ -71,36 +71,36 @@ def shared(
     gradient: torch.Tensor | None = None,
     outer: torch.Tensor | None = None,
     usual: float | None = None,
-) -> tuple[Given, BadPayload | None, torch.Tensor, Conduct]:
+) -> tuple[ShardOutcome, BadPayload | None, torch.Tensor, Reputation]:
     """What came, what is wrong with it, and the mean."""
 
     async def main() -> Any:
         clock = VirtualClock()
-        conduct, now = Conduct(clock.now, lambda event: None), clock.now()
+        conduct, now = Reputation(clock.now, lambda event: None), clock.now()
         record = PeerRecord(PEER, RUN, ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)
         around = SimpleNamespace(
             me=ME,
             codec=EVERY["int4"],
             result_codec=EVERY["fp32"],
-            seal=KeySeal(Identity.generate()),
+            seal=KeySigner(Identity.generate()),
             transport=link,
             clock=clock,
             conduct=conduct,
             offload=inline,
-            view=SimpleNamespace(peers={PEER: record}, watch=Watch(clock.now)),
+            view=SimpleNamespace(peers={PEER: record}, watch=FailureDetector(clock.now)),
         )
         into = torch.full((ELEMENTS,), 7.0)
         own = torch.ones(ELEMENTS) if gradient is None else gradient
-        sharing = Sharing(cast(GroupAround, around), ROSTER, own, 100, into, outer, usual)
+        sharing = ShardExchange(cast(GroupContext, around), ROSTER, own, 100, into, outer, usual)
         given = await sharing.share(SHARD, now + 60)
-        return given, sharing.check(SHARD, given) if given.came else None, into, conduct
+        return given, sharing.check(SHARD, given) if given.result_digest else None, into, conduct
 
     return cast(Any, run_virtual(main()))
 
 
 def test_the_result_lies_where_the_mean_is_put_together() -> None:
     given, wrong, into, _ = shared(Link([gives(MEAN)]))
-    assert (wrong, given.named, given.numbers) == (None, True, (0, 1))
+    assert (wrong, given.includes_us, given.contributors) == (None, True, (0, 1))
     assert given.digest == digest_of(MEAN, (0, 1))
     assert bool((into == 2.0).all())
 
@@ -123,13 +123,13 @@ def test_nothing_is_read_of_our_part_once_the_result_has_begun() -> None:
     link = Link([late, gives(MEAN)])
     given, _, _, _ = shared(link)
     assert [opening.nbytes > 0 for opening in link.openings] == [True, False]
-    assert given.came
+    assert given.result_digest
 
 
 def test_an_owner_that_is_lost_again_and_again_is_left() -> None:
     link = Link([breaks] * (LOST_TRIES + 1))
     given, _, _, _ = shared(link)
-    assert (len(link.openings), given.came) == (LOST_TRIES, b"")
+    assert (len(link.openings), given.result_digest) == (LOST_TRIES, b"")
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_a_result_may_be_far_larger_than_the_part_of_a_slow_machine(
     payload = EVERY["fp32"].encode(torch.full((ELEMENTS,), 101.0))
     given, wrong, _, _ = shared(Link([gives(payload)]), outer=torch.full((ELEMENTS,), outer), usual=usual)
     assert (wrong.code if wrong is not None else None) == code
-    assert (given.digest, given.rms) == ((given.came, pytest.approx(101.0)) if code is None else (b"", 0.0))
+    assert (given.digest, given.rms) == ((given.result_digest, pytest.approx(101.0)) if code is None else (b"", 0.0))
 
 
 def test_a_result_with_another_s_name_under_it_is_refused() -> None:
     def forged(source: Source | None, sink: ResultSink) -> None:
-        sink.begins((0, 1), KeySeal(OWNER).sign(statement(ROSTER.name(), 0, digest_of(MEAN, (0,)))))
+        sink.begins((0, 1), KeySigner(OWNER).sign(statement(ROSTER.name(), 0, digest_of(MEAN, (0,)))))
         sink.write(0, MEAN)
 
     _, wrong, _, _ = shared(Link([forged]))
@@ -176,13 +176,13 @@ def test_names_that_cannot_be_are_an_offence(named: tuple[int, ...]) -> None:
         sink.begins(named, b"")
 
     given, _, _, conduct = shared(Link([lies]))
-    assert not given.came
-    assert conduct.why_out(PEER)
+    assert not given.result_digest
+    assert conduct.exclusion_reason(PEER)
 
 
 def test_what_comes_late_is_not_written() -> None:
     into = torch.zeros(ELEMENTS)
-    taking = Taking(EVERY["fp32"], into, 2, lambda: None)
+    taking = ShardResultSink(EVERY["fp32"], into, 2, lambda: None)
     taking.begins((0,), b"")
     taking.close()
     with pytest.raises(PartnerLost):

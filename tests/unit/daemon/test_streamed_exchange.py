@@ -14,8 +14,8 @@ from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
 from peer.errors import BadPayload, PartnerLost
-from peer.exchange.pair.lattice_swap import Differences
-from peer.exchange.pair.swap import Exchange
+from peer.exchange.pair.lattice_swap import LatticeSwap
+from peer.exchange.pair.swap import PairSwap
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
@@ -62,7 +62,7 @@ def swapped(carrier: Carrier, codec: str, own: torch.Tensor, outer: torch.Tensor
         return work()
 
     async def main() -> Any:
-        exchange = Exchange(cast(Transport, carrier), VirtualClock(), EVERY[codec], inline, None)
+        exchange = PairSwap(cast(Transport, carrier), VirtualClock(), EVERY[codec], inline, None)
         return (await exchange.swap(PARTNER, KEY, own, outer, torch.full((ELEMENTS,), 7.0), 2.0, True, alive))[0]
 
     return cast(torch.Tensor, run_virtual(main()))
@@ -134,7 +134,7 @@ def test_an_exchange_of_differences_that_is_cancelled_ends_when_no_thread_writes
             else:
                 sink.write(0, codec.encode_blocks(theirs, payload, asked(request[0], ELEMENTS)))
 
-        differences = Differences(7, offload)
+        differences = LatticeSwap(7, offload)
         exchanging = asyncio.create_task(differences.exchange(swap, 0, own, own, into))
         await decoding.wait()
         exchanging.cancel()

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from peer.errors import PartnerRefused
-from peer.node.upload_quota import SAVE_EVERY_S, UploadBudget, moment_of
+from peer.node.upload_quota import SAVE_EVERY_S, UploadQuota, moment_of
 from peer.observe import events
 from peer.protocol.messages import PeerId
-from peer.protocol.policy.upload_quota import CONTROL_RATE, Limits, Moment, on_the_line
+from peer.protocol.policy.upload_quota import CONTROL_RATE, Moment, UploadLimits, on_the_line
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.server.state_uploads import Giving
+from peer.transport.server.state_uploads import StateUploads
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter, send_payload
 
@@ -31,7 +31,7 @@ class Machine:
     """One home through several lives, and the clock on its wall. At first nothing is left of the day, so that no
     control traffic has to be kept back."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: UploadLimits) -> None:
         self.file = folder / "uploads.json"
         self.limits = limits
         self.today = date(2026, 11, 21)
@@ -41,9 +41,9 @@ class Machine:
         self.changes = 0
         self.start()
 
-    def start(self) -> UploadBudget:
+    def start(self) -> UploadQuota:
         """Another life; nobody ended the one before."""
-        self.budget = UploadBudget(
+        self.budget = UploadQuota(
             self.limits,
             self.file,
             self.events.append,
@@ -68,15 +68,15 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path, Limits(day=10 * GB))
+    return Machine(tmp_path, UploadLimits(day=10 * GB))
 
 
 @pytest.fixture
 def little(tmp_path: Path) -> Machine:
-    return Machine(tmp_path, Limits(day=10 * MB))
+    return Machine(tmp_path, UploadLimits(day=10 * MB))
 
 
-def send(budget: UploadBudget, nbytes: int, part: float = 1.0, *, giving: bool = False) -> None:
+def send(budget: UploadQuota, nbytes: int, part: float = 1.0, *, giving: bool = False) -> None:
     """A payload in chunks of a gigabyte, broken off after a part of it."""
     chunks = [GB] * (nbytes // GB)
     with budget.claim(nbytes, len(chunks), giving=giving) as sent:
@@ -197,7 +197,7 @@ def test_a_link_in_its_place_is_not_followed(machine: Machine, tmp_path: Path) -
 
 
 def test_without_a_budget_a_torn_file_is_no_word_worth(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, Limits())
+    machine = Machine(tmp_path, UploadLimits())
     machine.file.write_bytes(b"{")
     machine.start()
     assert machine.events == []
@@ -208,7 +208,7 @@ def test_without_a_budget_a_torn_file_is_no_word_worth(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_nothing_is_told_once_and_counting_goes_on(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
-    machine = Machine(tmp_path / "elsewhere", Limits(day=10 * GB))
+    machine = Machine(tmp_path / "elsewhere", UploadLimits(day=10 * GB))
     send(machine.budget, GB)
     send(machine.budget, GB)
     assert len(machine.said) == 1
@@ -281,7 +281,7 @@ def test_a_transfer_that_breaks_off_counts_as_far_as_it_came(little: Machine) ->
 
 def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
     async def test() -> None:
-        giving = Giving(Caps(Pacer(None), Pacer(None), Meter(budget=machine.budget)))
+        giving = StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=machine.budget)))
         assert giving.why_busy(PeerId("joiner")) is None
         machine.budget.exchange_needs(8 * GB)
         why, eta_s = giving.why_busy(PeerId("joiner")) or ("", 0.0)

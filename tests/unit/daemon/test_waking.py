@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from peer.clock import run_clock as clocks
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import PartnerLost
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.membership.peer_table import View
-from peer.membership.suspend import BEAT_S, REFRESH_S, SETTLE_S, Waking, refresh
+from peer.membership.peer_table import PeerTable
+from peer.membership.suspend import BEAT_S, REFRESH_S, SETTLE_S, SuspendRecovery, refresh
 from peer.observe import events
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Welcome
@@ -44,8 +44,8 @@ class Machine:
         await asyncio.sleep(self.takes_s)
         self.refreshed.append(asyncio.get_running_loop().time())
 
-    def waking(self) -> Waking:
-        return Waking(self.refresh, self.journal.append, self.told.append, self.read)
+    def waking(self) -> SuspendRecovery:
+        return SuspendRecovery(self.refresh, self.journal.append, self.told.append, self.read)
 
 
 def test_a_sleep_is_noticed_within_a_beat_and_made_good_once() -> None:
@@ -150,7 +150,7 @@ def record(peer: PeerId, now: float) -> PeerRecord:
 def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: bool) -> None:
     async def main() -> None:
         clock, hub = VirtualClock(), MemoryDirectoryHub(VirtualClock().now)
-        view = View(
+        view = PeerTable(
             MemoryDirectory(hub, ME, RUN), clock, random.Random(0), lambda: record(ME, clock.now()), look_every_s=3.0
         )
         other, wire = MemoryDirectory(hub, OTHER, RUN), Wire(7.0, answers)
@@ -175,7 +175,7 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
 def test_one_that_is_gone_does_not_keep_an_exchange_waiting() -> None:
     async def main() -> None:
         clock, hub = VirtualClock(), MemoryDirectoryHub(VirtualClock().now)
-        view = View(
+        view = PeerTable(
             MemoryDirectory(hub, ME, RUN), clock, random.Random(0), lambda: record(ME, clock.now()), look_every_s=3.0
         )
         for number in range(4):
@@ -206,15 +206,15 @@ def wire_of(wire: Wire) -> Transport:
 
 
 def test_the_wall_clock_may_jump_and_rounds_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = WallClock()
+    clock = RunClock()
     before = clock.now()
     monkeypatch.setattr("time.time", lambda: before + 3600.0)
     assert clock.now() - before < 60.0
-    assert WallClock().now() - before < 60.0
+    assert RunClock().now() - before < 60.0
 
 
 def test_measured_offsets_are_forgotten_and_the_correction_stays() -> None:
-    clock = WallClock()
+    clock = RunClock()
     for _ in range(clocks.KEPT_OFFSETS):
         clock.observe(5.0)
     clock.forget_offsets()

@@ -7,7 +7,7 @@ import random
 from typing import cast
 
 from peer.lab.sim.virtual_clock import nap, run_virtual
-from peer.membership.failure_detector import Watch
+from peer.membership.failure_detector import FailureDetector
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Vouched
 
@@ -32,7 +32,7 @@ class Asked:
 def test_nothing_is_looked_at_before_somebody_is_suspected_and_then_at_once() -> None:
     async def main() -> None:
         loop, asked, looks = asyncio.get_running_loop(), Asked(), list[float]()
-        watch = Watch(loop.time)
+        watch = FailureDetector(loop.time)
 
         def peers() -> dict[PeerId, PeerRecord]:
             looks.append(loop.time())

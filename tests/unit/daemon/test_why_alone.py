@@ -7,43 +7,43 @@ from typing import Any, cast
 
 import pytest
 
-from peer.exchange.pair.search import Match, Surroundings
-from peer.membership.reputation import Conduct
+from peer.exchange.pair.search import PairContext, PartnerSearch
+from peer.membership.reputation import Reputation
 from peer.protocol.messages import PeerId, RoundKey, RunId
-from peer.protocol.pair.stranger_budget import MOST_S, Patience
+from peer.protocol.pair.stranger_budget import MOST_S, StrangerBudget
 
 A, B, C = (PeerId(name) for name in "abc")
 
 
-def alone_with(conduct: Conduct, candidates: list[PeerId], training: int) -> str:
+def alone_with(conduct: Reputation, candidates: list[PeerId], training: int) -> str:
     watch = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0))
     view = SimpleNamespace(
         watch=watch, dialable=lambda: True, others_training=lambda: training, candidates=lambda round_: list(candidates)
     )
-    around = Surroundings(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, view, conduct)))
-    return Match(around, RoundKey(3, 0), 0.0, 10.0).why_alone()
+    around = PairContext(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, view, conduct)))
+    return PartnerSearch(around, RoundKey(3, 0), 0.0, 10.0).why_alone()
 
 
 @pytest.fixture
-def conduct() -> Conduct:
-    conduct = Conduct(lambda: 100.0, lambda event: None)
-    conduct.patience = Patience(10.0)
+def conduct() -> Reputation:
+    conduct = Reputation(lambda: 100.0, lambda event: None)
+    conduct.patience = StrangerBudget(10.0)
     return conduct
 
 
-def test_nobody_is_there(conduct: Conduct) -> None:
+def test_nobody_is_there(conduct: Reputation) -> None:
     assert alone_with(conduct, [], 0) == "no other peer is known"
 
 
-def test_strangers_are_there_and_not_tried(conduct: Conduct) -> None:
-    conduct.patience.well(A)
-    conduct.patience.spend(MOST_S, 100.0)
-    conduct.offence(C, "digest", "wrong bytes")
+def test_strangers_are_there_and_not_tried(conduct: Reputation) -> None:
+    conduct.patience.mark_known(A)
+    conduct.patience.charge(MOST_S, 100.0)
+    conduct.penalize(C, "digest", "wrong bytes")
     said = alone_with(conduct, [B, C], 2)
     assert said.startswith("2 train and none is to be tried now: 1 out of favour, 1 never exchanged with us")
     assert "held up our trainer" in said
     assert conduct.why_not([A]) == "", "one that has exchanged with us is tried"
 
 
-def test_those_that_the_view_leaves_out(conduct: Conduct) -> None:
+def test_those_that_the_view_leaves_out(conduct: Reputation) -> None:
     assert "met too often lately" in alone_with(conduct, [], 3)

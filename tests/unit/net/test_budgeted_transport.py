@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from blake3 import blake3
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import PartnerLost, PartnerRefused
 from peer.identity import Identity
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import (
     Answer,
     PeerId,
@@ -27,7 +27,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.wire.payload_stream import Budget
+from peer.transport.wire.payload_stream import UploadBudget
 
 RUN = RunId(b"B" * 32)
 TIMEOUT = 10.0
@@ -36,7 +36,7 @@ INDEX = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(STATE), blake3(STA
 USED = "today's upload of 5 GB is used"
 
 
-class Willing(Donor):
+class Willing(RequestHandler):
     """Swaps with everybody, and has a state."""
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
@@ -49,7 +49,7 @@ class Willing(Donor):
         return memoryview(STATE)
 
 
-class Used(Budget):
+class Used(UploadBudget):
     """Holds nothing more. `told`: whether joiners hear of it before they ask for a piece."""
 
     def __init__(self, *, told: bool = True) -> None:
@@ -66,7 +66,7 @@ class Used(Budget):
 
 @contextlib.asynccontextmanager
 async def two() -> AsyncIterator[list[tuple[GrpcTransport, PeerRecord]]]:
-    now, ends = WallClock().now, list[tuple[GrpcTransport, PeerRecord]]()
+    now, ends = RunClock().now, list[tuple[GrpcTransport, PeerRecord]]()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(2):
             identity = Identity.generate()

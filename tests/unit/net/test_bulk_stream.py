@@ -10,7 +10,7 @@ from peer.protocol.messages import RoundKey
 from peer.protocol.wire.frames import HEADER, LEAST_TOLD, MAX_CHUNK, USUAL_CHUNK, Kind, largest_for, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.wire.pacing import FIRST_CHUNK, Pacer, whole_grains
-from peer.transport.wire.payload_stream import Caps, Meter, Terms, read_open, send_payload, swap_payloads
+from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open, send_payload, swap_payloads
 from peer.v1 import exchange_pb2 as pb
 
 KEY = RoundKey(3, 1)
@@ -46,7 +46,7 @@ def test_two_of_us_send_large_chunks() -> None:
 
     async def main() -> None:
         ends = [(back.read, there.write), (there.read, back.write)]
-        terms = [Terms(KEY, "bf16", BytesSource(DATA), sink) for sink in sinks]
+        terms = [SwapTerms(KEY, "bf16", BytesSource(DATA), sink) for sink in sinks]
         await asyncio.gather(*(swap_payloads(*end, term, caps()) for end, term in zip(ends, terms, strict=True)))
 
     asyncio.run(main())
@@ -67,7 +67,7 @@ def test_no_chunk_is_larger_than_the_other_said(told: int, largest: int) -> None
         end = Pipe()
         await send_payload(end.write, BytesSource(b"abcd"), caps(), 0.0)
         await back.write(end.seen[-1])
-        await swap_payloads(back.read, there.write, Terms(KEY, "bf16", BytesSource(DATA), BufferSink(4)), caps())
+        await swap_payloads(back.read, there.write, SwapTerms(KEY, "bf16", BytesSource(DATA), BufferSink(4)), caps())
 
     asyncio.run(main())
     assert max(there.chunks()) == largest == largest_for(told)
@@ -84,7 +84,7 @@ def test_no_chunk_is_larger_than_the_source_makes_in_one_go() -> None:
 
 
 def test_we_tell_what_we_take() -> None:
-    opening = Terms(KEY, "bf16", BytesSource(b""), BufferSink(0)).opening(caps())
+    opening = SwapTerms(KEY, "bf16", BytesSource(b""), BufferSink(0)).opening(caps())
 
     async def read() -> bytes:
         return opening

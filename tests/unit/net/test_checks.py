@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peer.errors import BadPayload
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, Piece, RunId, StateIndex
-from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService, Facts
+from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService, TransportConfig
 from peer.transport.wire.pacing import Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter
 from peer.transport.wire.refusals import TOKEN_KEY
@@ -80,7 +80,9 @@ def test_a_clock_that_cannot_be_never_corrects_ours(clock: float) -> None:
 
 
 def service(rate: float | None, handler: Any = None) -> ExchangeService:
-    facts = Facts(identity=Identity.generate(), run_id=RunId(b"r" * 32), now=lambda: NOW, wire_min=1, wire_max=1)
+    facts = TransportConfig(
+        identity=Identity.generate(), run_id=RunId(b"r" * 32), now=lambda: NOW, wire_min=1, wire_max=1
+    )
     return ExchangeService(facts, handler, Caps(Pacer(rate), Pacer(None), Meter()))
 
 
@@ -138,4 +140,4 @@ def test_every_rate_let_through_makes_a_chunk() -> None:
         request = piece_request_of(pb.PieceRequest(max_rate=rate).SerializeToString())
         assert 1024 <= chunk_size(request.max_rate) <= 2**20
         pacer = Pacer(request.max_rate)
-        asyncio.run(pacer.take(1))
+        asyncio.run(pacer.wait_turn(1))

@@ -39,7 +39,7 @@ def worst_ping_s(bulk_rate: float, line: float = LINE, every_s: float = 0.25) ->
 
         async def bulk() -> None:
             while loop.time() < end:
-                await pacer.take(size)
+                await pacer.wait_turn(size)
                 through(size)
 
         async def pings() -> None:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from peer.protocol.messages import PeerId
-from peer.transport.server.admission import MAX_REQUEST, Gate
+from peer.transport.server.admission import MAX_REQUEST, Admission
 from peer.transport.wire.refusals import Context, refuse, served
 
 
@@ -38,7 +38,7 @@ class Caller:
 
 
 async def too_long(_: Any, context: Context) -> None:
-    await Gate(lambda: 0.0).request(context, PeerId("p"))
+    await Admission(lambda: 0.0).request(context, PeerId("p"))
 
 
 async def while_another_is_handled(_: Any, context: Context) -> None:

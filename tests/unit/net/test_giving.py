@@ -9,15 +9,15 @@ import pytest
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.server.state_uploads import ACTIVE_S, MAX_JOINERS, SHARE, YIELD_S, Giving
+from peer.transport.server.state_uploads import ACTIVE_S, MAX_JOINERS, SHARE, YIELD_S, StateUploads
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter, send_payload
 
 
-def giving(cap: float | None) -> tuple[Giving, Caps]:
+def giving(cap: float | None) -> tuple[StateUploads, Caps]:
     now = asyncio.get_running_loop().time
     caps = Caps(Pacer(cap, now), Pacer(None, now), Meter())
-    return Giving(caps, now), caps
+    return StateUploads(caps, now), caps
 
 
 async def nowhere(frame: bytes) -> None:

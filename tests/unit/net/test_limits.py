@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peer.protocol.messages import PeerId
-from peer.protocol.token_bucket import Buckets, Rate
+from peer.protocol.token_bucket import Rate, TokenBuckets
 from peer.transport.grpc_transport import MAX_CALLS
 from peer.transport.server.rate_limits import (
     CALLS_AT_ONCE,
@@ -16,7 +16,7 @@ from peer.transport.server.rate_limits import (
     STATES,
     STATES_S,
     Caller,
-    Limits,
+    CallLimits,
     network_of,
 )
 from peer.transport.server.service import MAX_PIECES
@@ -37,7 +37,7 @@ def peer(number: int) -> PeerId:
 
 
 def test_a_bucket_gives_its_burst_then_its_rate_and_says_how_long_to_wait() -> None:
-    buckets: Buckets[str] = Buckets(Rate(2.0, 3.0))
+    buckets: TokenBuckets[str] = TokenBuckets(Rate(2.0, 3.0))
     assert [buckets.take("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert buckets.take("a", 0.0) == pytest.approx(0.5)
     assert buckets.take("a", 0.49) > 0
@@ -48,14 +48,14 @@ def test_a_bucket_gives_its_burst_then_its_rate_and_says_how_long_to_wait() -> N
 
 
 def test_more_than_a_burst_is_granted_from_a_full_bucket_that_then_owes_it() -> None:
-    buckets: Buckets[str] = Buckets(Rate(1.0, 10.0))
+    buckets: TokenBuckets[str] = TokenBuckets(Rate(1.0, 10.0))
     assert buckets.take("a", 0.0, 30.0) == 0
     assert buckets.take("a", 20.0, 1.0) == pytest.approx(1.0)
     assert buckets.take("a", 22.0, 1.0) == 0
 
 
 def test_tables_are_bounded() -> None:
-    buckets: Buckets[int] = Buckets(Rate(1.0, 1.0), limit=50)
+    buckets: TokenBuckets[int] = TokenBuckets(Rate(1.0, 1.0), limit=50)
     for number in range(1000):
         buckets.take(number, 0.0)
     assert len(buckets) == 50
@@ -79,7 +79,7 @@ def test_an_address_is_an_ipv4_address_or_an_ipv6_home(seen_as: str, network: st
 
 def test_sixty_four_honest_peers_behind_one_address_are_within_every_limit() -> None:
     time = Time()
-    limits = Limits(time)
+    limits = CallLimits(time)
     for _ in range(2):  # they come, and come again after we restarted
         assert all(limits.enter_hello(HERE) == "" for _ in range(64))
         for _ in range(64):
@@ -100,7 +100,7 @@ def test_one_address_cannot_use_up_what_the_server_takes() -> None:
     assert HELLOS_AT_ONCE + CALLS_AT_ONCE_OF_ADDRESS < MAX_CALLS
     assert HELLOS_AT_ONCE < HELLOS_AT_ONCE_IN_ALL
     assert PIECES_AT_ONCE_OF_ADDRESS < MAX_PIECES
-    limits = Limits(Time())
+    limits = CallLimits(Time())
     assert [limits.enter_hello(HERE) for _ in range(HELLOS_AT_ONCE)] == [""] * HELLOS_AT_ONCE
     assert limits.enter_hello(HERE) != ""
     assert limits.enter_hello(THERE) == ""
@@ -111,7 +111,7 @@ def test_one_address_cannot_use_up_what_the_server_takes() -> None:
 
 
 def test_what_ends_makes_room() -> None:
-    limits, caller = Limits(Time()), Caller(HERE, peer(1))
+    limits, caller = CallLimits(Time()), Caller(HERE, peer(1))
     for _ in range(CALLS_AT_ONCE):
         assert limits.enter_call(caller) == ""
     assert limits.enter_call(caller) != ""
@@ -122,7 +122,7 @@ def test_what_ends_makes_room() -> None:
 
 def test_an_address_that_only_makes_noise_is_slowed_down_and_recovers() -> None:
     time = Time()
-    limits = Limits(time)
+    limits = CallLimits(time)
     tries = 0
     while limits.enter_hello(HERE) == "":
         limits.leave_hello(HERE)
@@ -136,7 +136,7 @@ def test_an_address_that_only_makes_noise_is_slowed_down_and_recovers() -> None:
 
 def test_calls_of_a_peer_are_limited_in_a_second() -> None:
     time = Time()
-    limits, caller = Limits(time), Caller(HERE, peer(1))
+    limits, caller = CallLimits(time), Caller(HERE, peer(1))
 
     def served(wanted: int) -> int:
         count = 0
@@ -154,7 +154,7 @@ def test_calls_of_a_peer_are_limited_in_a_second() -> None:
 
 def test_state_may_be_fetched_with_some_retries_but_not_for_ever() -> None:
     time = Time()
-    limits, caller, piece = Limits(time), Caller(HERE, peer(1)), 16 * 2**20
+    limits, caller, piece = CallLimits(time), Caller(HERE, peer(1)), 16 * 2**20
     limits.state_is(10 * LEAST_STATE)
 
     def pieces_served() -> int:
@@ -172,7 +172,7 @@ def test_state_may_be_fetched_with_some_retries_but_not_for_ever() -> None:
 
 
 def test_pieces_under_way_leave_a_place_for_other_addresses() -> None:
-    limits = Limits(Time())
+    limits = CallLimits(Time())
     for number in range(PIECES_AT_ONCE_OF_ADDRESS):
         assert limits.enter_piece(Caller(HERE, peer(number)), 1) == ""
     assert limits.enter_piece(Caller(HERE, peer(99)), 1) != ""

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import PartnerRefused
 from peer.identity import Identity
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.grpc_transport import GrpcTransport
 
@@ -19,7 +19,7 @@ RUN = RunId(b"W" * 32)
 TIMEOUT = 10.0
 
 
-class Other(Donor):
+class Other(RequestHandler):
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         return None, None
 
@@ -30,9 +30,9 @@ class Other(Donor):
 @contextlib.asynccontextmanager
 async def two() -> AsyncIterator[tuple[GrpcTransport, PeerId, GrpcTransport, PeerRecord]]:
     """Us, and another peer that we can dial."""
-    now = WallClock().now
+    now = RunClock().now
     me, them = Identity.generate(), Identity.generate()
-    ours, theirs = GrpcTransport(me, RUN, Donor(), now), GrpcTransport(them, RUN, Other(), now)
+    ours, theirs = GrpcTransport(me, RUN, RequestHandler(), now), GrpcTransport(them, RUN, Other(), now)
     try:
         port = await theirs.start("127.0.0.1", 0)
         record = PeerRecord(

@@ -6,7 +6,7 @@ import pytest
 
 from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import PeerId, Probed
-from peer.transport.server.dial_back import EVERY_S, MAX_REMEMBERED, Prober
+from peer.transport.server.dial_back import EVERY_S, MAX_REMEMBERED, DialBack
 
 CALLER = PeerId("caller")
 SEEN = "ipv4:10.0.0.5:55312"
@@ -36,7 +36,7 @@ class Dialled:
         self.endpoints: list[str] = []
         self.answering = answering
         self.now = 1000.0
-        self.prober = Prober(self.dial, lambda: self.now)
+        self.prober = DialBack(self.dial, lambda: self.now)
 
     async def dial(self, peer: PeerId, endpoint: str, timeout_s: float) -> str:
         self.endpoints.append(endpoint)

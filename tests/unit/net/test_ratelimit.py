@@ -36,7 +36,7 @@ def run_paced(rate: float, total: int, senders: int, late: float, seed: int) -> 
 
         async def send() -> None:
             for _ in range(total // senders // size):
-                await pacer.take(size)
+                await pacer.wait_turn(size)
                 sent.append((loop.time(), size))
 
         await asyncio.gather(*(send() for _ in range(senders)))
@@ -88,11 +88,11 @@ def test_idling_saves_nothing_up() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         pacer = Pacer(1000.0, loop.time, asyncio.sleep)
-        await pacer.take(100)
+        await pacer.wait_turn(100)
         await asyncio.sleep(50)
         began = loop.time()
         for _ in range(11):
-            await pacer.take(100)
+            await pacer.wait_turn(100)
         return loop.time() - began
 
     assert run_virtual(main()) == pytest.approx(1.0, abs=0.03)
@@ -102,7 +102,7 @@ def test_without_a_cap_nothing_waits() -> None:
     async def main() -> float:
         pacer = Pacer(None)
         for _ in range(1000):
-            await pacer.take(10**9)
+            await pacer.wait_turn(10**9)
         return asyncio.get_running_loop().time()
 
     assert run_virtual(main()) == 0.0

@@ -9,7 +9,7 @@ import pytest
 
 from peer.errors import PartnerRefused
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.transport.server.read_slots import Places
+from peer.transport.server.read_slots import ReadSlots
 
 
 def says(after_s: float, what: str = "hi") -> Callable[[], Awaitable[str]]:
@@ -20,7 +20,7 @@ def says(after_s: float, what: str = "hi") -> Callable[[], Awaitable[str]]:
     return read
 
 
-async def outcome(places: Places, after_s: float, timeout_s: float = 5.0) -> tuple[str, float]:
+async def outcome(places: ReadSlots, after_s: float, timeout_s: float = 5.0) -> tuple[str, float]:
     try:
         said = await places.read(says(after_s), timeout_s)
     except TimeoutError:
@@ -41,7 +41,7 @@ def test_no_more_are_read_from_than_there_are_places() -> None:
         now -= 1
 
     async def main() -> None:
-        places = Places(3)
+        places = ReadSlots(3)
         await asyncio.gather(*(places.read(read, 5.0) for _ in range(20)))
 
     run_virtual(main())
@@ -50,14 +50,14 @@ def test_no_more_are_read_from_than_there_are_places() -> None:
 
 def test_alone_a_caller_has_its_whole_time() -> None:
     async def main() -> list[tuple[str, float]]:
-        return [await outcome(Places(1), 4.0), await outcome(Places(1), 99.0)]
+        return [await outcome(ReadSlots(1), 4.0), await outcome(ReadSlots(1), 99.0)]
 
     assert run_virtual(main()) == [("hi", pytest.approx(4.0)), ("silent", pytest.approx(9.0))]
 
 
 def test_who_says_nothing_loses_its_place_to_one_who_waits() -> None:
     async def main() -> list[tuple[str, float]]:
-        places = Places(1, patience_s=1.0)
+        places = ReadSlots(1, patience_s=1.0)
         return list(await asyncio.gather(outcome(places, 99.0), outcome(places, 0.1)))
 
     (idle, at), (honest, done) = run_virtual(main())
@@ -67,7 +67,7 @@ def test_who_says_nothing_loses_its_place_to_one_who_waits() -> None:
 
 def test_a_newcomer_passes_a_line_of_silent_callers() -> None:
     async def main() -> tuple[str, float]:
-        places = Places(2, patience_s=1.0)
+        places = ReadSlots(2, patience_s=1.0)
         idle = [asyncio.create_task(outcome(places, 99.0)) for _ in range(50)]
         await asyncio.sleep(0.5)
         before = asyncio.get_running_loop().time()
@@ -83,7 +83,7 @@ def test_a_newcomer_passes_a_line_of_silent_callers() -> None:
 @pytest.mark.parametrize("when", ["waiting", "reading", "given the place"])
 def test_a_cancelled_caller_leaves_its_place(when: str) -> None:
     async def main() -> str:
-        places = Places(1)
+        places = ReadSlots(1)
         holder = asyncio.create_task(places.read(says(0.5), 5.0))
         await asyncio.sleep(0)
         waiting = asyncio.create_task(places.read(says(0.5), 5.0))

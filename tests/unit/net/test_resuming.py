@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from blake3 import blake3
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
-from peer.node.handler import Donor
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import (
     Answer,
     PeerId,
@@ -35,8 +35,8 @@ from peer.transport.server import service
 from peer.transport.wire import payload_stream as stream
 from peer.transport.wire import resumption as resuming
 from peer.transport.wire import striping as stripes
-from peer.transport.wire.payload_stream import Budget, Caps, Terms
-from peer.transport.wire.resumption import Progress
+from peer.transport.wire.payload_stream import Caps, SwapTerms, UploadBudget
+from peer.transport.wire.resumption import TransferProgress
 from tests.support.cutting_relay import Wire, before
 
 RUN, KEY = RunId(b"B" * 32), RoundKey(1, 0)
@@ -51,7 +51,7 @@ def one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stripes, "LONG_S", 3600.0)
 
 
-class Willing(Donor):
+class Willing(RequestHandler):
     """Swaps with everybody, and has a state."""
 
     piece = ONE
@@ -76,7 +76,7 @@ class End:
 
 @contextlib.asynccontextmanager
 async def two() -> AsyncIterator[tuple[End, End]]:
-    now, ends = WallClock().now, list[End]()
+    now, ends = RunClock().now, list[End]()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(2):
             identity, owner, wire = Identity.generate(), Willing(), Wire()
@@ -293,7 +293,7 @@ async def test_a_partner_that_was_started_anew_is_lost(low: End, high: End) -> N
         high.wire.sever()
         theirs.cancel()
         await high.transport.close()
-        again = GrpcTransport(high.identity, RUN, high.owner, WallClock().now)
+        again = GrpcTransport(high.identity, RUN, high.owner, RunClock().now)
         again.set_layout(b"L" * 32, 2**24)
         restarted.append(again)
         await again.start("127.0.0.1", high.port)
@@ -317,15 +317,15 @@ def test_with_a_partner_that_does_not_go_on_a_break_is_the_end(monkeypatch: pyte
 
     @scenario
     async def attempt(low: End, high: End) -> None:
-        real, real_meet = Terms.opening, Progress.meet
+        real, real_meet = SwapTerms.opening, TransferProgress.meet
 
-        def opening(terms: Terms, caps: Caps, progress: Progress | None = None, stripes: int = 0) -> bytes:
+        def opening(terms: SwapTerms, caps: Caps, progress: TransferProgress | None = None, stripes: int = 0) -> bytes:
             if progress is not None and caps is high.transport._caps:
                 progress.number = 0
                 monkeypatch.setattr(progress, "meet", lambda number, have, due: real_meet(progress, 0, have, due))
             return real(terms, caps, progress, stripes)
 
-        monkeypatch.setattr(Terms, "opening", opening)
+        monkeypatch.setattr(SwapTerms, "opening", opening)
         for dialler, other in ((low, high), (high, low)):
             sinks = Marked(len(ONE), {}), Marked(len(ONE), {})
             check(await swap(dialler, other, *sinks, payloads=(ONE, ONE)), *sinks, payloads=(ONE, ONE))
@@ -342,7 +342,7 @@ def test_with_a_partner_that_does_not_go_on_a_break_is_the_end(monkeypatch: pyte
 async def test_what_is_sent_again_is_counted(low: End, high: End) -> None:
     claimed, told = list[int](), list[int]()
 
-    class Counting(Budget):
+    class Counting(UploadBudget):
         def why_not_give(self) -> str:
             return ""
 

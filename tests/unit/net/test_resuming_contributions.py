@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 import torch
 
-from peer.clock.run_clock import WallClock
+from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.exchange.group import reducer as desk
 from peer.exchange.group import shard_exchange as sharing
-from peer.exchange.group.context import GroupAround
-from peer.exchange.group.member import Averaged, Group
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.member import GroupMean, GroupMember
 from peer.identity import Identity
-from peer.membership.failure_detector import Watch
-from peer.membership.reputation import Conduct
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.reputation import Reputation
 from peer.protocol.group.shards import ALIGN
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.frames import HEADER, USUAL_CHUNK
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 from peer.transport.wire import resumption as resuming
 from tests.support.cutting_relay import Wire, before
 
@@ -38,7 +38,7 @@ TWO_CHUNKS = 2 * USUAL_CHUNK
 class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
-    watch: Watch = field(default_factory=lambda: Watch(lambda: 0.0))
+    watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -60,8 +60,8 @@ class Member:
     record: PeerRecord
     transport: GrpcTransport
     eyes: Eyes
-    conduct: Conduct
-    group: Group
+    conduct: Reputation
+    group: GroupMember
     wire: Wire
     """What the other calls it over."""
 
@@ -75,7 +75,7 @@ class Member:
 
 @contextlib.asynccontextmanager
 async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
-    clock, members = WallClock(), list[Member]()
+    clock, members = RunClock(), list[Member]()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(2):
             identity, owner, wire = Identity.generate(), Owner(), Wire()
@@ -86,11 +86,11 @@ async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
             where = (await stack.enter_async_context(before(inner, wire)),)
             now, me = clock.now(), PeerId(identity.peer_id)
             record = PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
-            eyes, conduct = Eyes(), Conduct(clock.now, lambda event: None)
-            around = GroupAround(
+            eyes, conduct = Eyes(), Reputation(clock.now, lambda event: None)
+            around = GroupContext(
                 RUN,
                 me,
-                KeySeal(identity),
+                KeySigner(identity),
                 transport.group,
                 clock,
                 eyes,
@@ -101,7 +101,7 @@ async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
                 (ELEMENTS,),
                 8,
             )
-            owner.group = Group(around)
+            owner.group = GroupMember(around)
             members.append(Member(record, transport, eyes, conduct, owner.group, wire))
         for one, other in (members, members[::-1]):
             one.eyes.known[other.record.peer_id] = other.record
@@ -109,9 +109,9 @@ async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
             yield members
 
 
-async def play(members: list[Member]) -> list[Averaged]:
+async def play(members: list[Member]) -> list[GroupMean]:
     """A round of all; everybody has the mean of all."""
-    now, values = WallClock().now(), [torch.full((ELEMENTS,), 1.0 + 2 * number) for number in range(len(members))]
+    now, values = RunClock().now(), [torch.full((ELEMENTS,), 1.0 + 2 * number) for number in range(len(members))]
     got = await asyncio.gather(
         *(
             member.group.exchange(KEY, value, b"b" * 32, 100, now, now + 10, now + 35)
@@ -129,7 +129,7 @@ class Cuts:
     """Cuts both wires each time when so many bytes of this kind have come."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str, marks: list[int], away_s: float, how: str) -> None:
-        kind = desk.Place if what == "contribution" else sharing.Taking
+        kind = desk.ContributionUpload if what == "contribution" else sharing.ShardResultSink
         write = kind.write
         self.members = list[Member]()
         self._marks, self._away_s, self._how = marks, away_s, how
@@ -183,7 +183,7 @@ def test_a_link_that_does_not_come_back_costs_the_shard(monkeypatch: pytest.Monk
         cuts = Cuts(monkeypatch, "result", [PART // 2], 30.0, "sever")
         async with two() as members:
             cuts.members = members
-            now = WallClock().now()
+            now = RunClock().now()
             got = await asyncio.gather(
                 *(
                     member.group.exchange(KEY, torch.ones(ELEMENTS), b"b" * 32, 100, now, now + 10, now + 35)

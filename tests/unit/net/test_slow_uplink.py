@@ -12,7 +12,7 @@ from peer.protocol.messages import RoundKey, SwapReport
 from peer.protocol.wire.frames import Kind, PayloadWriter, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.wire.pacing import Pacer
-from peer.transport.wire.payload_stream import Caps, Meter, Terms, swap_payloads
+from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, swap_payloads
 from peer.v1 import exchange_pb2 as pb
 
 KEY, NBYTES = RoundKey(3, 0), 3 * 2**20
@@ -30,7 +30,7 @@ def swap(write: Callable[[bytes], Awaitable[None]]) -> tuple[SwapReport, float]:
 
     async def main() -> tuple[SwapReport, float]:
         caps = Caps(Pacer(None), Pacer(None), Meter())
-        terms = Terms(KEY, "fp32", BytesSource(payload), BufferSink(NBYTES))
+        terms = SwapTerms(KEY, "fp32", BytesSource(payload), BufferSink(NBYTES))
         report = await swap_payloads(read, write, terms, caps)
         return report, asyncio.get_running_loop().time()
 

@@ -13,10 +13,10 @@ from peer.protocol.messages import RoundKey, SwapReport
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BytesSource
 from peer.transport.server.admission import Context
-from peer.transport.server.swap_rendezvous import Swaps
+from peer.transport.server.swap_rendezvous import SwapRendezvous
 from peer.transport.wire import striping as stripes
 from peer.transport.wire.refusals import refuse
-from peer.transport.wire.resumption import Progress
+from peer.transport.wire.resumption import TransferProgress
 from peer.transport.wire.striping import MOST_STRIPES, Stripes
 from tests.unit.net.test_resuming import ONE, OTHER, End, Marked, check, cut_for, resent, scenario, swap
 
@@ -106,15 +106,15 @@ def test_one_way_only(sizes: tuple[int, int], most: Counted) -> None:
 @pytest.mark.parametrize("who", ["the one that dials", "the other"])
 def test_a_partner_that_takes_one_stream_gets_one(who: str, most: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of before this was known."""
-    dialling = Progress.dialling
+    dialling = TransferProgress.dialling
 
-    def narrow(nbytes: int) -> Progress:
+    def narrow(nbytes: int) -> TransferProgress:
         progress = dialling(nbytes)
         progress.stripes = 0
         return progress
 
     if who == "the one that dials":
-        monkeypatch.setattr(Progress, "dialling", narrow)
+        monkeypatch.setattr(TransferProgress, "dialling", narrow)
     else:
         agree = Stripes.agree
         monkeypatch.setattr(Stripes, "agree", lambda self, theirs: agree(self, 0))
@@ -129,10 +129,10 @@ def test_a_partner_that_takes_one_stream_gets_one(who: str, most: Counted, monke
 
 
 def test_who_refuses_more_streams_gets_everything_over_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no(self: Swaps, caller: object, theirs: object, key: object, context: Context) -> None:
+    async def no(self: SwapRendezvous, caller: object, theirs: object, key: object, context: Context) -> None:
         await refuse(context, "busy", "too many of your calls are under way")
 
-    monkeypatch.setattr(Swaps, "_carry", no)
+    monkeypatch.setattr(SwapRendezvous, "_carry", no)
 
     async def attempt(low: End, high: End) -> None:
         sinks = sinks_of({})

@@ -6,7 +6,13 @@ import asyncio
 
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.swarm.failure_detection import HEARD_S
-from peer.transport.server.indirect_probe import CALLER_EVERY_S, EVERY_S, MAX_AT_ONCE, MAX_ENDPOINTS_DIALLED, Voucher
+from peer.transport.server.indirect_probe import (
+    CALLER_EVERY_S,
+    EVERY_S,
+    MAX_AT_ONCE,
+    MAX_ENDPOINTS_DIALLED,
+    IndirectProbe,
+)
 
 ASKER, ABOUT = PeerId("asker"), PeerId("about")
 
@@ -21,7 +27,7 @@ class Stage:
         self.why = why
         self.hold = asyncio.Event()
         self.hold.set()
-        self.voucher = Voucher(self._dial, lambda: self.at)
+        self.voucher = IndirectProbe(self._dial, lambda: self.at)
 
     async def _dial(self, peer: PeerId, endpoint: str, timeout_s: float) -> str:
         self.dialled.append((peer, endpoint))

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from peer.observe import events
-from peer.observe.counters import Tally, known_code
+from peer.observe.counters import EventCounters, known_code
 from peer.observe.exposition import exposition, lookup, seen, sums
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
 from peer.observe.totals import Totals
@@ -54,7 +54,7 @@ STATUS: dict[str, Any] = {
 
 def full() -> dict[str, Any]:
     """Facts in which everything is known."""
-    tally = Tally()
+    tally = EventCounters()
     tally.hear(ended(0.3), 5.0)
     tally.hear(events.Checkpointed(round=1, folder="f", seconds=0.5, bytes=900), 10.0)
     totals = Totals(starts=2, trainer_deaths=1, bytes_sent=7, bytes_received=8, val_loss=((5, 2.0, 2.9), (8, 1.9, 2.7)))
@@ -181,7 +181,9 @@ def test_values_are_those_of_the_facts() -> None:
 def test_what_is_not_known_yet_has_no_sample_rather_than_a_zero() -> None:
     """A counter that shows 0 before its old value is read looks like a burst of work."""
     joining = {"role": "peer", "run_id": "ab", "status": "joining", "bytes_sent": 0, "bytes_received": 0}
-    found = families({"status": joining, "seen": seen(joining), "sums": sums(Totals()), "counted": Tally().report(0)})
+    found = families(
+        {"status": joining, "seen": seen(joining), "sums": sums(Totals()), "counted": EventCounters().report(0)}
+    )
     for name in ("peer_inner_steps_total", "peer_tokens_processed_total", "peer_rounds_total", "peer_train_loss_nats"):
         assert not found[name].samples, name
     assert found["peer_status"].value(status="joining") == 1
@@ -224,7 +226,7 @@ def test_peers_of_every_status_have_a_label_value() -> None:
 
 
 def test_exchanges_fall_into_their_buckets() -> None:
-    tally = Tally()
+    tally = EventCounters()
     for event in (ended(0.1), ended(0.11), ended(1e6), ended(3.0, "solo")):
         tally.hear(event, 0.0)
     report = tally.report(0.0)["exchange_seconds"]
@@ -236,7 +238,7 @@ def test_exchanges_fall_into_their_buckets() -> None:
 
 
 def test_strangers_cannot_make_label_values() -> None:
-    tally = Tally()
+    tally = EventCounters()
     for code in ("silent", "bad_payload:checksum", "invented", "x" * 64, 'a"} 1\n'):
         tally.hear(events.PartnerFailed(peer="p", round=1, code=code, reason=""), 0.0)
     assert tally.report(0.0)["partner_failures"] == {"silent": 1, "bad_payload": 1, "other": 3}
@@ -244,15 +246,15 @@ def test_strangers_cannot_make_label_values() -> None:
 
 
 def test_only_starts_after_a_death_count_as_restarts() -> None:
-    tally = Tally()
+    tally = EventCounters()
     started = events.TrainerStarted(device="cpu", reason="")
-    for event in (started, events.TrainerDied(cause="x"), events.TrainerDied(cause="x"), started, started):
+    for event in (started, events.TrainerDeath(cause="x"), events.TrainerDeath(cause="x"), started, started):
         tally.hear(event, 0.0)
     assert tally.report(0.0)["trainer_restarts"] == 1
 
 
 def test_the_age_of_a_checkpoint_counts_from_its_event_and_is_absent_before() -> None:
-    tally = Tally()
+    tally = EventCounters()
     tally.hear(events.CheckpointFailed(reason="full"), 0.0)
     assert "checkpoint" not in tally.report(1.0)
     tally.hear(events.Checkpointed(round=1, folder="f", seconds=2.0, bytes=5), 10.0)

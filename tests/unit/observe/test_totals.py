@@ -46,7 +46,7 @@ def test_rounds_work_and_bytes_are_summed_by_hand():
         (events.RoundMissed(round=2, fragment=0, reason=""), 7.0),
         (events.Skipped(from_round=3, to_round=8, reason=""), 7.0),
         (events.PartnerFailed(peer="p", round=0, code="lost", reason=""), 8.0),
-        (events.TrainerDied(cause="SIGKILL"), 8.0),
+        (events.TrainerDeath(cause="SIGKILL"), 8.0),
         (events.StateFetched(donor="d", round=0, bytes=1000, seconds=1.0), 9.0),
     )
     counts = {"due": 2, "exchanged": 1, "solo": 1, "refused": 1, "missed": 1, "sat_out": 1, "skipped": 5}

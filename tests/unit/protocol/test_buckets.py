@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId
-from peer.protocol.swarm.buckets import MAX_DEPTH, SPLIT, Buckets, across, address, places_of, turn
+from peer.protocol.swarm.buckets import MAX_DEPTH, SPLIT, DirectoryBuckets, across, address, places_of, turn
 
 LIFETIME_S = 40.0
 ROUND_S = 10.0
@@ -20,14 +20,14 @@ class Hub:
         self.now = 0.0
         self.round = 0
         self.held: dict[str, dict[PeerId, float]] = defaultdict(dict)
-        self.peers: dict[PeerId, Buckets] = {}
+        self.peers: dict[PeerId, DirectoryBuckets] = {}
         self.met: dict[PeerId, set[PeerId]] = {}
         """Whom each saw in its last look."""
         self.read: dict[PeerId, tuple[int, int]] = {}
         """Buckets and records of each one's last look."""
 
     def join(self, *names: int) -> None:
-        self.peers |= {peer: Buckets(peer) for peer in map(_peer, names)}
+        self.peers |= {peer: DirectoryBuckets(peer) for peer in map(_peer, names)}
 
     def go(self, *names: int) -> None:
         for peer in map(_peer, names):
@@ -161,7 +161,7 @@ def test_in_every_round_of_a_merge_all_of_a_bucket_are_seen() -> None:
 
 def test_who_moved_is_announced_where_it_was_for_a_lifetime() -> None:
     me = PeerId("me")
-    buckets, crowd = Buckets(me), {PeerId(f"p{number}") for number in range(SPLIT)}
+    buckets, crowd = DirectoryBuckets(me), {PeerId(f"p{number}") for number in range(SPLIT)}
     assert buckets.places(0.0) == [""]
     buckets.saw({"": crowd}, 0.0)
     assert not buckets.depth, "a first look, along the whole address, found everybody at the top"
@@ -169,7 +169,7 @@ def test_who_moved_is_announced_where_it_was_for_a_lifetime() -> None:
     assert buckets.places(1.0) == [address(me)[:1], ""]
     assert buckets.saw({address(me)[:1]: crowd}, 10.0)
     assert set(buckets.places(11.0)) == {address(me)[:2], address(me)[:1], ""}
-    buckets = Buckets(me)
+    buckets = DirectoryBuckets(me)
     bits = address(me)
     buckets.saw({place: crowd if place == bits[:3] else set() for place in places_of(me)}, 0.0)
     assert buckets.depth == 3
@@ -181,14 +181,14 @@ def test_a_few_liars_do_not_lead_a_newcomer_astray() -> None:
     me = PeerId("me")
     bits, crowd = address(me), {PeerId(f"p{number}") for number in range(40)}
     liars = {PeerId(f"liar{number}") for number in range(SPLIT // 8 - 1)}
-    buckets = Buckets(me)
+    buckets = DirectoryBuckets(me)
     buckets.saw({place: set() for place in places_of(me)} | {bits[:1]: crowd, bits[:9]: liars}, 0.0)
     assert buckets.depth == 1
 
 
 def test_depth_is_bounded_whatever_is_found() -> None:
     me = PeerId("me")
-    buckets, crowd = Buckets(me), {PeerId(f"p{number}") for number in range(200)}
+    buckets, crowd = DirectoryBuckets(me), {PeerId(f"p{number}") for number in range(200)}
     buckets.saw({"": crowd}, 0.0)
     for _ in range(50):
         buckets.saw({buckets.own: crowd}, 0.0)
@@ -196,7 +196,7 @@ def test_depth_is_bounded_whatever_is_found() -> None:
 
 
 def test_a_group_reads_one_bucket_and_goes_back_to_it() -> None:
-    buckets, crowd = Buckets(PeerId("me")), {PeerId(f"p{number}") for number in range(100)}
+    buckets, crowd = DirectoryBuckets(PeerId("me")), {PeerId(f"p{number}") for number in range(100)}
     buckets.saw({"": crowd}, 0.0)
     buckets.saw({"": crowd}, 0.0)
     assert buckets.depth == 1

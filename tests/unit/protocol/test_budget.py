@@ -12,10 +12,10 @@ from peer.protocol.policy.upload_quota import (
     CONTROL_RATE,
     DAY_S,
     PER_CHUNK,
-    Book,
-    Limits,
     Moment,
-    Need,
+    QuotaLedger,
+    UploadLimits,
+    UploadNeed,
     Used,
     first_of_next,
     lost,
@@ -34,25 +34,25 @@ def at(day: date = NOVEMBER, day_left_s: float = 0.0) -> Moment:
     return Moment(day, day_left_s, day_left_s)
 
 
-def book(limits: Limits, day: int = 0, month: int = 0) -> Book:
-    return Book(limits, Used(NOVEMBER, day, month))
+def book(limits: UploadLimits, day: int = 0, month: int = 0) -> QuotaLedger:
+    return QuotaLedger(limits, Used(NOVEMBER, day, month))
 
 
 def test_the_last_byte_of_a_day_fits_and_one_more_does_not() -> None:
-    kept = book(Limits(day=5 * GB), day=4 * GB, month=4 * GB)
+    kept = book(UploadLimits(day=5 * GB), day=4 * GB, month=4 * GB)
     assert kept.lacking(GB, at()) is None
     assert kept.lacking(GB + 1, at()) == "day"
 
 
 def test_what_control_traffic_will_still_send_is_kept_back() -> None:
-    kept = book(Limits(day=5 * GB), day=4 * GB)
+    kept = book(UploadLimits(day=5 * GB), day=4 * GB)
     rest = round(CONTROL_RATE * 3600)
     assert kept.lacking(GB - rest, at(day_left_s=3600)) is None
     assert kept.lacking(GB - rest + 1, at(day_left_s=3600)) == "day"
 
 
 def test_time_uses_the_allowance_up_and_leaves_as_much_for_payload() -> None:
-    kept = book(Limits(day=5 * GB))
+    kept = book(UploadLimits(day=5 * GB))
     before = kept.left("day", at(day_left_s=DAY_S))
     kept.turn(at(day_left_s=DAY_S / 2), DAY_S / 2)
     assert kept.left("day", at(day_left_s=DAY_S / 2)) == pytest.approx(before)
@@ -60,12 +60,12 @@ def test_time_uses_the_allowance_up_and_leaves_as_much_for_payload() -> None:
 
 
 def test_the_month_is_told_where_neither_holds_it() -> None:
-    kept = book(Limits(day=GB, month=10 * GB), day=GB, month=10 * GB)
+    kept = book(UploadLimits(day=GB, month=10 * GB), day=GB, month=10 * GB)
     assert kept.lacking(1, at()) == "month"
 
 
 def test_a_new_day_begins_at_nothing_and_the_month_goes_on() -> None:
-    kept = book(Limits(), day=3 * GB, month=7 * GB)
+    kept = book(UploadLimits(), day=3 * GB, month=7 * GB)
     kept.turn(at(NOVEMBER + timedelta(days=1)), 0.0)
     assert kept.used == Used(date(2026, 11, 22), 0, 7 * GB)
     kept.turn(at(date(2026, 12, 1)), 0.0)
@@ -73,13 +73,13 @@ def test_a_new_day_begins_at_nothing_and_the_month_goes_on() -> None:
 
 
 def test_the_same_month_of_another_year_is_a_new_one() -> None:
-    kept = book(Limits(), day=GB, month=GB)
+    kept = book(UploadLimits(), day=GB, month=GB)
     kept.turn(at(date(2027, 11, 21)), 0.0)
     assert kept.used.month == 0
 
 
 def test_a_clock_set_back_gives_nothing_back_and_the_next_midnight_counts() -> None:
-    kept = book(Limits(), day=GB, month=2 * GB)
+    kept = book(UploadLimits(), day=GB, month=2 * GB)
     kept.turn(at(date(2026, 10, 31)), 0.0)
     assert kept.used == Used(date(2026, 10, 31), GB, 2 * GB)
     kept.turn(at(date(2026, 11, 1)), 0.0)
@@ -87,7 +87,7 @@ def test_a_clock_set_back_gives_nothing_back_and_the_next_midnight_counts() -> N
 
 
 def test_what_is_claimed_counts_at_once_and_what_was_not_sent_comes_back() -> None:
-    kept = book(Limits(day=GB))
+    kept = book(UploadLimits(day=GB))
     kept.claim(GB)
     assert kept.lacking(1, at()) == "day"
     kept.sent(GB // 4)
@@ -96,7 +96,7 @@ def test_what_is_claimed_counts_at_once_and_what_was_not_sent_comes_back() -> No
 
 
 def test_a_claim_over_midnight_counts_for_the_new_day_as_far_as_it_was_not_sent() -> None:
-    kept = book(Limits(), day=GB, month=GB)
+    kept = book(UploadLimits(), day=GB, month=GB)
     kept.claim(100)
     kept.sent(60)
     kept.turn(at(date(2026, 12, 1)), 0.0)
@@ -113,7 +113,7 @@ def test_a_claim_over_midnight_counts_for_the_new_day_as_far_as_it_was_not_sent(
 def test_what_is_claimed_only_where_it_fits_never_passes_the_limit(
     asked: list[tuple[int, float, bool]], limit: int
 ) -> None:
-    kept, sent, under_way = book(Limits(day=limit, month=limit)), 0, list[int]()
+    kept, sent, under_way = book(UploadLimits(day=limit, month=limit)), 0, list[int]()
     for nbytes, part, stays in asked:
         if kept.lacking(nbytes, at()) is not None:
             continue
@@ -130,18 +130,18 @@ def test_what_is_claimed_only_where_it_fits_never_passes_the_limit(
 
 def test_a_lost_count_is_taken_for_the_most_it_can_have_been() -> None:
     moment = at()  # of the 21st
-    assert lost(Limits(day=GB), moment) == Used(NOVEMBER, GB, 0)
-    assert lost(Limits(month=9 * GB), moment) == Used(NOVEMBER, 0, 9 * GB)
-    assert lost(Limits(GB, 100 * GB), moment) == Used(NOVEMBER, GB, 21 * GB)
-    assert lost(Limits(GB, 9 * GB), moment) == Used(NOVEMBER, GB, 9 * GB)
+    assert lost(UploadLimits(day=GB), moment) == Used(NOVEMBER, GB, 0)
+    assert lost(UploadLimits(month=9 * GB), moment) == Used(NOVEMBER, 0, 9 * GB)
+    assert lost(UploadLimits(GB, 100 * GB), moment) == Used(NOVEMBER, GB, 21 * GB)
+    assert lost(UploadLimits(GB, 9 * GB), moment) == Used(NOVEMBER, GB, 9 * GB)
 
 
 def test_sentences_say_which_budget_and_until_when() -> None:
-    limits = Limits(5 * GB, 100 * GB)
+    limits = UploadLimits(5 * GB, 100 * GB)
     assert why_used(limits, "day", 1, at()) == "today's upload of 5 GB is used; next exchange after 00:00"
     month = why_used(limits, "month", 1, at())
     assert month == "this month's upload of 100 GB is used; next exchange after 00:00 on 2026-12-01"
-    never = why_used(Limits(day=GB), "day", GB, at())
+    never = why_used(UploadLimits(day=GB), "day", GB, at())
     assert never.startswith("a day's upload of 1 GB never holds an exchange of 1 GB beside the 734 MB of control")
 
 
@@ -166,30 +166,30 @@ def test_headers_are_counted() -> None:
     assert on_the_line(10**6, 8) == 1_041_000 + 8 * PER_CHUNK
 
 
-NEED = Need(nbytes=10 * 10**6, day=10 * GB, sync_every=60.0)
+NEED = UploadNeed(nbytes=10 * 10**6, day=10 * GB, sync_every=60.0)
 
 
 def test_a_run_that_fits_is_no_word_worth() -> None:
-    assert too_much(Limits(day=11 * GB), NEED) == ""
-    assert too_much(Limits(), NEED) == ""
+    assert too_much(UploadLimits(day=11 * GB), NEED) == ""
+    assert too_much(UploadLimits(), NEED) == ""
 
 
 def test_a_run_that_does_not_fit_is_told_with_a_sync_every_that_would() -> None:
-    told = too_much(Limits(day=5 * GB), NEED)
+    told = too_much(UploadLimits(day=5 * GB), NEED)
     assert "uploads 10.7 GB, 734 MB of it control traffic, and the budget is 5 GB a day" in told
     assert "it would last 10.2 of 24 hours" in told
     sync_every = float(told.rpartition("sync_every of ")[2].partition(" s")[0])
     assert sync_every == 141
-    slower = Need(NEED.nbytes, NEED.day * NEED.sync_every / sync_every, sync_every)
-    assert too_much(Limits(day=5 * GB), slower) == ""
-    faster = Need(NEED.nbytes, NEED.day * NEED.sync_every / (sync_every - 1), sync_every - 1)
-    assert too_much(Limits(day=5 * GB), faster) != ""
+    slower = UploadNeed(NEED.nbytes, NEED.day * NEED.sync_every / sync_every, sync_every)
+    assert too_much(UploadLimits(day=5 * GB), slower) == ""
+    faster = UploadNeed(NEED.nbytes, NEED.day * NEED.sync_every / (sync_every - 1), sync_every - 1)
+    assert too_much(UploadLimits(day=5 * GB), faster) != ""
 
 
 def test_a_month_has_31_days() -> None:
-    assert too_much(Limits(month=333 * GB), NEED) == ""
-    assert "it would last 27.7 of 31 days" in too_much(Limits(month=300 * GB), NEED)
+    assert too_much(UploadLimits(month=333 * GB), NEED) == ""
+    assert "it would last 27.7 of 31 days" in too_much(UploadLimits(month=300 * GB), NEED)
 
 
 def test_a_budget_below_the_control_traffic_holds_nothing_ever() -> None:
-    assert "never holds an exchange" in too_much(Limits(day=700 * 10**6), NEED)
+    assert "never holds an exchange" in too_much(UploadLimits(day=700 * 10**6), NEED)

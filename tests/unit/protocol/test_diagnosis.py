@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from peer.protocol.diagnosis.analysis import MOST_LAG_S, Diagnosis, believed, lag_by_own_doing
-from peer.protocol.diagnosis.outliers import LEAST, WINDOW, YOU, Finding, Sample, spread
-from peer.protocol.messages import PeerId, Told
+from peer.protocol.diagnosis.outliers import LEAST, WINDOW, YOU, OutlierFinding, Sample, spread
+from peer.protocol.messages import PeerId, PeerTimings
 
 RATE = 600_000.0
 NBYTES = 4_000_000
@@ -49,7 +49,7 @@ def met(
     for number in range(count):
         partner = PARTNERS[number % len(PARTNERS)]
         sample = Sample(partner, nbytes, drawn(out(partner)), drawn(into(partner)), lag_s(partner))
-        diagnosis.add(sample, Told(1.0, 1.0, RATE * told_out(partner), RATE * told_in(partner)))
+        diagnosis.add(sample, PeerTimings(1.0, 1.0, RATE * told_out(partner), RATE * told_in(partner)))
         diagnosis.look()
     return diagnosis
 
@@ -126,20 +126,20 @@ def test_too_few_exchanges_or_partners_say_so() -> None:
     assert diagnosis.nothing() == f"not enough exchanges yet (3 of {LEAST})"
     alone = Diagnosis()
     for _ in range(20):
-        alone.add(Sample(PARTNERS[0], NBYTES, RATE / 9, RATE), Told(1.0, 1.0, RATE, RATE))
+        alone.add(Sample(PARTNERS[0], NBYTES, RATE / 9, RATE), PeerTimings(1.0, 1.0, RATE, RATE))
         assert alone.look() == ([], [])
     assert alone.nothing() == "not enough partners to compare with (1 of 3)"
 
 
 def test_a_finding_comes_once_stays_and_goes_once() -> None:
     diagnosis = met()
-    news = list[Finding]()
-    ends = list[Finding]()
+    news = list[OutlierFinding]()
+    ends = list[OutlierFinding]()
 
     def go_on(count: int, factor: float) -> None:
         for number in range(count):
             sample = Sample(PARTNERS[number % 7], NBYTES, RATE * factor, RATE)
-            diagnosis.add(sample, Told(1.0, 1.0, RATE, RATE))
+            diagnosis.add(sample, PeerTimings(1.0, 1.0, RATE, RATE))
             new, over = diagnosis.look()
             news.extend(new)
             ends.extend(over)
@@ -156,7 +156,7 @@ def test_a_finding_comes_once_stays_and_goes_once() -> None:
 def test_one_look_is_no_finding() -> None:
     diagnosis = Diagnosis()
     for number in range(LEAST):
-        diagnosis.add(Sample(PARTNERS[number % 7], NBYTES, RATE / 9, RATE), Told(1.0, 1.0, RATE, RATE))
+        diagnosis.add(Sample(PARTNERS[number % 7], NBYTES, RATE / 9, RATE), PeerTimings(1.0, 1.0, RATE, RATE))
     assert diagnosis.look() == ([], [])
     assert [finding.key for finding in diagnosis.look()[0]] == [("slow_uplink", YOU)]
 
@@ -190,34 +190,34 @@ def test_who_stands_still_with_everybody_is_to_blame_itself() -> None:
 
 
 def test_who_began_late_is_not_to_blame_for_being_late() -> None:
-    on_time = Told(ready=100.0, worked=20.0)
-    assert lag_by_own_doing(on_time, Told(ready=112.0, worked=20.0)) == 0  # it began 12 s later
-    assert lag_by_own_doing(on_time, Told(ready=112.0, worked=32.0)) == 12
-    assert lag_by_own_doing(on_time, Told(ready=112.0, worked=25.0)) == 5
-    assert lag_by_own_doing(Told(112.0, 32.0), on_time) == -12
-    assert lag_by_own_doing(on_time, Told(ready=90.0, worked=32.0)) == 0
+    on_time = PeerTimings(ready=100.0, worked=20.0)
+    assert lag_by_own_doing(on_time, PeerTimings(ready=112.0, worked=20.0)) == 0  # it began 12 s later
+    assert lag_by_own_doing(on_time, PeerTimings(ready=112.0, worked=32.0)) == 12
+    assert lag_by_own_doing(on_time, PeerTimings(ready=112.0, worked=25.0)) == 5
+    assert lag_by_own_doing(PeerTimings(112.0, 32.0), on_time) == -12
+    assert lag_by_own_doing(on_time, PeerTimings(ready=90.0, worked=32.0)) == 0
 
 
 @pytest.mark.parametrize(
     "told",
     [
-        Told(math.nan, 0.0),
-        Told(100.0 + 2 * MOST_LAG_S, 0.0),
-        Told(0.0, 0.0),
-        Told(1e5, math.inf),
-        Told(1e5, 0.0, math.nan),
-        Told(1e5, 0.0, -1.0),
-        Told(1e5, 0.0, 1.0, 1e300),
-        Told(1e5, 0.0, 1e-300),
+        PeerTimings(math.nan, 0.0),
+        PeerTimings(100.0 + 2 * MOST_LAG_S, 0.0),
+        PeerTimings(0.0, 0.0),
+        PeerTimings(1e5, math.inf),
+        PeerTimings(1e5, 0.0, math.nan),
+        PeerTimings(1e5, 0.0, -1.0),
+        PeerTimings(1e5, 0.0, 1.0, 1e300),
+        PeerTimings(1e5, 0.0, 1e-300),
     ],
 )
-def test_what_cannot_be_is_not_believed(told: Told) -> None:
-    assert believed(told, Told(1e5, 0.0)) is None
+def test_what_cannot_be_is_not_believed(told: PeerTimings) -> None:
+    assert believed(told, PeerTimings(1e5, 0.0)) is None
 
 
 def test_what_can_be_is_believed_once_we_tell_too() -> None:
-    told = Told(1e5 + 30, 20.0, 0.0, 5e6)
-    assert believed(told, Told(1e5, 0.0)) == told
+    told = PeerTimings(1e5 + 30, 20.0, 0.0, 5e6)
+    assert believed(told, PeerTimings(1e5, 0.0)) == told
     assert believed(told, None) is None
 
 

@@ -16,8 +16,8 @@ from peer.protocol.swarm.failure_detection import (
     RECHECK_S,
     VOUCHED_S,
     WITNESSES,
-    Change,
     Check,
+    LivenessChange,
     Membership,
     confirm_after,
 )
@@ -40,7 +40,7 @@ def suspecting(at: float = 100.0) -> Membership:
     membership = Membership(CONFIRM_S)
     membership.seen(dated([(peer, at - 10) for peer in (X, *OTHERS)]), at)
     (changed,) = membership.failed(X, at, "no answer")
-    assert (changed.peer, changed.change) == (X, Change.SUSPECTED)
+    assert (changed.peer, changed.change) == (X, LivenessChange.SUSPECTED)
     return membership
 
 
@@ -76,7 +76,7 @@ def test_out_takes_the_word_of_three_and_time_without_a_record_while_others_anno
     membership.seen(dated([(X, 90.0), (A, 110.0)]), 112.0)
     assert membership.checks(OTHERS, 100 + CONFIRM_S - 0.1, random.Random(0))[1] == []
     _, (changed,) = membership.checks(OTHERS, 100 + CONFIRM_S, random.Random(0))
-    assert (changed.peer, changed.change) == (X, Change.OUT)
+    assert (changed.peer, changed.change) == (X, LivenessChange.OUT)
     assert membership.out(X)
     assert membership.outs() == {X}
 
@@ -120,7 +120,7 @@ def test_a_later_record_a_call_or_a_witness_brings_it_back(out: bool) -> None:
                 (changed,) = membership.heard(X, 132.0)
             case _:
                 (changed,) = membership.word(A, X, True, "it answers", 132.0)
-        assert changed.change is (Change.VOUCHED if way == "word" and not out else Change.BACK)
+        assert changed.change is (LivenessChange.VOUCHED if way == "word" and not out else LivenessChange.BACK)
         assert membership.cases() == {}
         assert changed.seconds == 32.0
 
@@ -239,7 +239,7 @@ def test_never_out_while_some_live_peer_exchanges_with_it_and_always_out_when_de
                 views[peer].heard(check.by, now)
                 views[peer].word(check.by, check.about, reaches or (ago is not None and ago <= HEARD_S), "", now)
             for one in changed:
-                if one.change is Change.OUT:
+                if one.change is LivenessChange.OUT:
                     about = names.index(one.peer)
                     assert now - exchanged[about] > HEARD_S - 1 or not world.alive(about, now), (
                         f"seed {seed}: {one} although it exchanged {now - exchanged[about]:.1f} s ago"

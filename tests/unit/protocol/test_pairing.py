@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
-from peer.protocol.pair.matching import AWAIT_S, MAX_MET, POLL_S, Acquaintance, Pairing, initiates, score
+from peer.protocol.pair.matching import AWAIT_S, MAX_MET, POLL_S, Acquaintance, Matching, initiates, score
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(3, 0)
@@ -22,9 +22,9 @@ def ranked(me: PeerId, others: list[PeerId]) -> list[PeerId]:
     return sorted(others, key=lambda other: score(RUN, KEY, me, other), reverse=True)
 
 
-def pairing(me: PeerId, candidates: list[PeerId], closed: Collection[PeerId] = ()) -> Pairing:
+def pairing(me: PeerId, candidates: list[PeerId], closed: Collection[PeerId] = ()) -> Matching:
     """`closed`: who cannot be dialled."""
-    made = Pairing(RUN, KEY, me, dialable=me not in closed)
+    made = Matching(RUN, KEY, me, dialable=me not in closed)
     made.add(candidates, closed)
     return made
 

@@ -9,7 +9,7 @@ import pytest
 
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
-from peer.protocol.group.roster import MAX_MEMBERS, Collecting, Grace, Join, Roster, leaders, parse_roster
+from peer.protocol.group.roster import MAX_MEMBERS, Grace, Join, Roster, RosterBuilder, leaders, parse_roster
 from peer.protocol.messages import PeerId, RoundKey, RunId
 
 RUN = RunId(b"r" * 32)
@@ -23,11 +23,11 @@ ROSTER = Roster(RUN, KEY, A, BASE, (A, B, C), (A, C))
 
 def collecting(
     needed: int = 3, grace_s: float = 2.0, me: PeerId = A, max_group: int = 16, known: Collection[Base] = ()
-) -> Collecting:
+) -> RosterBuilder:
     def enough(base: Base, peers: Collection[PeerId]) -> bool:
         return len(peers) >= needed
 
-    return Collecting(RUN, KEY, me, max_group, grace_s, 100.0, enough, lambda base: base in known)
+    return RosterBuilder(RUN, KEY, me, max_group, grace_s, 100.0, enough, lambda base: base in known)
 
 
 def join(base: Base = BASE, dialable: bool = True) -> Join:
@@ -131,7 +131,7 @@ NEWER = Base(b"4" * 32, (A, B, C, D), 6)
 """Of a roster that A and B were in and got nothing of."""
 
 
-def come(leader: Collecting) -> None:
+def come(leader: RosterBuilder) -> None:
     for peer, base in ((A, BASE), (B, BASE), (E, BASE), (D, NEWER)):
         leader.on_join(peer, join(base), 1.0)
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.identity import Identity
-from peer.protocol.group.receipts import NO_VOUCHERS, Voucher, Vouchers, contradictions, digest_of, statement
+from peer.protocol.group.receipts import NO_VOUCHERS, ShardReceipt, Vouchers, contradictions, digest_of, statement
 from peer.protocol.messages import PeerId
-from peer.transport.signing import KeySeal
+from peer.transport.signing import KeySigner
 
 OWNERS = [Identity.generate() for _ in range(2)]
 IDS = [PeerId(owner.peer_id) for owner in OWNERS]
 ROSTER, OTHER_ROSTER = b"r" * 32, b"o" * 32
-VERIFY = KeySeal(OWNERS[0]).verify
+VERIFY = KeySigner(OWNERS[0]).verify
 
 
 def vouched(*payloads: bytes, roster: bytes = ROSTER, signers: tuple[int, ...] = (0, 1)) -> Vouchers:
     shown = []
     for shard, payload in enumerate(payloads):
         digest = digest_of(payload, (0, 1))
-        signature = KeySeal(OWNERS[signers[shard]]).sign(statement(roster, shard, digest))
-        shown.append(Voucher(shard, digest, signature))
+        signature = KeySigner(OWNERS[signers[shard]]).sign(statement(roster, shard, digest))
+        shown.append(ShardReceipt(shard, digest, signature))
     return Vouchers(roster, tuple(shown))
 
 
@@ -48,7 +48,7 @@ def test_nobody_can_be_framed() -> None:
     assert against(ours, Vouchers(ROSTER, (moved,))) == [], "a signature over another shard"
     replayed = vouched(b"a", b"x", roster=OTHER_ROSTER)
     assert against(ours, replace(replayed, roster=ROSTER)) == [], "a signature over another round"
-    beyond = Voucher(7, ours.shards[0].digest, ours.shards[0].signature)
+    beyond = ShardReceipt(7, ours.shards[0].digest, ours.shards[0].signature)
     assert against(replace(ours, shards=(beyond,)), Vouchers(ROSTER, (replace(beyond, digest=b"d" * 32),))) == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
-from peer.protocol.policy.amendments import Change, Ruling, describe, ruling
+from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at
 from peer.run.amendments import DOMAIN, MAX_BYTES, Chain, SignedAmendment, keep, load, parse
 
 RUN = RunId(b"r" * 32)
@@ -139,12 +139,14 @@ def test_what_holds_in_a_round() -> None:
     made.make(OPERATOR, 12, Change.UNBAN, "", peer=SOMEBODY.peer_id)
     made.make(OPERATOR, 12, Change.WIRE, "", low=1, high=2)
     made.make(OPERATOR, 13, Change.REFOUND, "diverged", digest="ab" * 32)
-    assert ruling(made.amendments, 4) == Ruling()
-    assert ruling(made.amendments, 5) == Ruling(lr_scale=0.5)
-    assert ruling(three().amendments, 9).paused == ""
-    assert ruling(made.amendments, 9) == Ruling(lr_scale=0.5, banned={SOMEBODY.peer_id: "lies"})
-    assert ruling(made.amendments, 13) == Ruling(lr_scale=0.5, wire=(1, 2), founded=b"\xab" * 32, founded_round=13)
-    assert ruling(made.amendments, 12).banned == {}
+    assert policy_at(made.amendments, 4) == RunPolicy()
+    assert policy_at(made.amendments, 5) == RunPolicy(lr_scale=0.5)
+    assert policy_at(three().amendments, 9).paused == ""
+    assert policy_at(made.amendments, 9) == RunPolicy(lr_scale=0.5, banned={SOMEBODY.peer_id: "lies"})
+    assert policy_at(made.amendments, 13) == RunPolicy(
+        lr_scale=0.5, wire=(1, 2), founded=b"\xab" * 32, founded_round=13
+    )
+    assert policy_at(made.amendments, 12).banned == {}
     for amendment in made.amendments:
         assert f"from round {amendment.round} on" in describe(amendment)
 
@@ -152,21 +154,21 @@ def test_what_holds_in_a_round() -> None:
 def test_a_ban_without_a_reason_is_a_ban() -> None:
     made = chain()
     made.make(OPERATOR, 0, Change.BAN, "", peer=SOMEBODY.peer_id)
-    assert ruling(made.amendments, 0).banned[PeerId(SOMEBODY.peer_id)]
+    assert policy_at(made.amendments, 0).banned[PeerId(SOMEBODY.peer_id)]
 
 
 def test_in_steps_the_word_to_go_on_holds_at_once() -> None:
     made = chain()
     made.make(OPERATOR, 5, Change.PAUSE, "")
     made.make(OPERATOR, 8, Change.LR_SCALE, "", value=0.5)
-    paused = ruling(made.amendments, 5, in_steps=True)
+    paused = policy_at(made.amendments, 5, in_steps=True)
     made.make(OPERATOR, 9, Change.GO_ON, "")
     made.make(OPERATOR, 12, Change.PAUSE, "again")
     assert paused.paused == ""
-    assert ruling(made.amendments, 5).paused == ""
-    assert ruling(made.amendments, 5, in_steps=True) == Ruling()
-    assert ruling(made.amendments, 11, in_steps=True) == Ruling(lr_scale=0.5)
-    assert ruling(made.amendments, 12, in_steps=True).paused == "again"
+    assert policy_at(made.amendments, 5).paused == ""
+    assert policy_at(made.amendments, 5, in_steps=True) == RunPolicy()
+    assert policy_at(made.amendments, 11, in_steps=True) == RunPolicy(lr_scale=0.5)
+    assert policy_at(made.amendments, 12, in_steps=True).paused == "again"
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:

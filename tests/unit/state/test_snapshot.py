@@ -14,7 +14,7 @@ from peer.protocol.model import layout as layouts
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.snapshot import (
     HOLD_S,
-    SnapshotShelf,
+    SnapshotCache,
     StateSnapshot,
     TransferDeadline,
     check_index,
@@ -43,7 +43,7 @@ def params_of(layout: Layout, seed: int = 0) -> torch.Tensor:
 class Donor:
     """A transport whose other side is a shelf; `spoil` changes what it says."""
 
-    def __init__(self, shelf: SnapshotShelf, spoil=lambda index: index, damage=lambda number, data: data) -> None:
+    def __init__(self, shelf: SnapshotCache, spoil=lambda index: index, damage=lambda number, data: data) -> None:
         self.shelf = shelf
         self.spoil = spoil
         self.damage = damage
@@ -62,8 +62,8 @@ class Donor:
         return self.damage(piece, bytes(data))
 
 
-def shelf_of(layout: Layout, params: torch.Tensor, round_: int = 5) -> SnapshotShelf:
-    return SnapshotShelf(lambda: StateSnapshot(params, layout, round_), lambda: 0.0)
+def shelf_of(layout: Layout, params: torch.Tensor, round_: int = 5) -> SnapshotCache:
+    return SnapshotCache(lambda: StateSnapshot(params, layout, round_), lambda: 0.0)
 
 
 def test_pieces_are_the_bytes_of_the_layout(layout):
@@ -196,7 +196,7 @@ class Shelved:
 
     def __init__(self, layout: Layout, keep: int = 2) -> None:
         self.t, self.made = 0.0, 0
-        self.shelf = SnapshotShelf(lambda: self.make(layout), lambda: self.t, max_age_s=30, keep=keep)
+        self.shelf = SnapshotCache(lambda: self.make(layout), lambda: self.t, max_age_s=30, keep=keep)
 
     def make(self, layout: Layout) -> StateSnapshot:
         self.made += 1
@@ -294,7 +294,7 @@ class Slow:
 
     def __init__(self, layout: Layout) -> None:
         self.outer, self.t, self.begun = group_state(layout), 0.0, []
-        self.shelf = SnapshotShelf(lambda: copy_of(self.outer, 1, momentum=True), lambda: self.t, self.start)
+        self.shelf = SnapshotCache(lambda: copy_of(self.outer, 1, momentum=True), lambda: self.t, self.start)
 
     def start(self, work):
         self.begun.append((work, Future()))

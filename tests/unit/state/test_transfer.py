@@ -13,9 +13,9 @@ from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.snapshot import StateSnapshot, copy_of
-from peer.state.transfer.download import Outcome, Transfer
-from peer.state.transfer.pieces import Pieces
-from peer.state.transfer.scheduler import Board, Rates
+from peer.state.transfer.download import Download, Outcome
+from peer.state.transfer.pieces import PieceStore
+from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
 
 def virtually(test):
@@ -35,15 +35,15 @@ STATE = OuterState(LAYOUT, torch.randn(LAYOUT.elements), torch.randn(LAYOUT.elem
 # -- the board -------------------------------------------------------------------------------------------------------
 
 
-def rates_of(**given: float) -> Rates:
-    rates = Rates()
+def rates_of(**given: float) -> DonorRates:
+    rates = DonorRates()
     for peer, rate in given.items():
         rates.observe(PeerId(peer), int(rate * 10), 10.0)
     return rates
 
 
 def test_every_piece_is_given_out_once():
-    board = Board([10] * 5, {1}, Rates())
+    board = PieceScheduler([10] * 5, {1}, DonorRates())
     assert [board.take(peer, 0.0) for peer in (A, B, A, B, A)] == [0, 2, 3, 4, None]
     for piece in (0, 2, 3):
         board.landed(piece)
@@ -54,14 +54,14 @@ def test_every_piece_is_given_out_once():
 
 
 def test_what_a_lost_donor_had_is_first_in_line():
-    board = Board([10] * 4, (), Rates())
+    board = PieceScheduler([10] * 4, (), DonorRates())
     assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
     board.failed(A, 0)
     assert board.take(B, 1.0) == 0
 
 
 def test_at_the_end_an_idle_fast_donor_races_the_piece_that_would_be_last():
-    board = Board([1000] * 3, (), rates_of(a=1000, b=10, c=200))
+    board = PieceScheduler([1000] * 3, (), rates_of(a=1000, b=10, c=200))
     assert [board.take(peer, 0.0) for peer in (A, C, B)] == [0, 1, 2]
     board.landed(0)
     assert board.take(A, 1.0) == 2, "100 s at the slow one's rate, 5 s at the other's"
@@ -74,7 +74,7 @@ def test_at_the_end_an_idle_fast_donor_races_the_piece_that_would_be_last():
 
 
 def test_a_slower_donor_does_not_race_and_neither_does_an_unmeasured_one():
-    board = Board([1000] * 2, (), rates_of(a=1000, b=900))
+    board = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=900))
     assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
     board.landed(1)
     assert board.take(B, 0.5) is None
@@ -82,7 +82,7 @@ def test_a_slower_donor_does_not_race_and_neither_does_an_unmeasured_one():
 
 
 def test_a_donor_long_past_its_time_is_raced():
-    board = Board([1000] * 2, (), rates_of(a=1000, b=1000))
+    board = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=1000))
     assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
     board.landed(0)
     assert board.take(A, 2.0) is None
@@ -137,14 +137,14 @@ class Donors:
             self.under_way[peer] -= 1
         return data
 
-    def transfer(self, pieces: Pieces, outcome: Outcome, *peers: str) -> Transfer:
-        transfer = Transfer(self, pieces, Rates(), outcome)
+    def transfer(self, pieces: PieceStore, outcome: Outcome, *peers: str) -> Download:
+        transfer = Download(self, pieces, DonorRates(), outcome)
         for peer in peers or self.rates:
             transfer.add(record(PeerId(peer)), self.snapshot.index)
         return transfer
 
 
-def whole(pieces: Pieces) -> None:
+def whole(pieces: PieceStore) -> None:
     params, momentum = pieces.state()
     assert torch.equal(params, STATE.params)
     assert torch.equal(momentum, STATE.momentum)
@@ -152,7 +152,7 @@ def whole(pieces: Pieces) -> None:
 
 @virtually
 async def test_three_donors_bring_it_bit_for_bit_in_the_time_of_all_their_rates() -> None:
-    donors, pieces, outcome = Donors(a=4e6, b=2e6, c=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    donors, pieces, outcome = Donors(a=4e6, b=2e6, c=1e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
     loop = asyncio.get_running_loop()
     began = loop.time()
     await donors.transfer(pieces, outcome).run()
@@ -168,7 +168,7 @@ async def test_three_donors_bring_it_bit_for_bit_in_the_time_of_all_their_rates(
 
 @virtually
 async def test_a_donor_that_dies_costs_only_what_it_had_in_flight() -> None:
-    donors, pieces, outcome = Donors(a=1e6, b=1e6, c=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    donors, pieces, outcome = Donors(a=1e6, b=1e6, c=1e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
     loop = asyncio.get_running_loop()
     dies = loop.time() + 0.5 * pieces.nbytes / 3e6
 
@@ -191,7 +191,7 @@ async def test_a_donor_that_dies_costs_only_what_it_had_in_flight() -> None:
 
 @virtually
 async def test_a_donor_that_falls_asleep_holds_nobody_up() -> None:
-    donors, pieces, outcome = Donors(a=1e6, b=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    donors, pieces, outcome = Donors(a=1e6, b=1e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
     loop = asyncio.get_running_loop()
     began = loop.time()
 
@@ -209,7 +209,7 @@ async def test_a_donor_that_falls_asleep_holds_nobody_up() -> None:
 
 @virtually
 async def test_wrong_bytes_are_never_part_of_the_state_and_their_donor_is_not_asked_again() -> None:
-    donors, pieces, outcome = Donors(a=1e6, b=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    donors, pieces, outcome = Donors(a=1e6, b=1e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
 
     async def liar(piece: int, data: bytes) -> bytes:
         return bytes([data[0] ^ 1]) + data[1:]
@@ -226,7 +226,7 @@ async def test_wrong_bytes_are_never_part_of_the_state_and_their_donor_is_not_as
 
 @virtually
 async def test_a_busy_donor_is_asked_again_while_others_go_on() -> None:
-    donors, pieces, outcome = Donors(a=1e6, b=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    donors, pieces, outcome = Donors(a=1e6, b=1e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
     loop = asyncio.get_running_loop()
     free_at = loop.time() + 3.0
 
@@ -244,7 +244,7 @@ async def test_a_busy_donor_is_asked_again_while_others_go_on() -> None:
 
 @virtually
 async def test_with_nobody_left_it_ends_and_what_is_here_stays() -> None:
-    donors, pieces, outcome = Donors(a=1e6), Pieces(LAYOUT, None, momentum=True), Outcome()
+    donors, pieces, outcome = Donors(a=1e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
 
     async def gone(piece: int, data: bytes) -> bytes:
         if len(pieces.held) == 10:
@@ -263,7 +263,7 @@ async def test_with_nobody_left_it_ends_and_what_is_here_stays() -> None:
 
 @virtually
 async def test_cancelled_it_leaves_nothing_running() -> None:
-    donors, pieces = Donors(a=1e5, b=1e5), Pieces(LAYOUT, None, momentum=True)
+    donors, pieces = Donors(a=1e5, b=1e5), PieceStore(LAYOUT, None, momentum=True)
     running = asyncio.create_task(donors.transfer(pieces, Outcome()).run())
     await asyncio.sleep(0.1)
     running.cancel()
@@ -288,7 +288,7 @@ def test_a_fetch_that_fails_as_the_transfer_is_cancelled_is_no_unheard_error() -
             return data
 
         donors.faults[A] = fails
-        running = asyncio.create_task(donors.transfer(Pieces(LAYOUT, None, momentum=True), Outcome()).run())
+        running = asyncio.create_task(donors.transfer(PieceStore(LAYOUT, None, momentum=True), Outcome()).run())
         await asyncio.sleep(0.1)
         running.cancel()
         await asyncio.wait({running})
@@ -302,7 +302,7 @@ def test_a_fetch_that_fails_as_the_transfer_is_cancelled_is_no_unheard_error() -
 # -- the pieces on disk ----------------------------------------------------------------------------------------------
 
 
-def fill(pieces: Pieces, numbers, round_: int = 3) -> None:
+def fill(pieces: PieceStore, numbers, round_: int = 3) -> None:
     snapshot = StateSnapshot(STATE.params, LAYOUT, round_, STATE.momentum)
     pieces.of_state(snapshot.index.snapshot)
     for number in numbers:
@@ -311,14 +311,14 @@ def fill(pieces: Pieces, numbers, round_: int = 3) -> None:
         pieces.place(number, snapshot.index.pieces[number], round_, data)
 
 
-def again(folder) -> Pieces:
-    pieces = Pieces(LAYOUT, folder, momentum=True)
+def again(folder) -> PieceStore:
+    pieces = PieceStore(LAYOUT, folder, momentum=True)
     pieces.load()
     return pieces
 
 
 def test_what_was_stored_is_there_after_a_restart(tmp_path):
-    first = Pieces(LAYOUT, tmp_path / "transfer", momentum=True)
+    first = PieceStore(LAYOUT, tmp_path / "transfer", momentum=True)
     fill(first, range(24))
     back = again(tmp_path / "transfer")
     assert back.held == first.held
@@ -331,7 +331,7 @@ def test_what_was_stored_is_there_after_a_restart(tmp_path):
 
 def test_damaged_torn_and_foreign_files_are_deleted_and_never_used(tmp_path):
     folder = tmp_path / "transfer"
-    fill(Pieces(LAYOUT, folder, momentum=True), range(6))
+    fill(PieceStore(LAYOUT, folder, momentum=True), range(6))
     inside = next(folder.iterdir())
     files = {int(f.name.partition("-")[0]): f for f in inside.iterdir() if f.name != "state"}
     files[0].write_bytes(files[0].read_bytes()[:-1])
@@ -351,7 +351,7 @@ def test_damaged_torn_and_foreign_files_are_deleted_and_never_used(tmp_path):
 
 
 def test_pieces_that_do_not_go_with_the_rest_are_forgotten_on_disk_too(tmp_path):
-    pieces = Pieces(LAYOUT, tmp_path, momentum=True)
+    pieces = PieceStore(LAYOUT, tmp_path, momentum=True)
     fill(pieces, range(5), round_=3)
     fill(pieces, range(5, 10), round_=9)
     assert pieces.keep(lambda number, held: held.round >= 5) == 5 * PIECE
@@ -359,8 +359,8 @@ def test_pieces_that_do_not_go_with_the_rest_are_forgotten_on_disk_too(tmp_path)
 
 
 def test_a_pairs_pieces_are_not_a_groups(tmp_path):
-    fill(Pieces(LAYOUT, tmp_path, momentum=True), range(5))
-    pair = Pieces(LAYOUT, tmp_path, momentum=False)
+    fill(PieceStore(LAYOUT, tmp_path, momentum=True), range(5))
+    pair = PieceStore(LAYOUT, tmp_path, momentum=False)
     pair.load()
     assert pair.held == {}
     assert again(tmp_path).held == {}, "foreign ones were deleted"
@@ -368,13 +368,13 @@ def test_a_pairs_pieces_are_not_a_groups(tmp_path):
 
 def test_zeros_need_no_fetching(tmp_path):
     outer = OuterState(LAYOUT, torch.ones(LAYOUT.elements), torch.zeros(LAYOUT.elements))
-    index, pieces = copy_of(outer, 0, momentum=True).index, Pieces(LAYOUT, None, momentum=True)
+    index, pieces = copy_of(outer, 0, momentum=True).index, PieceStore(LAYOUT, None, momentum=True)
     taken = [number for number in range(40) if pieces.put_zeros(number, index.pieces[number], 0)]
     assert taken == list(range(20, 40))
 
 
 def test_bytes_that_are_not_finite_or_not_the_digests_are_refused(tmp_path):
-    pieces = Pieces(LAYOUT, tmp_path, momentum=False)
+    pieces = PieceStore(LAYOUT, tmp_path, momentum=False)
     bad = STATE.params.clone()
     bad[5] = float("nan")
     snapshot = StateSnapshot(bad, LAYOUT, 0)
@@ -386,7 +386,7 @@ def test_bytes_that_are_not_finite_or_not_the_digests_are_refused(tmp_path):
 
 def test_a_disk_that_cannot_be_written_costs_only_the_resumption(tmp_path):
     (tmp_path / "transfer").write_bytes(b"a file where the folder should be")
-    pieces = Pieces(LAYOUT, tmp_path / "transfer", momentum=True)
+    pieces = PieceStore(LAYOUT, tmp_path / "transfer", momentum=True)
     pieces.load()
     fill(pieces, range(40))
     whole(pieces)

@@ -11,7 +11,7 @@ import pytest
 
 from peer.errors import DataError
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
@@ -43,7 +43,7 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
         async with asyncio.timeout(60), early_trainer(home, 1) as early:
             assert early is not None
             assert not (home / LOG).exists(), "another daemon may hold this home"
-            trainer = TrainerProcess(home, layout_of(MODEL), config, early)
+            trainer = TrainerClient(home, layout_of(MODEL), config, early)
             await trainer.prepare()
             info = await trainer.start(first_params(MODEL, 1), 0, None)
             assert trainer.pid == early.pid
@@ -84,7 +84,7 @@ def test_one_that_is_prepared_tells_at_the_start_what_went_wrong_and_a_dead_one_
     async def scenario() -> None:
         async with asyncio.timeout(60), early_trainer(tmp_path, 1) as early:
             assert early is not None
-            trainer = TrainerProcess(tmp_path, layout_of(MODEL), config, early)
+            trainer = TrainerClient(tmp_path, layout_of(MODEL), config, early)
             os.kill(early.pid, signal.SIGKILL)
             await asyncio.wait({early._watching}, timeout=10)
             await trainer.prepare()

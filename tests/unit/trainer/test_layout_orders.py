@@ -13,7 +13,7 @@ from peer.ports.trainer import Evaluation
 from peer.protocol.model.fragments import PATTERNS, cut
 from peer.protocol.model.layout import Layout
 from peer.run.sections import DataSection, ModelSection, TrainSection
-from peer.trainer.client import TrainerProcess
+from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES, Corpus, load_corpus
 from peer.trainer.device import choose_device
@@ -83,7 +83,7 @@ def test_a_trainer_process_is_told_the_order(tmp_path: Path) -> None:
         model=MODEL, data=section, train=train, data_dir=str(data), sync_every=30, seed=1, peer_id="a", device="cpu"
     )
     layout = cut(OWN.tensors, fragments=3, pattern="strided")
-    trainer = TrainerProcess(tmp_path, layout, config)
+    trainer = TrainerClient(tmp_path, layout, config)
 
     async def evaluated() -> Evaluation:
         async with asyncio.timeout(60):

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from peer.clock.monotonic import steady
+from peer.clock.monotonic import boottime
 from peer.errors import DataError, TrainerDied
 from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.run.sections import DataSection, ModelSection, TrainSection
 from peer.trainer.arena import Arena, CounterFile
-from peer.trainer.client import TrainerConfig, TrainerProcess
+from peer.trainer.client import TrainerClient, TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.model import first_params, layout_of
 
@@ -64,7 +64,7 @@ def work_for(steps: int, round_: int = 0) -> WorkRequest:
 
 
 def test_a_life_with_two_deaths(home: Path, data: Path, tmp_path: Path) -> None:
-    trainer = TrainerProcess(home, LAYOUT, config(data))
+    trainer = TrainerClient(home, LAYOUT, config(data))
     first = first_params(MODEL, 1)
 
     async def scenario() -> None:
@@ -91,7 +91,7 @@ def _is_at_normal_priority(pid: int | None) -> None:
     assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
-async def _trains_and_learns(trainer: TrainerProcess, first: torch.Tensor) -> None:
+async def _trains_and_learns(trainer: TrainerClient, first: torch.Tensor) -> None:
     before = await trainer.evaluate(first)
     assert before.tokens == 16 * 32
     assert trainer.pid is not None
@@ -110,7 +110,7 @@ async def _trains_and_learns(trainer: TrainerProcess, first: torch.Tensor) -> No
     assert work.tokens == 40 * TOKENS
 
 
-async def _holds_when_work_is_cancelled(trainer: TrainerProcess, folder: Path) -> None:
+async def _holds_when_work_is_cancelled(trainer: TrainerClient, folder: Path) -> None:
     endless = asyncio.create_task(trainer.work(work_for(10**9, 2)))
     await asyncio.sleep(0)
     endless.cancel()
@@ -124,7 +124,7 @@ async def _holds_when_work_is_cancelled(trainer: TrainerProcess, folder: Path) -
         await trainer.save(folder / "missing" / "folder")
 
 
-async def _death_is_named(trainer: TrainerProcess) -> None:
+async def _death_is_named(trainer: TrainerClient) -> None:
     assert trainer.pid is not None
     working = asyncio.create_task(trainer.work(work_for(10**9, 3)))
     await asyncio.sleep(0)
@@ -138,18 +138,18 @@ async def _death_is_named(trainer: TrainerProcess) -> None:
     assert counters.base == (3 * TOKENS,)
 
 
-async def _lives_again(trainer: TrainerProcess, first: torch.Tensor) -> None:
+async def _lives_again(trainer: TrainerClient, first: torch.Tensor) -> None:
     tokens = trainer.counters().tokens
     await trainer.start(first, 3, None)
     assert trainer.counters().tokens == tokens
     assert trainer.counters().base == (tokens,), "what was outstanding is dropped"
-    until = steady() + 0.3
+    until = boottime() + 0.3
     work = await trainer.work(WorkRequest(RoundKey(3, 0), None, until, hold=True))
     assert work.steps > 0
     assert work.processed == tokens + work.tokens
 
 
-async def _tells_what_it_died_of(trainer: TrainerProcess) -> None:
+async def _tells_what_it_died_of(trainer: TrainerClient) -> None:
     """A request that no trainer understands stands for any defect in it."""
     assert trainer._child is not None
     with pytest.raises(TrainerDied, match="KeyError: 'nonsense'"):
@@ -157,7 +157,7 @@ async def _tells_what_it_died_of(trainer: TrainerProcess) -> None:
 
 
 def test_what_a_person_can_mend_comes_back_typed(home: Path, tmp_path: Path) -> None:
-    trainer = TrainerProcess(home, LAYOUT, config(tmp_path / "nowhere"))
+    trainer = TrainerClient(home, LAYOUT, config(tmp_path / "nowhere"))
 
     async def scenario() -> None:
         async with asyncio.timeout(PATIENCE_S):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.clock.monotonic import steady
+from peer.clock.monotonic import boottime
 from peer.errors import StateError
 from peer.ports.trainer import AT_ONCE, Merge
 from peer.protocol.model.layout import Layout
@@ -26,7 +26,7 @@ from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.model import first_params, layout_of
-from peer.trainer.worker import Session
+from peer.trainer.worker import TrainerWorker
 
 MODEL = ModelSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
@@ -75,7 +75,7 @@ class Played:
         self.folder = folder
         self.arena = Arena(folder, LAYOUT, create=True)
         self.line = ScriptedLine()
-        self.session = Session(self.line, self.config(data, **changes), fragments, folder)  # type: ignore[arg-type]
+        self.session = TrainerWorker(self.line, self.config(data, **changes), fragments, folder)  # type: ignore[arg-type]
         self.session.prepare()
         self.fragments = fragments
         self._id = 0
@@ -188,7 +188,7 @@ def test_a_round_that_was_skipped_moves_the_place_but_not_the_count(home: Path, 
 def test_a_moment_that_has_passed_gives_a_snapshot_at_once(home: Path, data: Path) -> None:
     played = Played(home, data)
     played.start()
-    work = played.work(until=steady() - 1.0)
+    work = played.work(until=boottime() - 1.0)
     assert (work["steps"], work["tokens"]) == (0, 0)
     assert math.isnan(work["loss"])
     assert torch.equal(played.arena.out, first_params(MODEL, 1))

@@ -17,8 +17,8 @@ import pytest
 
 from peer.discovery import directory as dht
 from peer.discovery.dht_node import process
-from peer.discovery.dht_node.process import Limits
-from peer.discovery.dht_node.supervisor import Pace
+from peer.discovery.dht_node.process import DhtNodeLimits
+from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.multiaddr import claimed
 from peer.identity import Identity
@@ -27,7 +27,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
 RUN = RunId(b"r" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
-PACE = Pace(heal=0.5, alone=0.1, rebuild=0.05, pulse=0.1, answer=0.5)
+PACE = SupervisorTimes(heal=0.5, alone=0.1, rebuild=0.05, pulse=0.1, answer=0.5)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -138,7 +138,7 @@ def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowl
     async def scenario() -> None:
         told = Told()
         async with started(
-            tmp_path, limits=Limits(memory=4 * 2**20), pace=replace(PACE, rebuild=0.3, pulse=0.05)
+            tmp_path, limits=DhtNodeLimits(memory=4 * 2**20), pace=replace(PACE, rebuild=0.3, pulse=0.05)
         ) as directory:
             directory.watch(told)
             await until(lambda: directory.report()["losses"] >= 4)
@@ -155,7 +155,7 @@ def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowl
 
 def test_it_runs_within_its_limits(tmp_path: Path) -> None:
     async def scenario() -> None:
-        limits = Limits(files=200, heap=50 * 2**20, connections=40)
+        limits = DhtNodeLimits(files=200, heap=50 * 2**20, connections=40)
         async with started(tmp_path, limits=limits) as directory:
             proc = Path(f"/proc/{pid_of(directory)}")
             (files,) = [line for line in (proc / "limits").read_text().splitlines() if "open files" in line]
@@ -172,7 +172,7 @@ def test_one_that_strangers_have_filled_with_connections_is_replaced(
 ) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path, limits=Limits(files=64)) as directory:
+        async with started(tmp_path, limits=DhtNodeLimits(files=64)) as directory:
             directory.watch(told)
             address = directory.addresses()
             port = int(address[0].split("/")[4])

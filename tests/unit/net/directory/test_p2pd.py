@@ -16,7 +16,7 @@ import pytest
 
 from peer.discovery.dht_node import node as p2pd
 from peer.discovery.dht_node import process
-from peer.discovery.dht_node.node import DictionaryDHTValue, Node, NodeOptions
+from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions, DictionaryDHTValue
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.keys import bucket_key, slot
 from peer.discovery.validator import RecordGate, dht_expiry
@@ -33,11 +33,11 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 20.0))
 
 
-def options(folder: Path, **changes: Any) -> NodeOptions:
+def options(folder: Path, **changes: Any) -> DhtNodeOptions:
     identity = Identity.generate()
     path = folder / "key"
     path.write_bytes(identity.to_bytes())
-    return NodeOptions(path, identity.public_key, **changes)
+    return DhtNodeOptions(path, identity.public_key, **changes)
 
 
 def script(folder: Path, body: str) -> Path:
@@ -63,7 +63,7 @@ def test_a_p2pd_that_does_not_start_is_named(
 
     async def scenario() -> None:
         with pytest.raises(DirectoryFailed) as caught:
-            await Node.start(options(tmp_path, startup_s=0.5), LISTEN, None)
+            await DhtNode.start(options(tmp_path, startup_s=0.5), LISTEN, None)
         assert words in caught.value.found
         assert caught.value.fix
 
@@ -77,14 +77,14 @@ def test_a_port_taken_from_under_us_is_named(tmp_path: Path) -> None:
             holder.listen()
             address = f"/ip4/127.0.0.1/tcp/{holder.getsockname()[1]}"
             with pytest.raises(AddressError, match="tcp"):
-                await Node.start(options(tmp_path), [address], None)
+                await DhtNode.start(options(tmp_path), [address], None)
 
     run(scenario())
 
 
 def test_ctrl_c_in_our_terminal_does_not_reach_p2pd(tmp_path: Path) -> None:
     async def scenario() -> None:
-        node = await Node.start(options(tmp_path), LISTEN, None)
+        node = await DhtNode.start(options(tmp_path), LISTEN, None)
         try:
             assert os.getsid(node.pid) == node.pid
             assert os.getpgid(node.pid) != os.getpgid(0)
@@ -97,7 +97,7 @@ def test_ctrl_c_in_our_terminal_does_not_reach_p2pd(tmp_path: Path) -> None:
 def test_close_ends_the_process_its_sockets_and_its_tasks(tmp_path: Path) -> None:
     async def scenario() -> None:
         before = asyncio.all_tasks()
-        node = await Node.start(options(tmp_path), LISTEN, None)
+        node = await DhtNode.start(options(tmp_path), LISTEN, None)
         sockets = [Path(m["unix"]) for m in (node._process._daemon_listen_maddr, node._process._client_listen_maddr)]
         assert sockets[0].exists()
         await node.close()
@@ -113,8 +113,8 @@ def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "a").mkdir()
         (tmp_path / "b").mkdir()
-        node = await Node.start(options(tmp_path / "a"), LISTEN, None)
-        other = await Node.start(options(tmp_path / "b"), LISTEN, None)
+        node = await DhtNode.start(options(tmp_path / "a"), LISTEN, None)
+        other = await DhtNode.start(options(tmp_path / "b"), LISTEN, None)
         try:
             assert await node.link((await other.addresses())[0], 5.0)
             os.kill(node.pid, 9)

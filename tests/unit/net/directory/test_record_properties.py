@@ -12,7 +12,7 @@ from peer.discovery.keys import bucket_key, slot
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity, peer_id_of, public_key_of
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord, RunId, Status
-from peer.signed_record import BadRecord, is_endpoint, open_record, seal
+from peer.signed_record import InvalidRecord, is_endpoint, open_record, seal
 
 OWNER = Identity.generate()
 NOW = 1_750_000_000.0
@@ -77,7 +77,7 @@ def test_a_round_beyond_all_rounds_is_no_record() -> None:
     record = PeerRecord(
         PeerId(OWNER.peer_id), RunId(b"r" * 32), (), True, 1, 1, MAX_ROUND + 1, 0.0, Status.TRAINING, NOW, NOW + 60
     )
-    with pytest.raises(BadRecord, match="round"):
+    with pytest.raises(InvalidRecord, match="round"):
         seal(record, OWNER)
 
 
