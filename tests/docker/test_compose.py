@@ -1,0 +1,115 @@
+"""The compose file: what the specification allows, and what we promise of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from docker.dockerfile import read
+from docker.rehearsal import interpolated, services
+from peer.cli.main import peer
+from peer.run.ticket import Ticket
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docker" / "compose.yml").read_text()
+SERVICES = services({})
+OURS = ("setup", "bootstrap", "peer")
+
+
+def schema() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads((Path(__file__).parent / "compose-spec.json").read_text()))
+
+
+def test_it_keeps_to_the_specification_as_written_and_as_interpolated() -> None:
+    parsed = yaml.safe_load(TEXT)
+    for document in (parsed, interpolated(parsed, {})):
+        assert [error.message for error in schema().iter_errors(document)] == []
+
+
+def test_the_schema_would_tell() -> None:
+    broken = interpolated(yaml.safe_load(TEXT), {})
+    broken["services"]["peer"]["restrat"] = "always"
+    assert list(schema().iter_errors(broken))
+
+
+def test_variables_have_defaults() -> None:
+    assert set(re.findall(r"\$\{?\w+\}?(?!:-)", re.sub(r"\$\{\w+:-[^}]*\}", "", TEXT))) == set()
+    assert services({"PEER_REPLICAS": "7"})["peer"]["deploy"]["replicas"] == "7"
+    assert interpolated(["$$(cat x) ${A:-1}${B:-}"], {"B": "2"}) == ["$(cat x) 12"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_is_one_that_exists(name: str) -> None:
+    """Parsed by the program itself, nothing is started."""
+    command = SERVICES[name].get("command")
+    if name == "setup":
+        assert SERVICES[name]["entrypoint"] == ["peer-setup"]
+        return
+    chosen = peer.get_command(None, command[0])  # type: ignore[arg-type]
+    assert chosen is not None
+    context = chosen.make_context(command[0], command[1:])
+    assert context.params["host_maddrs"] == ("/ip4/0.0.0.0/tcp/4810",)
+
+
+def test_what_is_waited_for() -> None:
+    done, healthy = {"condition": "service_completed_successfully"}, {"condition": "service_healthy"}
+    assert SERVICES["bootstrap"]["depends_on"] == {"setup": done}
+    assert SERVICES["peer"]["depends_on"] == {"setup": done, "bootstrap": healthy}
+    assert SERVICES["setup"]["restart"] == "no"
+
+
+def test_every_replica_has_a_home_of_its_own_and_no_key_of_others() -> None:
+    home = read(ROOT / "docker" / "Dockerfile")[-1].last("VOLUME")
+    assert home is not None
+    (path,) = home.words
+    targets = {name: {it.split(":")[1] for it in SERVICES[name]["volumes"]} for name in OURS}
+    assert path not in targets["peer"]
+    assert path in targets["setup"] & targets["bootstrap"]
+    assert "container_name" not in SERVICES["peer"]
+    assert "ports" not in SERVICES["peer"], "a port of this machine belongs to one replica"
+    for name in ("peer", "bootstrap"):
+        assert "run:/srv/run:ro" in SERVICES[name]["volumes"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_bounded_and_hardened(name: str) -> None:
+    settings: dict[str, Any] = SERVICES[name]
+    limits = settings["deploy"]["resources"]["limits"]
+    assert float(limits["cpus"]) > 0
+    assert re.fullmatch(r"\d+[MG]", limits["memory"])
+    assert settings["cap_drop"] == ["ALL"]
+    assert settings["security_opt"] == ["no-new-privileges:true"]
+    assert not settings.get("privileged")
+    if name not in ("setup", "grafana"):
+        assert settings["read_only"] is True
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"setup"}))
+def test_success_stays_down_and_failure_is_tried_a_bounded_number_of_times(name: str) -> None:
+    assert re.fullmatch(r"on-failure:[1-9]", SERVICES[name]["restart"])
+
+
+def test_monitoring_is_a_choice_and_seen_from_this_machine_only() -> None:
+    for name, settings in SERVICES.items():
+        assert settings.get("profiles") == (None if name in OURS else ["monitoring"])
+        assert all(port.startswith("127.0.0.1:") for port in settings.get("ports", []))
+        if name not in OURS:
+            assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", settings["image"])
+
+
+def test_the_bootstrap_node_listens_where_the_ticket_points() -> None:
+    address = SERVICES["setup"]["environment"]["PEER_BOOTSTRAP_ADDRESS"]
+    words = SERVICES["bootstrap"]["command"]
+    assert f"--announce-maddrs={address}" in words
+    host, port = re.fullmatch(r"/dns4/(\w+)/tcp/(\d+)", address).groups()  # type: ignore[union-attr]
+    assert host in SERVICES
+    assert f"--host-maddrs=/ip4/0.0.0.0/tcp/{port}" in words
+    known = "12D3KooWGSiADCaoj6ubvxzxyJKfjmK2RXCRoPTS1zNsYd9roxej"
+    ticket = Ticket(bytes(32), (f"{address}/p2p/{known}",))
+    assert Ticket.decode(ticket.encode()) == ticket

@@ -1,0 +1,160 @@
+"""What goes wrong in the background is seen at once, by whoever waits for something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from peer.errors import PartnerLost, TrainerDied
+from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStrategy, MissedState
+from peer.identity import Identity
+from peer.lab.sim.virtual_clock import inline
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.trainer import Merge, WorkSnapshot
+from peer.protocol.ledger import WorkShare
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.rounds.commit import RoundCommitter, Snapshot
+from peer.rounds.inflight import InFlightRounds
+from peer.transport.grpc_transport import GrpcTransport
+
+RUN = RunId(b"r" * 32)
+NOBODY = PeerRecord(PeerId("nobody"), RUN, (), False, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+
+
+class Opens:
+    """A topology in which a round does this as soon as it is open."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work = work
+
+    @asynccontextmanager
+    async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
+        await self._work
+        yield cast(ExchangeSession, None)
+
+
+async def fails(error: BaseException) -> None:
+    raise error
+
+
+def beside(error: BaseException) -> object:
+    async def main() -> object:
+        flights = InFlightRounds(cast(ExchangeStrategy, Opens(fails(error))), cast(RoundCommitter, None))
+        flights.begin(RoundKey(0, 0), 0.0, 1.0)
+        async with asyncio.timeout(5):
+            return await flights.beside(asyncio.sleep(0.05, "done"))
+
+    return asyncio.run(main())
+
+
+def test_an_error_in_a_flight_ends_what_is_waited_for() -> None:
+    with pytest.raises(ZeroDivisionError):
+        beside(ZeroDivisionError())
+
+
+def test_a_flight_that_ends_without_a_word_is_an_error_too() -> None:
+    with pytest.raises(AssertionError, match="nobody gave this flight up"):
+        beside(asyncio.CancelledError())
+
+
+def test_a_trainers_death_is_left_to_the_call_itself() -> None:
+    assert beside(TrainerDied("killed")) == "done"
+
+
+class Moves:
+    """A trainer that merges when it is let, and what it was given."""
+
+    def __init__(self) -> None:
+        self.asked, self.free = asyncio.Event(), asyncio.Event()
+        self.given: list[tuple[torch.Tensor, Merge]] = []
+
+    async def apply(self, key: RoundKey, outer: torch.Tensor, base: int, next_round: int, merge: Merge) -> None:
+        self.given.append((outer, merge))
+        self.asked.set()
+        await self.free.wait()
+
+    def release(self, key: RoundKey) -> None: ...
+
+
+class Lags:
+    """A session whose others are ahead, once; and what was exchanged."""
+
+    def __init__(self) -> None:
+        self.exchanged, self.ahead, self.whole = 0, [2.0], asyncio.Event()
+
+    async def fetch_missed_state(self) -> MissedState | None:
+        if not self.ahead:
+            self.whole.set()
+            return None
+        value = self.ahead.pop()
+
+        def step(outer: OuterState) -> None:
+            outer.params.fill_(value)
+
+        return MissedState(step, lambda: events.WentOn(round=1))
+
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
+        self.exchanged += 1
+        return ExchangeResult("carried", "nobody is there")
+
+    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
+        raise AssertionError("it is never due again")
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(in_time: bool) -> None:
+    """The trainer is moved by what `outer_params` moved; a snapshot from between the two is of neither state."""
+
+    async def main() -> None:
+        outer = OuterState.fresh(Layout.whole([TensorSpec("w", (4,))]), torch.ones(4))
+        trainer, lags, journal = Moves(), Lags(), list[events.Event]()
+        landing = RoundCommitter(
+            cast(Any, trainer), outer, journal.append, inline, cast(Any, None), cast(Any, None), PeerId("me")
+        )
+
+        @asynccontextmanager
+        async def opened(key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[Lags]:
+            yield lags
+
+        flights = InFlightRounds(cast(ExchangeStrategy, SimpleNamespace(open_round=opened)), landing)
+        flight = flights.begin(RoundKey(1, 0), 0.0, 1.0)
+        await asyncio.wait({asyncio.create_task(trainer.asked.wait()), flight.task}, return_when="FIRST_COMPLETED")
+        assert not flight.task.done()
+        assert landing.stepping.locked(), "no checkpoint of two grounds"
+        if in_time:
+            trainer.free.set()
+            async with asyncio.timeout(5):
+                await lags.whole.wait()
+        work = WorkSnapshot(RoundKey(1, 0), torch.ones(4), 3, 30, 30, 0.0, 1.0)
+        flight.ready.set_result(Snapshot(work, WorkShare(1.0, 120, 0), 1.0, Merge(), 0.5))
+        trainer.free.set()
+        async with asyncio.timeout(5):
+            await flights.finish()
+        assert [(moved.tolist(), merge.shift) for moved, merge in trainer.given] == [([1.0] * 4, True)]
+        assert lags.exchanged == in_time
+        assert [type(event) for event in journal] == [events.WentOn, events.SatOut, events.RoundMissed]
+
+    asyncio.run(main())
+
+
+def test_a_call_that_grpc_breaks_off_is_a_lost_partner_and_a_cancelled_one_is_cancelled() -> None:
+    async def main() -> None:
+        transport = GrpcTransport(Identity.generate(), RUN, cast(Any, None), lambda: 0.0)
+        with pytest.raises(PartnerLost, match="broken off"):
+            await transport._bounded(fails(asyncio.CancelledError()), NOBODY, 5.0)
+        waiting = asyncio.create_task(transport._bounded(asyncio.Event().wait(), NOBODY, 5.0))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await transport.close()
+
+    asyncio.run(main())
