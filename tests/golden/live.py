@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -349,9 +350,10 @@ def _all_in(home: Path) -> list[Path]:
 
 
 def _content(path: Path) -> Shape:
-    if path.is_dir():
+    mode = path.stat().st_mode  # raises for a file that is gone; `is_file` would only say no
+    if stat.S_ISDIR(mode):
         return "folder"
-    if not path.is_file():
+    if stat.S_ISSOCK(mode):
         return "socket"
     if path.suffix == ".safetensors":
         with safe_open(path, framework="numpy") as file:
