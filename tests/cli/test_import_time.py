@@ -1,0 +1,70 @@
+"""What is loaded before it is needed: `peer --help` answers at once, and a fresh trainer imports torch while its daemon
+still looks for the run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "grpc", "hivemind", "numpy", "pydantic", "safetensors", "cryptography", "rich", "google"}
+NETWORK = {"grpc", "hivemind", "google.protobuf", "peer.transport", "peer.discovery", "peer.node", "peer.lab"}
+
+
+def loaded(code: str) -> list[str]:
+    """Names of the modules that a fresh interpreter has after this code, in the order in which their import began."""
+    program = f"{code}\nimport sys\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stderr.split()
+
+
+HELP = (
+    "import contextlib\nfrom peer.cli.main import main\nwith contextlib.suppress(SystemExit):\n    main({arguments!r})"
+)
+
+
+LIGHT = {"peer.errors", "peer.observe", "peer.observe.formatting"}
+"""All of the product that the command line needs to say what it can do."""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    modules = loaded(HELP.format(arguments=arguments))
+    assert "peer.cli.main" in modules
+    assert set(modules) & HEAVY == set()
+    assert {name for name in modules if name.startswith("peer.") and not name.startswith("peer.cli")} <= LIGHT
+
+
+@pytest.mark.parametrize("command", ["join", "bootstrap", "status", "leave", "pause", "swarm", "simulate"])
+def test_help_of_a_command_does_not_wait_for_torch_or_the_network(command: str) -> None:
+    modules = loaded(HELP.format(arguments=[command, "--help"]))
+    assert f"peer.cli.{command}" in modules
+    assert set(modules) & {"torch", "grpc", "hivemind"} == set()
+
+
+def test_a_daemon_starts_its_trainer_before_it_loads_torch() -> None:
+    """Both then load their libraries at the same time."""
+    modules = loaded("import peer.trainer.prestart")
+    assert set(modules) & {"torch", "grpc", "hivemind", "numpy"} == set()
+
+
+def test_a_fresh_trainer_listens_to_its_daemon_before_it_loads_torch() -> None:
+    """Else the end of the daemon would go unnoticed for seconds."""
+    modules = loaded("import peer.trainer.__main__")
+    assert "peer.trainer.ipc" in modules
+    assert set(modules) & {"torch", "numpy", *NETWORK} == set()
+
+
+def test_a_trainer_loads_no_network() -> None:
+    modules = loaded("import peer.trainer.worker")
+    assert set(modules) & {"torch", *NETWORK} == {"torch"}
+
+
+def test_settings_of_grpc_come_before_grpc() -> None:
+    """gRPC reads its environment when it is imported."""
+    order = loaded("import peer.node.peer")
+    assert order.index("peer.transport") < order.index("grpc")
