@@ -1,5 +1,5 @@
-"""What is loaded before it is needed: `peer --help` answers at once, and a fresh trainer imports torch while its daemon
-still looks for the run."""
+"""Nothing heavy is loaded early: `peer --help` answers at once, and a fresh trainer loads torch while its daemon looks
+for the run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """Attributes that are assigned on another object than `self`: parts that are finished after they were made.
 
-Types are told from annotations and constructor calls in the same module. Assignments that pass: a field of a protobuf
-message, a setting of a tensor or an array, the chain of an exception, and a private record of the module itself (its
-class begins with an underscore, or it is another instance of the class at hand)."""
+Types are told from annotations and constructor calls in the same module. These assignments pass:
+
+* a field of a protobuf message;
+* a setting of a tensor or an array, and the chain of an exception;
+* a private record of the module itself: its class begins with an underscore;
+* another instance of the class at hand."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The difference between a record and a part.
 
-A *record* is a dataclass, named tuple, typed dict or pydantic model whose fields are all plain data, and that is frozen
-or has no methods but properties, class methods and those of Python itself. Plain data are numbers, text, bytes, enums,
-paths, literals, other records, and tuples, lists, sets and mappings of such. Every other class is a *part*."""
+A *record* is a dataclass, named tuple, typed dict or pydantic model whose fields are all plain data. It is frozen, or
+its methods are properties, class methods and those of Python itself. Plain data are numbers, text, bytes, enums, paths,
+literals, other records, and tuples, lists, sets and mappings of such. Every other class is a *part*."""
 
 from __future__ import annotations
 

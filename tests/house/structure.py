@@ -1,4 +1,4 @@
-"""What makes the house hard to enter, counted: `python -m tests.house.structure` prints every finding with its line.
+"""Measures of how hard the house is to enter: `python -m tests.house.structure` prints every finding with its line.
 
 `known.txt` lists today's findings. It may only get shorter: `--forget` takes out the lines that are not needed."""
 

@@ -42,7 +42,7 @@ def test_forgetting_keeps_the_other_lines() -> None:
 
 
 def names(check: Check, *texts: str) -> list[str]:
-    """What a check finds in modules peer/room/a.py, b.py and so on."""
+    """Return what a check finds in modules peer/room/a.py, b.py and so on."""
     files = {f"peer/room/{letter}.py": textwrap.dedent(text) for letter, text in zip("abc", texts, strict=False)}
     return [one.name for one in check(Source.of(files))]
 
