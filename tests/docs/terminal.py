@@ -1,0 +1,248 @@
+"""A reader at a terminal: types the commands of one page in order, in a folder and homes of its own.
+
+`peer bootstrap` and `peer join` run on in the background, as in a second terminal. A page that starts no daemon of its
+own talks to those of a tiny swarm that all pages share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer.errors import PeerError
+from peer.identity import load_or_create
+from peer.node.control import ask
+from peer.run.home import Home
+from tests.docs.pages import Command
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+PATIENCE_S = 120.0
+LOOK_S = 0.2
+SHORTER = {"swarm": ("--rounds", "2"), "simulate": ("--hours", "0.1")}
+"""Options put at the end of commands that would take long; the last one counts."""
+DAEMONS = ("bootstrap", "join")
+ASKING = ("status", "pause", "resume", "leave")
+PRELUDES = ("cd", "export", ".", "source")
+"""Commands that change the shell itself: they are put before every later one."""
+_TICKET = re.compile(r"\bpeersw[a-z2-7]{40,}")
+
+
+@dataclass
+class Background:
+    """A daemon that a page has started."""
+
+    command: Command
+    process: subprocess.Popen[bytes]
+    home: Path
+    log: Path
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def is_ready(self) -> bool:
+        """Whether a bootstrap node has printed its ticket, or a peer trains."""
+        if _verb(self.command.words) == "bootstrap":
+            return _TICKET.search(self.output) is not None
+        try:
+            return bool(asyncio.run(ask(Home(self.home).control_socket, "status", 3.0))["status"] == "training")
+        except PeerError:
+            return False
+
+    def end(self) -> None:
+        """Press Ctrl+C once, and check that it ends well."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGINT)
+        self.check_end()
+
+    def check_end(self) -> None:
+        """Wait until it has ended, and check how."""
+        code = self.process.wait(PATIENCE_S)
+        assert code == 0, f"line {self.command.line}: {self.command.text}\nexit code {code}\n{self.output}"
+
+
+@dataclass
+class Terminal:
+    """One reader. `shared`: starts the swarm that pages without daemons talk to; None for that swarm itself."""
+
+    folder: Path
+    shared: Callable[[], Terminal] | None = None
+    daemons: list[Background] = field(default_factory=list)
+    prelude: list[str] = field(default_factory=list)
+    volunteer: Path = field(init=False)
+    """The home of the volunteer that the page speaks to: on another machine when the operator's node runs here."""
+    others: Terminal | None = None
+    """The shared swarm, once it was talked to."""
+
+    def __post_init__(self) -> None:
+        self.volunteer = self.home
+        for name in ("home", "user", "texts"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / ".venv").symlink_to(BIN.parent)
+        (self.folder / "texts" / "a.txt").write_text("A text of one's own, again and again. " * 8000)
+
+    # -- what a page means ---------------------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def ticket(self) -> str:
+        """Return the ticket of the page's own bootstrap node, or of the shared one."""
+        for daemon in reversed(self.daemons):
+            if daemon.running() and (found := _TICKET.search(daemon.output)):
+                return found.group()
+        return self._swarm().ticket()
+
+    def _swarm(self) -> Terminal:
+        assert self.shared is not None, "no bootstrap node runs"
+        self.others = self.shared()
+        return self.others
+
+    def _filled(self, command: Command) -> str:
+        """Put real things where the page has a placeholder."""
+        text = command.text
+        if re.search(r"\bTICKET\b", text):
+            text = re.sub(r"\bTICKET\b", self.ticket(), text)
+        if re.search(r"(?<![\w$])HOME\b", text):
+            text = re.sub(r"(?<![\w$])HOME\b", str(self._home_meant(command)), text)
+        text = re.sub(r"(?<![\w$])FOLDER\b", str(self.folder / "texts"), text)
+        text = re.sub(r"\bPEER_ID\b|\b12D3KooW\w*…", load_or_create(self.folder / "other.key").peer_id, text)
+        return re.sub(r"\bDIGEST\b|\b[0-9a-f]{8}…", "5e" * 32, text)
+
+    def _home_meant(self, command: Command) -> Path:
+        """Choose what HOME stands for: a second home of the page, or that of the shared peer."""
+        second = self.folder / "second-home"
+        own = self.shared is None or any(daemon.home == second for daemon in self.daemons)
+        return second if own or _verb(command.words) not in ASKING else self._swarm().volunteer
+
+    def _home_of(self, command: Command) -> Path:
+        """Choose the home of the daemon that a command starts or asks, or of the key that it signs with."""
+        words = shlex.split(self._filled(command), comments=True)
+        if "--home" in words:
+            return (self.folder / Path(words[words.index("--home") + 1])).resolve()
+        if _verb(words) == "join":
+            return self.volunteer
+        if _verb(words) not in ASKING:
+            return self.home
+        own = self.shared is None or any(one.running() and one.home == self.volunteer for one in self.daemons)
+        return self.volunteer if own else self._swarm().volunteer
+
+    def _make_room(self, command: Command) -> Path:
+        """Choose the home for a daemon. One of its kind that runs there ends; operator and volunteer are two people."""
+        home = self._home_of(command)
+        for daemon in self.daemons:
+            if daemon.running() and daemon.home == home:
+                if _verb(daemon.command.words) == _verb(command.words):
+                    daemon.end()
+                else:
+                    home = self.volunteer = self.folder / "volunteer"
+        return home
+
+    def _lay_out(self, words: list[str]) -> None:
+        """Make the manifest that a page speaks of, but does not make."""
+        if "run.toml" in words and words[:3] != ["peer", "manifest", "new"] and not (self.folder / "run.toml").exists():
+            made = Command("peer manifest new run.toml", 0)
+            self._call(made, made.text, self.home)
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def run(self, command: Command) -> str:
+        """Execute a command and check its exit code; its output."""
+        words = command.words
+        verb = "" if "--help" in words else _verb(words)
+        self._lay_out(words)
+        if verb in DAEMONS:
+            return self.start(command)
+        home, text = self._home_of(command), self._filled(command)
+        if verb in SHORTER and _is_plain(words):
+            text = f"{_without_comment(text)} {' '.join(SHORTER[verb])}"
+        output = self._call(command, text, home)
+        if words[0] in PRELUDES:
+            self.prelude.append(text)
+        if verb == "leave":
+            for daemon in [*self.daemons, *(self.others.daemons if self.others is not None else [])]:
+                if daemon.home == home:
+                    daemon.check_end()
+        return output
+
+    def _call(self, command: Command, text: str, home: Path) -> str:
+        result = subprocess.run(
+            ["bash", "-c", "\n".join(["set -e", *self.prelude, text])],
+            cwd=self.folder,
+            env=self._env(home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        said = result.stdout + result.stderr
+        assert result.returncode == 0, f"line {command.line}: {text}\nexit code {result.returncode}\n{said}"
+        return said
+
+    def _env(self, home: Path) -> dict[str, str]:
+        plain = {"NO_COLOR": "1", "COLUMNS": "200", "HOME": str(self.folder / "user")}
+        return {**os.environ, **plain, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PEER_HOME": str(home)}
+
+    def start(self, command: Command) -> str:
+        """Start a daemon and wait until it is ready; its output so far."""
+        home = self._make_room(command)
+        log = self.folder / f"daemon-{len(self.daemons)}.log"
+        text = f"exec env {_without_comment(self._filled(command))}"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", "\n".join([*self.prelude, text])],
+                cwd=self.folder,
+                env=self._env(home),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        daemon = Background(command, process, home, log)
+        self.daemons.append(daemon)
+        deadline = time.monotonic() + PATIENCE_S
+        while not daemon.is_ready():
+            assert daemon.running(), f"{command.text}\nexit code {process.returncode}\n{daemon.output}"
+            assert time.monotonic() < deadline, f"{command.text} is not ready:\n{daemon.output}"
+            time.sleep(LOOK_S)
+        return daemon.output
+
+    def close(self) -> None:
+        """End every daemon as a reader would, the bootstrap node last."""
+        try:
+            for daemon in sorted(self.daemons, key=lambda daemon: _verb(daemon.command.words) == "bootstrap"):
+                daemon.end()
+        finally:
+            for daemon in self.daemons:
+                if daemon.running():
+                    daemon.process.kill()
+                    daemon.process.wait()
+
+
+def _verb(words: list[str]) -> str:
+    """The command of `peer` that these words call; nothing for another program."""
+    return words[1] if words[:1] == ["peer"] and len(words) > 1 else ""
+
+
+def _without_comment(text: str) -> str:
+    return re.sub(r"\s+#\s.*$", "", text)
+
+
+def _is_plain(words: list[str]) -> bool:
+    """Whether a command has no command below it (`peer simulate latency`) and goes nowhere else (`| jq`)."""
+    return (len(words) == 2 or words[2].startswith("-")) and not {"|", ">", "&&", ";"} & set(words)
