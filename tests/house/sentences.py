@@ -36,7 +36,8 @@ _FENCE = re.compile(r"^\s*(```+|~~~+)")
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+(?:\[[ xX]\]\s+)?")
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
 _UNDERLINE = re.compile(r"^\s{0,3}(=+|-+|\*+|_+)\s*$")
-_TABLE = re.compile(r"^\s*\|")
+_TABLE = re.compile(r"^\s*\||[├└│]|\S {3,}\S")
+"""Tables of Markdown, trees that are drawn, and columns with room between."""
 _HTML = re.compile(r"^\s*</?[a-zA-Z!]")
 _ADMONITION = re.compile(r"^\s*(?:!!!|\?\?\?\+?|===)\s")
 _DEFINITION = re.compile(r"^\s*:\s+")
@@ -138,8 +139,8 @@ def _blocks(lines: list[str], line: int) -> Iterator[tuple[str, int]]:
 
 
 def _no_prose(text: str) -> bool:
-    patterns = (_HEADING, _UNDERLINE, _TABLE, _HTML, _ADMONITION, _LINK_TARGET)
-    return any(pattern.match(text) for pattern in patterns)
+    patterns = (_HEADING, _UNDERLINE, _HTML, _ADMONITION, _LINK_TARGET)
+    return any(pattern.match(text) for pattern in patterns) or _TABLE.search(text) is not None
 
 
 def docstrings(text: str) -> Iterator[Docstring]:

@@ -57,6 +57,7 @@ def test_a_sentence_that_breaks_a_rule_is_found(text: str, rule: str) -> None:
         f"```sh\n{LONG} and waits for it # What\n```",
         f"It runs:\n\n    {LONG} and waits for it\n",
         f"| {LONG} and waits for it |\n|---|",
+        f"Error      {LONG} and waits\n├── Other  {LONG} and waits",
         f"# What {LONG} and waits for it",
         f"What {LONG} and waits\n======",
         f"[{LONG}](https://example.org/what/{'a/' * 30}).",
