@@ -29,14 +29,13 @@ fuzz: $(STAMP)
 sanitize: $(STAMP)
 	$(BIN)/python -m tests.sanitized
 
-# Every number of docs/performance.md again, half an hour on a machine that does nothing else; JSON in build/bench.
+# The benchmarks that need a quiet machine, half an hour: results/*.json, and docs/reference/performance.md of them.
 BENCHMARKS := codecs exchange loop_stalls swap_memory group_memory interference growth
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
-	mkdir -p build/bench
-	$(BIN)/peer bench trainer --json > build/bench/trainer.json
-	set -e; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one --json build/bench/$$one.json; done
-	$(BIN)/python -m benchmarks.exchange --link home --json build/bench/exchange-home.json
+	set -e; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one --results; done
+	$(BIN)/python -m benchmarks.exchange --link home --results
+	$(BIN)/python -m tests.generated --write
 
 protos: $(STAMP)
 	$(BIN)/python -m tests.generated --write

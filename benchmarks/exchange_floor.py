@@ -1,10 +1,12 @@
-"""What is the least that a swap over TLS takes on this machine, whatever carries it? Our kernels with blocking sockets,
-one for each direction and a thread for each end of it, TLS 1.3 or in the clear: no gRPC, no event loop, no frames, no
-checks, nothing that bounds what a stranger may send. By turns with gloo's all-reduce of the same fp32.
+"""How little time can a swap over TLS take on this machine, whatever carries it?
 
-    python -m benchmarks.exchange_floor [--mb 256] [--repeats 5] [--json FILE]
+Promise: none; the figures say how far `times gloo` of `benchmarks.exchange` can fall. About two minutes.
 
-`times gloo` of `peer bench exchange` cannot be less than these."""
+    python -m benchmarks.exchange_floor [--mb 256] [--repeats 5] [--json FILE] [--results]
+
+Our kernels work with blocking sockets, one for each direction and a thread for each end of it, with TLS 1.3 or in the
+clear: no gRPC, no event loop, no frames, no checks, nothing that bounds what a stranger may send. gloo's all-reduce of
+the same fp32 takes turns with it."""
 
 from __future__ import annotations
 
@@ -24,17 +26,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.codec.plain import TILE, Codec
 from peer.codec.registry import EVERY
 from peer.codec.stream import Adding, Encoding
 from peer.identity import Identity
-from peer.lab.bench.tables import options, table, write
 from peer.lab.bench.transport_process import Turns
 from peer.node.process import tune
 from peer.transport.tls import leaf_for
 
 CODECS = ("e3m0", "int8", "bf16")
-WIRES = ("tls", "clear")
+ABOUT = Benchmark(
+    "exchange_floor",
+    "How little time can a swap over TLS take on this machine, whatever carries it?",
+    "yardstick of `exchange`",
+)
 WRITE = 2**20
 """About so many bytes are encoded and sent at once."""
 
@@ -153,8 +159,8 @@ def main() -> None:
     given = parser.parse_args()
     rows = measure(given.mb, given.repeats)
     heads = ("", "s", "CPU s", "times gloo", "times its CPU")
-    print(table(heads, [list(row.values()) for row in rows]))
-    write(given.json, {"mb": given.mb, "rows": rows})
+    figures = [Figure(f"{row['what']}, times gloo", "", row["gloo"]) for row in rows]
+    publish(given, ABOUT, figures, Table(f"{given.mb:g} MB of fp32", heads, [list(row.values()) for row in rows]))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""What does an exchange cost the training beside it?
+"""How much slower is an inner step beside an exchange?
+
+Promise 7: the trainer does not wait. Bounds: 3 % beside swaps at 100 Mbit/s, 15 % at full speed. About three minutes,
+at nice 0 on a machine that does nothing else.
 
     python -m benchmarks.interference [--repeats 5] [--phase-s 4] [--mb 64] [--codec bf16] [--threads 1] [--json FILE]
+                                      [--results]
 
-A real trainer (child process, as the daemon starts it) trains all the time. Beside it, by turns with nothing: swaps
-one after the other at a cap of 100 Mbit/s each way, swaps as fast as loopback goes, and encoding alone, in processes
-with the daemon's own exchange. A turn's step time over the mean of the quiet turns before and after it; medians. The
-far end of the swap stands for another machine, but runs on this one (at nice 19): what is shown is an upper bound.
-Wanted: at most +3 % at 100 Mbit/s, +15 % at full speed.
+A real trainer (child process, as the daemon starts it) trains all the time. Turns with something else in other
+processes alternate with turns without: swaps one after the other at a cap of 100 Mbit/s each way, swaps as fast as
+loopback goes, and encoding alone. A turn's step time is compared with the mean of the quiet turns around it; medians.
+The far end of the swap stands for another machine but runs here (at nice 19), so the figures are upper bounds.
 
-Start it at nice 0 on a machine that does nothing else: the daemon's bulk thread sets its own niceness, which is to be
-above the trainer's, and a trainer that waits for other programs says nothing."""
+The daemon's bulk thread sets its own niceness, which has to be above the trainer's: hence nice 0."""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.clock.monotonic import boottime
 from peer.codec.registry import EVERY
 from peer.lab.bench.pair import Pair, pair
-from peer.lab.bench.tables import options, table, write
 from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.run.manifest import default_text, derive
@@ -39,6 +41,10 @@ from peer.trainer.model import first_params
 CAP = 12.5e6
 FAR_NICE = 19
 WANTED = {"100 Mbit/s": 3.0, "full speed": 15.0}
+"""Percent, at most."""
+ABOUT = Benchmark(
+    "interference", "How much slower is an inner step beside an exchange?", "7 (the trainer does not wait)"
+)
 MODEL = (
     "model.hidden_size=256",
     "model.intermediate_size=704",
@@ -123,19 +129,20 @@ async def by_turns(trainer: TrainerClient, kinds: dict[str, Beside], given: Any)
     return {"quiet_step_ms": [1e3 * step_s for step_s in quiet], "beside": rows}
 
 
-def show(found: dict[str, Any]) -> None:
+def show(given: Any, found: dict[str, Any]) -> None:
     quiet = found["quiet_step_ms"]
     if found["nice"]:
         print(f"started at nice {found['nice']}: the bulk thread is not below the trainer, so this is no result")
     print(f"step alone: {statistics.median(quiet):.1f} ms (turns {min(quiet):.1f} to {max(quiet):.1f})")
-    rows = []
+    rows, figures = [], []
     for kind, row in found["beside"].items():
         more = row["more"]
         rate = statistics.median(row["rate"])
-        rows.append([kind, statistics.median(more), min(more), max(more), WANTED.get(kind), rate, len(more)])
-    print(
-        table(["beside the trainer", "step more %", "least", "most", "wanted at most", "MB/s each way", "turns"], rows)
-    )
+        rows.append([kind, statistics.median(more), min(more), max(more), rate, len(more)])
+        figures.append(Figure(f"step more, {kind}", "%", statistics.median(more), WANTED.get(kind)))
+    heads = ["", "step more %", "least", "most", "MB/s each way", "turns"]
+    alone = f"step alone {statistics.median(quiet):.1f} ms; {given.codec}, {given.mb:g} MB"
+    publish(given, ABOUT, figures, Table(alone, heads, rows))
 
 
 def main() -> None:
@@ -148,9 +155,7 @@ def main() -> None:
     given = parser.parse_args()
     manifest = parse_manifest(derive(default_text(), MODEL).encode())
     found = {"nice": os.getpriority(os.PRIO_PROCESS, 0), **asyncio.run(measure(manifest, given))}
-    show(found)
-    setting = {"codec": given.codec, "mb": given.mb, "threads": given.threads, "phase_s": given.phase_s}
-    write(given.json, {**setting, "wanted_percent": WANTED, **found})
+    show(given, found)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,32 @@
-"""What can one member of a group spoil by what it sends? Regime W of `benchmarks/convergence` (8 replicas from a warm
-checkpoint, 150 steps, one exchange in 15, `diloco`), the real model and the production coordinator in virtual time; one
-replica multiplies its pseudo-gradients, or sends noise.
+"""How much can one member of a group spoil by what it sends?
 
-    .venv/bin/python -m benchmarks.liars [--seeds 2] [--attacks 10,-10,noise] [--tokens 1] [--plain]
+Promise 11: no stranger decides; one liar of eight costs the honest at most 2 % of loss. Bounds over the loss of eight
+honest replicas: 0.5 % for ten times its work, 1.5 % for minus ten times, 2 % for anything else. About 20 s a row, and
+a minute for the checkpoint.
 
-Prints the honest replicas' loss (nats a byte) and what it is over a swarm of eight honest ones.
+    python -m benchmarks.liars [--seeds 2] [--attacks 10,-10,noise] [--tokens 1] [--spread 1] [--plain] [--json FILE]
+                               [--results]
 
---tokens: so many times the tokens that the liar did are claimed. --spread 20: machines of unequal speed, the fastest so
-many times as fast as the slowest, in rounds counted in seconds: what the bounds cost honest ones. --plain:
-contributions are taken as they come, to see what that costs.
+The real model and the production round loop play in virtual time in regime W of `benchmarks/convergence`: 8 replicas
+from a warm checkpoint, 150 steps, one exchange in 15, `diloco`. One replica multiplies its pseudo-gradients, or sends
+noise. The figures are the honest replicas' losses (nats a byte) over those of a swarm of eight honest ones.
 
-Wanted: times 10 at most +0.5 %, times -10 at most +1.5 %; plain means must lose far more. About 20 s a row, and a
-minute for the checkpoint."""
+--tokens: the liar claims so many times the tokens that it did. --spread 20: the fastest machine is so many times as
+fast as the slowest, in rounds counted in seconds, which shows what the bounds cost honest members. --plain:
+contributions count as they come, without the robust mean."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import peer.exchange.group.reduce
+from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import StandingLowered
@@ -41,6 +44,13 @@ from tests.support.real_trainer import ModelTrainer, config_of
 
 REGIME = Path(__file__).parent / "convergence" / "W.toml"
 REPLICAS, LIAR = 8, 3
+MOST_PERCENT = {"10": 0.5, "-10": 1.5}
+OTHER_PERCENT = 2.0
+ABOUT = Benchmark(
+    "liars",
+    "How much can one member of a group of eight spoil by what it sends?",
+    "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
+)
 STEP_S = 0.4
 STEPS, SYNC_EVERY = 150, 15
 WARM = ("sync.sync_every=50", "train.total_rounds=10", "train.batch=16", "optimizer.lr=4e-3")
@@ -132,7 +142,7 @@ def claim(swarm: SimulatedSwarm, times: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--attacks", default="10,-10,-1,noise")
     parser.add_argument("--tokens", type=int, default=1)
@@ -144,15 +154,31 @@ def main() -> None:
         peer.exchange.group.reduce.factors = lambda norms, tokens: [1.0] * len(norms)  # type: ignore[assignment]
     layout = layout_for(manifest_of("diloco", 0, LYING).model, resolve(manifest_of("diloco", 0, LYING).sync))
     first = warmed(layout)
-    print(f"begin: {loop_of(manifest_of('diloco', 0, LYING), layout, first).evaluate(first).loss:.4f}", flush=True)
-    print("seed  attack       loss  over honest  held against it by")
+    rows, over = list[list[float | str]](), dict[str, list[float]]()
     for seed in range(given.seeds):
         honest, _ = play(layout, first, seed, "1", spread=given.spread)
-        print(f"{seed:>4}  {'none':<8}{honest:>9.4f}", flush=True)
+        rows.append([seed, "none", honest, 0.0, 0])
         for attack in filter(None, given.attacks.split(",")):
             loss, blamed = play(layout, first, seed, attack, given.tokens, given.spread)
-            over = f"{loss / honest - 1:+.2%}" if math.isfinite(loss) else "diverged"
-            print(f"{seed:>4}  {attack:<8}{loss:>9.4f}{over:>13}  {blamed} of {REPLICAS - 1}", flush=True)
+            more = 100 * (loss / honest - 1) if math.isfinite(loss) else math.inf
+            over.setdefault(attack, []).append(more)
+            rows.append([seed, attack, loss, more, blamed])
+            print(*rows[-1], flush=True)
+    figures = [
+        Figure(
+            f"{attack} times its work" if attack != "noise" else attack, "% of loss", max(found), bound(given, attack)
+        )
+        for attack, found in over.items()
+    ]
+    heads = ["seed", "attack", "loss", "% over honest", "honest members that lowered its standing"]
+    publish(given, ABOUT, figures, Table("", heads, rows), variant="claiming" if given.tokens != 1 else "")
+
+
+def bound(given: Any, attack: str) -> float | None:
+    """Percent; None where the question is another one: unequal machines, no robust mean."""
+    if given.spread != 1 or given.plain:
+        return None
+    return MOST_PERCENT.get(attack, OTHER_PERCENT) if given.tokens == 1 else OTHER_PERCENT
 
 
 if __name__ == "__main__":

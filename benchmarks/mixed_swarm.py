@@ -1,12 +1,14 @@
-"""Can volunteers of two versions train in one swarm? Two peers of each checkout go through every preset as real
-processes on loopback, with a bootstrap node of either side in turn. Only the command line and the files of a home are
-used, so either side may call its modules what it likes.
+"""Can volunteers of two versions train in one swarm, and does a new version go on with an old home?
 
-    python benchmarks/mixed_swarm.py --old DIR --new DIR [--rounds 20] [--preset noloco ...] [--json mixed.json]
+Promises 2 (the ledger balances), 3 (one truth per group) and 8 (local progress survives a restart), across versions.
+Bounds: nothing wrong, 0.95 of each peer's rounds exchanged, ledger 0. About nine minutes for all presets.
 
-DIR is a checkout with `.venv/bin/peer`. Every peer has to end well, exchange in at least `LEAST` of its rounds (with
-`none` in none), and meet the other side. Its ledger has to balance, and group members have to agree on each digest. At
-last a whole old swarm leaves in the middle, and the new side goes on with its homes, the bootstrap node's too.
+    python -m benchmarks.mixed_swarm --old DIR --new DIR [--rounds 20] [--preset noloco ...] [--json FILE] [--results]
+
+DIR is a checkout with `.venv/bin/peer`. Two peers of each go through every preset as real processes on loopback, with a
+bootstrap node of either side in turn. Every peer has to end well, exchange in at least `LEAST` of its rounds (with
+`none` in none), and meet the other side. Group members have to agree on each digest. At last a swarm of old peers
+leaves in the middle, and the new side goes on with its homes, the bootstrap node's too.
 
 `across` counts a peer's rounds with somebody of the other side, `pairs` the other side's peers that each peer met."""
 
@@ -15,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import struct
 import sys
@@ -25,112 +26,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import PIPE, Popen, SubprocessError, TimeoutExpired, run
 from typing import Any
 
+from benchmarks.checkouts import Failed, Node, Row, Side, called
+from benchmarks.result import Benchmark, Figure, Table, options, publish
+
+ABOUT = Benchmark(
+    "mixed_swarm",
+    "Can volunteers of two versions train in one swarm, and does a new version go on with an old home?",
+    "2 (conservation), 3 (one truth per group), 8 (local progress survives), across versions",
+)
 PRESETS = ("noloco", "streaming-noloco", "diloco", "streaming-diloco", "none")
 RESUMED = ("noloco", "streaming-diloco")
 """The new side takes over old homes of these presets: between them they hold every kind of state."""
-SETTINGS = ["sync.clock=steps", "sync.sync_every=20", "train.batch=2", "train.eval_every=10", "train.eval_windows=16"]
 STEP_S = 0.03  # at least, of an inner step: peers which share two cores are then equally fast
 LEAST = 0.95  # of its rounds a peer has to exchange; a busy machine may cost it the rest
-SWARM_S, CALL_S, GRACE_S, POLL_S = 300.0, 60.0, 15.0, 0.1
-PLACE = ("--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--leave-on-eof")
+SWARM_S, POLL_S = 300.0, 0.1
 PACE = ("--threads", "1", "--step-seconds", repr(STEP_S), "--checkpoint-every", "5", "--plain")
 ROUNDS = ("exchanged", "solo", "refused", "missed", "skipped")
 COLUMNS = (*ROUNDS, "across", "pairs")
 MAGIC, BASE = int.from_bytes(b"peercnt\0", "little"), 7
 """counters.bin holds magic, version, fragments, tokens, steps and two times; then one base for each fragment."""
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PEER_", "PYTHON"))}
-"""It points no process at another home or at the other side's code."""
-ENVIRONMENT["OMP_NUM_THREADS"] = "1"
-Row = dict[str, Any]
-
-
-class Failed(Exception):
-    """A command or a swarm did not do what everything after it needs."""
-
-
-def called(*command: str) -> str:
-    """What a command prints. Raises Failed with its last words."""
-    options: Row = {"capture_output": True, "text": True, "timeout": CALL_S, "env": ENVIRONMENT, "cwd": "/"}
-    try:
-        return str(run(command, check=True, **options).stdout.strip())
-    except (OSError, SubprocessError) as error:
-        raise Failed(f"{error} {str(getattr(error, 'stderr', ''))[-800:]}") from error
-
-
-@dataclass(frozen=True)
-class Side:
-    """One checkout and the program in it. A plus after the commit tells that tracked files differ from it."""
-
-    name: str
-    program: str
-    commit: str
-
-    @classmethod
-    def of(cls, name: str, root: Path) -> Side:
-        """The checkout in this folder. Raises Failed for one whose program is not its own code."""
-        root = root.resolve()
-        where = called(f"{root}/.venv/bin/python", "-P", "-c", "import peer; print(peer.__file__)")
-        if not Path(where).is_relative_to(root):
-            raise Failed(f"{root}/.venv runs {where}, not the code of {root}")
-        changed = called("git", "-C", str(root), "status", "--porcelain", "-uno")
-        commit = called("git", "-C", str(root), "rev-parse", "HEAD") + "+" * bool(changed)
-        return cls(name, f"{root}/.venv/bin/peer", commit)
-
-
-@dataclass
-class Node:
-    """One daemon: a side's program under a home. The other side may take the home over later."""
-
-    name: str
-    side: Side
-    home: Path
-    process: Popen[bytes] | None = None
-
-    def start(self, *arguments: str) -> None:
-        """The daemon begins in a session of its own, and leaves when we are gone and its standard input ends."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        command = [self.side.program, *arguments, *PLACE, "--home", str(self.home)]
-        with (self.home / "daemon.log").open("ab") as log:
-            self.process = Popen(
-                command, stdin=PIPE, stdout=log, stderr=log, cwd=self.home, env=ENVIRONMENT, start_new_session=True
-            )
-
-    @property
-    def code(self) -> int | None:
-        """The exit code of the process; None while it runs."""
-        return None if self.process is None else self.process.poll()
-
-    def end(self) -> None:
-        """The daemon, told to leave before, ends; it is killed when that takes too long."""
-        if self.process is not None:
-            try:
-                self.process.wait(GRACE_S)
-            except TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-    def manifest(self, name: str, preset: str, settings: Sequence[str]) -> Row:
-        """The description of a manifest that the node's side writes and signs beside the node's home."""
-        program, file = self.side.program, str(self.home.parent / name)
-        given = [f"--set={setting}" for setting in (*SETTINGS, *settings)]
-        called(program, "manifest", "new", file, "--home", str(self.home), "--preset", preset, *given)
-        return dict(json.loads(called(program, "manifest", "show", file, "--json")))
-
-    def events(self, *kinds: str) -> list[Row]:
-        """The journal's events so far, of these kinds; a line that is just being written is left out."""
-        found: list[Row] = []
-        for path in self.home.glob("runs/*/journal.jsonl"):
-            for line in path.read_bytes().split(b"\n"):
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return [event for event in found if not kinds or event["kind"] in kinds]
-
-    @property
-    def peer_id(self) -> str:
-        return "".join(event["peer_id"] for event in self.events("started")[:1])
 
 
 @dataclass
@@ -363,20 +279,36 @@ def measure(folder: Path, sides: tuple[Side, Side], presets: Sequence[str], roun
         "commits": {side.name: side.commit for side in sides},
         "rounds": rounds,
         "seconds": round(time.monotonic() - began, 1),
-        "load": os.getloadavg()[1],
         "swarms": swarms,
         "resumes": resumes,
         "wrong": sum(len(result["wrong"]) for result in (*swarms, *resumes)),
     }
 
 
+def show(given: argparse.Namespace, report: Row) -> None:
+    rows, least = list[list[Any]](), list[float]()
+    for swarm in (*report["swarms"], *report["resumes"]):
+        for peer in swarm["peers"]:
+            counts = [peer["rounds"][name] for name in COLUMNS]
+            rows.append([swarm["preset"], swarm["bootstrap"], peer["side"], *counts, imbalance(peer["ledger"])])
+        exchanged = [peer["rounds"]["exchanged"] / swarm["total_rounds"] for peer in swarm["peers"]]
+        least += exchanged if swarm["preset"] != "none" else []
+    figures = [
+        Figure("things wrong", "", report["wrong"], 0),
+        Figure("least part of a peer's rounds exchanged", "", min(least, default=None), None, LEAST),
+        Figure("ledger of a peer, off by at most", "", max((abs(row[-1]) for row in rows), default=None), 0),
+    ]
+    heads = ["preset", "bootstrap node", "side", *COLUMNS, "ledger off by"]
+    title = "old: {old}, new: {new}; a swarm resumed under the new side comes last".format(**report["commits"])
+    publish(given, ABOUT, figures, Table(title, heads, rows))
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--old", type=Path, required=True, metavar="DIR", help="a checkout with .venv/bin/peer")
     parser.add_argument("--new", type=Path, required=True, metavar="DIR", help="another one")
     parser.add_argument("--rounds", type=int, default=20, help="exchanges of every fragment")
     parser.add_argument("--preset", choices=PRESETS, nargs="+", default=PRESETS)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     try:
         sides = Side.of("old", given.old), Side.of("new", given.new)
@@ -386,8 +318,7 @@ def main() -> int:
     print("\n".join(f"{side.name}: {side.program} of commit {side.commit}" for side in sides), flush=True)
     report = measure(folder, sides, given.preset, given.rounds)
     print(f"{report['wrong']} things wrong, after {report['seconds']:.0f} s")
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=2) + "\n")
+    show(given, report)
     if report["wrong"]:
         print(f"The homes are left in {folder}.")
     else:

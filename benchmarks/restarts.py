@@ -1,19 +1,20 @@
-"""Kill -9 at random moments, over and over: does a restart ever use a torn checkpoint, repeat or leave out a batch, or
-lose count? A bootstrap node and one peer with a tiny model, real processes; the clock is in inner steps, so that which
-batch follows which is known.
+"""Does a peer that is killed over and over use a torn checkpoint, repeat or leave out a batch, or lose count?
 
-Of the kills (SIGKILL of the daemon alone), a fifth comes while the peer starts, a fifth while a checkpoint is being
-written, the rest at a random moment of training. After every tenth kill the peer is also left cleanly (SIGTERM) and
-started again; before every tenth start the newest checkpoint is cut in half. Checked over all lives: each begins with
-the newest whole checkpoint, at the batch that follows what is in it (`tests.support.batch_lineage`), every batch
-trained on is the one its place names, and the ledger balances.
+Promises 2 (the ledger balances) and 8 (local progress survives a restart). Bound: nothing wrong. About eight minutes
+for fifty kills.
 
-    python benchmarks/restarts.py --kills 50 --json restarts.json
-"""
+    python -m benchmarks.restarts [--kills 50] [--seed 1] [--minutes 60] [--json FILE] [--results]
+
+A bootstrap node and one peer with a tiny model run as real processes. The clock is in inner steps, so that the next
+batch is known. A fifth of the kills (SIGKILL of the daemon alone) comes while the peer starts, a fifth while it writes
+a checkpoint, the rest at a random moment of training. After every tenth kill the peer also leaves cleanly (SIGTERM) and
+starts again. Before every tenth start the newest checkpoint is cut in half.
+
+Checked over all lives: each begins with the newest complete checkpoint, at the batch that follows it
+(`tests.support.batch_lineage`). Every batch is the one that its round and step name, and the ledger balances."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -29,6 +30,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer import __version__
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap
@@ -46,6 +48,11 @@ from peer.trainer.checkpoint import PLACE
 from peer.trainer.data import load_corpus
 from tests.support.batch_lineage import Life, Resumed, line_of
 
+ABOUT = Benchmark(
+    "restarts",
+    "Does a peer that is killed over and over use a torn checkpoint, repeat or leave out a batch, or lose count?",
+    "2 (conservation), 8 (local progress survives a restart)",
+)
 STEPS = 20
 SETTINGS = [
     "sync.clock=steps",
@@ -288,19 +295,25 @@ def _report(victim: Victim, peer_id: str, kinds: dict[str, int], seed: int, seco
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0, help="No new kill after this.")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="restarts-") as folder:
         report = asyncio.run(measure(Path(folder), arguments.kills, arguments.seed, arguments.minutes))
     for name, value in report.items():
         print(f"{name:>30}  {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-    return 1 if report["wrong"] else 0
+    figures = [
+        Figure("things wrong", "", len(report["wrong"]), 0),
+        Figure("ledger, off by", "", abs(report["ledger_imbalance"]), 0),
+        Figure("first inner step after a start, median", "s", report["first_step_s"]["median"]),
+        Figure("first inner step after a start, worst", "s", report["first_step_s"]["max"]),
+    ]
+    lives = [[what, report[what]] for what in ("lives", "exact_resumes", "steps_trained", "steps_in_the_line")]
+    ends = [[f"ends: {kind}", times] for kind, times in report["ends"].items()]
+    kept = publish(arguments, ABOUT, figures, Table("", ["", "count"], [*lives, *ends]))
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""What does a simulated round cost, and how does it grow with the swarm? Virtual time, the fake trainer, rounds of five
-minutes, one core.
+"""How much does a peer's round cost in the simulator, by the size of the swarm?
 
-    .venv/bin/python benchmarks/simulator_speed.py [--day] [--turns 7]
+Promise: none by number; long simulations of every promise have to stay affordable. Bounds: 64 peers for a day in less
+than a minute; a peer's round among 256 peers costs at most 1.3 times as much as among 16. About a minute a turn, on one
+core.
 
-Timed in pieces of 256 peer-rounds, the same number of them for swarms of any size, after the first rounds; the best
-piece counts, for the others say what else the machine did. The sizes take turns, for the machine is not as fast in one
-minute as in the next: printed are the medians over the turns, and of the ratios in each. How many functions are called
-is counted apart: that is the same on any machine, whatever its caches hold.
+    python -m benchmarks.simulator_speed [--day] [--turns 7] [--json FILE] [--results]
+
+Swarms of `noloco` with the fake trainer and rounds of five minutes are timed in pieces of 256 peer-rounds, as many of
+them for swarms of any size, after the first rounds. The fastest piece counts, for the other ones tell what else the
+machine did. The sizes take turns. The figures are medians over the turns. Function calls are counted apart: they are
+the same on any machine, whatever its caches hold.
 
 Under `valgrind --tool=cachegrind --cache-sim=yes --D1=49152,12,64 --LL=2097152,16,64`, `--alone 256 --rounds 4` counts
-instructions, and misses of a core's cache of 2 MiB; what it counts more with `--rounds 12` is that of eight rounds.
-
-Limits: 64 peers for a day in less than a minute; from 16 to 256 peers a peer's round at most 1.3 times as dear."""
+instructions and the misses of a core's cache of 2 MiB. Eight rounds cost what `--rounds 12` counts beyond that."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import cProfile
 import itertools
@@ -23,6 +23,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.lab.sim.swarm import LOOK, SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
@@ -30,6 +31,12 @@ from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 
 ROUND_S = 300.0
+MOST_TIMES, DAY_S = 1.3, 60.0
+ABOUT = Benchmark(
+    "simulator_speed",
+    "How much does a peer's round cost in the simulator, by the size of the swarm?",
+    "bound; simulations of every promise stay affordable",
+)
 FIRST = 4
 """Rounds before the first piece: peers find their places in the directory."""
 PIECE = 256
@@ -107,7 +114,7 @@ SIZES = ((16, LOOK), (64, LOOK), (256, LOOK), (256, None))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--day", action="store_true", help="64 peers for 288 rounds as well")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--alone", type=int, metavar="PEERS", help="only this swarm, untimed, for a profiler")
@@ -118,15 +125,20 @@ def main() -> None:
         return
     turns = [[cost(peers, look) for peers, look in SIZES] for _ in range(given.turns)]
     base = calls(*SIZES[0])
-    print("peers  records a look  ms a peer and round  as 16 peers (least, most)  exchanged  calls  as 16 peers")
+    figures, rows = list[Figure](), list[list[str | float]]()
     for (peers, look), costs in zip(SIZES, zip(*turns, strict=True), strict=True):
         growth = [one.best_ms / turn[0].best_ms for one, turn in zip(costs, turns, strict=True)]
-        ratios = f"{statistics.median(growth):.2f} x ({min(growth):.2f}, {max(growth):.2f})"
-        columns = f"{statistics.median(one.best_ms for one in costs):>21.2f}{ratios:>27}{costs[0].exchanged:>11.1%}"
-        called = calls(peers, look)
-        print(f"{peers:>5}{min(peers, look or peers):>16}{columns}{called:>7.0f}{called / base:>11.2f} x", flush=True)
+        best, called = statistics.median(one.best_ms for one in costs), calls(peers, look)
+        times = statistics.median(growth)
+        name = f"{peers} peers, {min(peers, look or peers)} records a look"
+        rows.append([name, best, times, min(growth), max(growth), costs[0].exchanged, called, called / base])
+        if (peers, look) == (256, LOOK):
+            figures.append(Figure("256 peers, time as 16", "", times, MOST_TIMES))
+            figures.append(Figure("256 peers, function calls as 16", "", called / base, MOST_TIMES))
     if given.day:
-        print(f"64 peers, a day (288 rounds): {day_s(64):.1f} s")
+        figures.append(Figure("64 peers for a day (288 rounds)", "s", day_s(64), DAY_S))
+    heads = ["", "ms a peer's round", "as 16 peers", "least", "most", "exchanged", "calls", "calls as 16 peers"]
+    publish(given, ABOUT, figures, Table(f"{given.turns} turns", heads, rows))
 
 
 if __name__ == "__main__":

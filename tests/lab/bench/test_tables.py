@@ -1,14 +1,12 @@
-"""What benchmarks print and write, and the arithmetic they share."""
+"""Tables that benchmarks print, and the arithmetic that they share."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 
-from peer.lab.bench.tables import options, percentile, slope, table, write
+from peer.lab.bench.tables import percentile, slope, table
 
 
 def test_columns_line_up_and_what_is_not_known_is_empty() -> None:
@@ -20,22 +18,6 @@ def test_columns_line_up_and_what_is_not_known_is_empty() -> None:
         "longer",
         "b          1234",
     ]
-
-
-def test_what_is_written_says_where_it_was_measured(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "found.json"
-
-    write(options("What?").parse_args(["--json", str(file)]).json, {"rows": [1, 2]})
-
-    found = json.loads(file.read_text())
-    assert found["rows"] == [1, 2]
-    assert found["machine"]["cores"] >= 1
-    assert found["versions"]["torch"].startswith("2.")
-    assert "commit" in found
-
-
-def test_nothing_is_written_unless_asked_for() -> None:
-    write(options("What?").parse_args([]).json, {"rows": []})
 
 
 def test_the_slope_of_a_line_is_its_own_and_noise_around_it_adds_nothing() -> None:

@@ -1,21 +1,19 @@
-"""Do the methods stand as they should at equal tokens? Real swarms of `--replicas` processes on this machine, one after
-the other, on the regimes beside this file (Sm and S from random parameters, W from a checkpoint that this makes first):
-one worker with the whole batch (dp), no exchange (none), and the presets. A replica takes 8 / M windows a step. With
---shards each replica has texts of its own, neighbours among the files, and all evaluate on the same; dp sees all texts.
+"""Do the methods stand as they should at equal tokens?
 
-    python benchmarks/convergence/run.py W [--presets dp,none,diloco] [--seeds 1] [--shards]
-                                           [--set sync.sync_every=10] [--json FILE]
+Promise: none by number; the presets are worth choosing. Bounds: every preset's loss is below that of no exchange, a
+group ends with one state, and the ledger balances. Ten to forty minutes a seed.
 
-Prints, for every preset and seed, the mean validation loss in nats a byte of the replicas' own params and of their
-outer_params, the spread of the replicas, participation, the part of the time the trainers waited, and the excess over
-dp; then the medians over the seeds."""
+    python -m benchmarks.convergence W [--presets dp,none,diloco] [--replicas 4] [--seeds 1] [--shards]
+                                       [--set sync.sync_every=10] [--json FILE] [--results]
+
+Swarms of real processes run one after the other, on the regimes in this folder: Sm and S from random parameters, W
+from a checkpoint that is made first. The presets are compared with one worker that takes the batch of all (dp) and
+with replicas that exchange nothing (none). A replica takes 8 / M windows a step. With --shards each replica has texts
+of its own, neighbours among the files, and all evaluate on the same. dp sees all texts."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,13 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from peer import __version__
+from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.run.sections import DataSection
 from peer.trainer.data import load_corpus
 
 HERE = Path(__file__).parent
 STEPS = {"Sm": 600, "S": 1200, "W": 300}
 WARM_STEPS, WARM_BATCH = 500, 16
+ABOUT = Benchmark(
+    "convergence",
+    "Do the methods stand as they should at equal tokens?",
+    "bound: every preset beats no exchange; 2 (conservation), 3 (one truth per group)",
+)
 PRESETS = ("dp", "none", "diloco", "streaming-diloco", "noloco", "streaming-noloco")
 
 
@@ -106,32 +109,43 @@ def cut_corpus(folder: Path, replicas: int) -> list[Path]:
     return found
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    base = [row["own_loss"] for row in rows if row["preset"] == "dp"]
-    print(f"{'preset':18} {'n':>2} {'own':>8} {'outer':>8} {'over dp':>8} {'spread':>8} {'part.':>6} {'waited':>7}")
+SHOWN = ("own_loss", "outer_loss", "spread", "participation", "waited", "wall_s")
+
+
+def medians(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Medians over the seeds, by preset. None: no row has the value."""
+    found: dict[str, dict[str, float | None]] = {}
     for preset in dict.fromkeys(row["preset"] for row in rows):
         some = [row for row in rows if row["preset"] == preset]
+        values = {name: [row[name] for row in some if row[name] is not None] for name in SHOWN}
+        found[preset] = {name: statistics.median(each) if each else None for name, each in values.items()}
+    return found
 
-        def median(name: str, some: list[dict[str, Any]] = some) -> float:
-            values = [row[name] for row in some if row[name] is not None]
-            return statistics.median(values) if values else float("nan")
 
-        over = f"{100 * (median('own_loss') / statistics.mean(base) - 1):+7.1f}%" if base else "-"
-        print(
-            f"{preset:18} {len(some):2} {median('own_loss'):8.4f} {median('outer_loss'):8.4f} {over:>8} "
-            f"{median('spread'):8.4f} {median('participation'):6.2f} {100 * median('waited'):6.1f}%"
-        )
+def figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    found, by_preset = [], medians(rows)
+    none, dp = (by_preset.get(name, {}).get("own_loss") for name in ("none", "dp"))
+    for preset, row in by_preset.items():
+        bound = none if preset not in ("dp", "none") else None
+        found.append(Figure(f"{preset}: loss of its own params", "nats a byte", row["own_loss"], bound))
+        if dp and preset != "dp" and row["own_loss"]:
+            found.append(Figure(f"{preset}: over dp", "%", 100 * (row["own_loss"] / dp - 1)))
+    states = [row["digests"] for row in rows if "diloco" in row["preset"]]
+    if states:
+        found.append(Figure("states at the end of a group", "", max(states), 1))
+    books = [row["ledger"] for row in rows]
+    off = [book["processed"] - book["applied"] - book["dropped"] - book["outstanding"] for book in books]
+    return [*found, Figure("ledger, off by", "", sum(map(abs, off)), 0)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("regime", choices=STEPS)
     parser.add_argument("--presets", default=",".join(PRESETS))
     parser.add_argument("--replicas", type=int, default=4, choices=(2, 4, 8))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--shards", action="store_true", help="texts of its own for each replica")
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="peer-convergence-") as folder:
@@ -143,10 +157,9 @@ def main() -> None:
                 rows.append(bench.run(preset, seed))
                 row = rows[-1]
                 print(f"{preset} seed {seed}: own {row['own_loss']:.4f} outer {row['outer_loss']:.4f}", flush=True)
-                if given.json:
-                    machine = {"cpus": os.cpu_count(), "system": platform.platform(), "version": __version__}
-                    given.json.write_text(json.dumps({"regime": given.regime, "machine": machine, "rows": rows}))
-    show(rows)
+    cells = [[preset, *row.values()] for preset, row in medians(rows).items()]
+    kind = f"{given.regime}, {given.replicas} replicas, medians of {given.seeds} seeds"
+    publish(given, ABOUT, figures(rows), Table(kind, ["", *SHOWN], cells))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""Make docs/reference/performance.md of the results in `results/`.
+
+`python -m tests.generated --write` writes the page, and `make lint` says when it is not current. Results of studies,
+whose scripts are not in the tree, lie in `results/studies/` and come last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result import RESULTS, limits
+
+INTRO = """# Performance
+
+<!-- Made by benchmarks/performance_page.py of results/*.json. To change it: python -m tests.generated --write -->
+
+Each benchmark in `benchmarks/` guards a promise or a bound. It writes its figures to `results/` with the commit, the
+machine and its load, and the newest run overwrites the one before. A figure *holds* when it keeps its bound. A load of
+1 is one process that runs or waits all the time: seconds of a loaded machine are too long, and ratios of turns, bytes,
+counts and losses still mean something.
+
+`make bench` runs the seven that need a quiet machine and little time.
+"""
+STUDIES = """## Studies
+
+These measurements decided something once. Their scripts are not in the tree: the commit that each of them names has
+them (tag `experiments-2026-11`). docs/decisions/ says what followed.
+"""
+
+
+def page(folder: Path = RESULTS) -> str:
+    """The page of the results below this folder."""
+    results, studies = _read(folder), _read(folder / "studies")
+    parts = [INTRO, _summary(results), *map(_section, results)]
+    if studies:
+        parts += [STUDIES, *(_section(study, "###") for study in studies)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def _summary(results: Iterable[dict[str, Any]]) -> str:
+    lines = ["| benchmark | guards promise | bounds that hold | commit | load |", "| --- | --- | --- | --- | --- |"]
+    for one in results:
+        bounded = [figure for figure in one["figures"] if figure["holds"] is not None]
+        held = sum(figure["holds"] for figure in bounded)
+        kept = f"{held} of {len(bounded)}" if bounded else "no bound"
+        kept = kept if held == len(bounded) else f"**{kept}**"
+        name = one["benchmark"]
+        lines.append(f"| [{name}](#{name}) | {one['promise']} | {kept} | `{one['commit']}` | {_cell(one['load'])} |")
+    return "\n".join([*lines, ""])
+
+
+def _section(one: dict[str, Any], level: str = "##") -> str:
+    lines = [f"{level} {one['benchmark']}", "", one["question"], "", f"Guards: {one['promise']}.", ""]
+    if one["figures"]:
+        lines += _figures(one["figures"])
+    lines += [f"How to run it: `{one['command']}`", "", _where(one), ""]
+    for table in one["tables"]:
+        lines += _table(table)
+    for note in one.get("notes", []):
+        lines += [note, ""]
+    return "\n".join(lines)
+
+
+def _figures(figures: Iterable[dict[str, Any]]) -> list[str]:
+    lines = ["| figure | value | bound | holds |", "| --- | --- | --- | --- |"]
+    words = {None: "", True: "yes", False: "**no**"}
+    for figure in figures:
+        value = "not measured" if figure["value"] is None else f"{_cell(figure['value'])} {figure['unit']}".strip()
+        lines.append(f"| {figure['name']} | {value} | {limits(figure['bound'])} | {words[figure['holds']]} |")
+    return [*lines, ""]
+
+
+def _where(one: dict[str, Any]) -> str:
+    """Commit, day, machine and load in one sentence; of what is not known, nothing."""
+    said = [f"commit `{one['commit']}`", one["date"] or ""]
+    if machine := one["machine"]:
+        cores = f"{machine['cores']} cores" if machine.get("cores") else ""
+        memory = f"{machine['memory_gib']:g} GiB" if machine.get("memory_gib") else ""
+        python = f"Python {machine['python']}" if machine.get("python") else ""
+        torch = f"torch {machine['torch']}" if machine.get("torch") else ""
+        said += [machine["cpu"], cores, memory, python, torch]
+    said += [f"load {one['load']:g}" if one["load"] is not None else "", one["source"] or ""]
+    return f"Measured: {', '.join(filter(None, said))}."
+
+
+def _table(table: dict[str, Any]) -> list[str]:
+    heads = "| " + " | ".join(table["heads"]) + " |"
+    rows = ["| " + " | ".join(map(_cell, row)) + " |" for row in table["rows"]]
+    title = [f"*{table['title']}*", ""] if table["title"] else []
+    return [*title, heads, "|" + " --- |" * len(table["heads"]), *rows, ""]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
+    return str(value)

@@ -1,0 +1,159 @@
+"""The result of a benchmark: figures beside their bounds, with commit, machine and load, as JSON in `results/`.
+
+Every benchmark takes `--json FILE` and `--results`. The newest result overwrites the one that stands there.
+`benchmarks.performance_page` makes docs/reference/performance.md of all of them."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer.lab.bench.machine import machine, versions
+from peer.lab.bench.tables import Cell, table
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+LOAD_BEFORE = round(os.getloadavg()[0], 1)
+"""Processes that ran or waited in the last minute when this one began: what else the machine did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The fixed part of a result. `promise`: the numbered promise or the bound that the benchmark guards."""
+
+    name: str
+    question: str
+    promise: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number, and the bound that it has to keep if there is one."""
+
+    name: str
+    unit: str
+    value: float | None
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """None: there is no bound, or the number was not measured."""
+        if self.value is None or (self.at_most is None and self.at_least is None):
+            return None
+        return (self.at_most is None or self.value <= self.at_most) and (
+            self.at_least is None or self.value >= self.at_least
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        bound = {"at_most": self.at_most, "at_least": self.at_least}
+        kept = {name: limit for name, limit in bound.items() if limit is not None} or None
+        value = float(f"{self.value:.4g}") if isinstance(self.value, float) else self.value
+        return {"name": self.name, "unit": self.unit, "value": value, "bound": kept, "holds": self.holds}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Numbers beside the figures that have no bound of their own."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def as_json(self) -> dict[str, Any]:
+        rows = [[float(f"{cell:.4g}") if isinstance(cell, float) else cell for cell in row] for row in self.rows]
+        return {"title": self.title, "heads": list(self.heads), "rows": rows}
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """Make a parser with the options that every benchmark has. `doc`: the module's, shown by --help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
+    parser.add_argument("--results", action="store_true", help="write the result to results/NAME.json")
+    return parser
+
+
+def publish(
+    given: argparse.Namespace, about: Benchmark, figures: Sequence[Figure], *tables: Table, variant: str = ""
+) -> bool:
+    """Print the figures, and write the result where the options say. `variant`: an end of the file's name.
+
+    False: a figure breaks its bound."""
+    words = {None: "", True: "holds", False: "BROKEN"}
+    rows = [[one.name, one.value, one.unit, limits(one.as_json()["bound"]), words[one.holds]] for one in figures]
+    print(f"\n{table(['', 'value', '', 'bound', ''], rows)}", flush=True)
+    name = f"{about.name}-{variant}" if variant else about.name
+    record = {
+        "benchmark": name,
+        "question": about.question,
+        "promise": about.promise,
+        **surroundings(),
+        "command": command(about.name),
+        "source": None,
+        "figures": [one.as_json() for one in figures],
+        "tables": [one.as_json() for one in tables],
+    }
+    for file in (given.json, RESULTS / f"{name}.json" if given.results else None):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return all(one.holds is not False for one in figures)
+
+
+def limits(bound: dict[str, float] | None) -> str:
+    """Say a bound in words. None: there is none."""
+    return " and ".join(f"{kind.replace('_', ' ')} {limit:g}" for kind, limit in (bound or {}).items())
+
+
+def command(name: str) -> str:
+    """The command line without the options that say where the result goes."""
+    kept, rest = [], iter(sys.argv[1:])
+    for word in rest:
+        if word == "--json":
+            next(rest)
+        elif word != "--results" and not word.startswith("--json="):
+            kept.append(word)
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *kept])
+
+
+def surroundings() -> dict[str, Any]:
+    """Commit, date, machine and load of this process. Loads are means of a minute, before and after."""
+    here, made_with = machine(), versions()
+    return {
+        "commit": product_commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": {
+            "cpu": here["processor"],
+            "cores": here["cores_allowed"],
+            "memory_gib": here["memory_gib"],
+            "python": made_with["python"],
+            "torch": made_with["torch"],
+        },
+        "load": LOAD_BEFORE,
+        "load_after": round(os.getloadavg()[0], 1),
+    }
+
+
+def product_commit() -> str:
+    """The last commit that changed `peer/`; a plus behind it: files there differ from it. Empty outside a checkout.
+
+    A commit that changes only benchmarks, results or pages measures the same program."""
+    try:
+        last = _git("log", "-1", "--format=%h", "--", "peer").strip()
+        return last + "+" * bool(_git("status", "--porcelain", "--untracked-files=no", "--", "peer").strip())
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*arguments: str) -> str:
+    whole = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(whole, check=True, capture_output=True, text=True, timeout=20).stdout

@@ -1,0 +1,139 @@
+"""The results that benchmarks write, and the page that is made of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import performance_page, result
+from benchmarks.performance_page import page
+from benchmarks.result import Benchmark, Figure, Table, options, publish
+
+BENCHMARKS = Path(result.__file__).parent
+ABOUT = Benchmark("tried", "Does it hold?", "5 (control beats bulk)")
+KEYS = [
+    "benchmark",
+    "question",
+    "promise",
+    "commit",
+    "date",
+    "machine",
+    "load",
+    "command",
+    "source",
+    "figures",
+    "tables",
+]
+FIGURE_KEYS = {"name", "unit", "value", "bound", "holds"}
+
+
+def results() -> list[Path]:
+    return sorted(result.RESULTS.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("figure", "holds"),
+    [
+        (Figure("", "", 2.0, at_most=2.0), True),
+        (Figure("", "", 2.1, at_most=2.0), False),
+        (Figure("", "", 0.9, at_least=0.98), False),
+        (Figure("", "", 0.5, at_most=1.0, at_least=0.4), True),
+        (Figure("", "", 2.0), None),
+        (Figure("", "", None, at_most=2.0), None),
+    ],
+)
+def test_a_figure_holds_when_it_keeps_its_bounds(figure: Figure, holds: bool | None) -> None:
+    assert figure.holds is holds
+    assert figure.as_json()["holds"] is holds
+
+
+def test_a_result_tells_what_where_and_under_which_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "deep" / "found.json"
+    monkeypatch.setattr(sys, "argv", ["tried.py", "--json", str(file), "--mb", "4"])
+    parser = options("Does it hold?")
+    parser.add_argument("--mb")
+
+    kept = publish(parser.parse_args(), ABOUT, [Figure("stall", "ms", 30.123456, 20.0)], Table("", ["a"], [[1.0]]))
+
+    assert not kept
+    found = json.loads(file.read_text())
+    assert [name for name in found if name != "load_after"] == KEYS
+    assert found["command"] == "python -m benchmarks.tried --mb 4"
+    assert found["machine"]["cores"] >= 1
+    assert found["machine"]["torch"].startswith("2.")
+    assert found["figures"] == [
+        {"name": "stall", "unit": "ms", "value": 30.12, "bound": {"at_most": 20.0}, "holds": False}
+    ]
+
+
+def test_results_go_into_their_folder_and_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tried.py", "--results"])
+    for value in (1.0, 3.0):
+        publish(options(None).parse_args(), ABOUT, [Figure("stall", "ms", value)], variant="home")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["tried-home.json"]
+    assert json.loads((tmp_path / "tried-home.json").read_text())["figures"][0]["value"] == 3.0
+
+
+def test_nothing_is_written_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "RESULTS", tmp_path)
+
+    assert publish(options(None).parse_args([]), ABOUT, [Figure("stall", "ms", 1.0)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_shows_a_broken_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tried.py", "--results"])
+    figures = [Figure("stall", "ms", 30.0, 20.0), Figure("calls", "", 7)]
+    publish(options(None).parse_args(), ABOUT, figures, Table("turns", ["", "ms"], [["swap", 30.0]]))
+
+    made = page(tmp_path)
+
+    assert "| [tried](#tried) | 5 (control beats bulk) | **0 of 1** |" in made
+    assert "| stall | 30 ms | at most 20 | **no** |" in made
+    assert "| calls | 7 |  |  |" in made
+    assert "| swap | 30 |" in made
+    assert "`python -m benchmarks.tried`" in made
+
+
+@pytest.mark.parametrize("file", results(), ids=lambda file: file.stem)
+def test_a_kept_result_has_every_key_and_keeps_what_it_says(file: Path) -> None:
+    found = json.loads(file.read_text())
+
+    assert [name for name in found if name not in ("load_after", "notes")] == KEYS
+    assert found["benchmark"] == file.stem
+    assert found["commit"]
+    assert found["source"] or (found["machine"] and found["load"] is not None and found["date"])
+    for figure in found["figures"]:
+        assert set(figure) == FIGURE_KEYS
+        made = Figure(figure["name"], figure["unit"], figure["value"], **(figure["bound"] or {}))
+        assert made.holds is figure["holds"]
+    for table in found["tables"]:
+        assert all(len(row) == len(table["heads"]) for row in table["rows"])
+
+
+def test_every_result_is_of_a_benchmark_that_is_here_and_every_benchmark_has_one() -> None:
+    kept = {json.loads(file.read_text())["command"].split()[2] for file in result.RESULTS.glob("*.json")}
+    known = {
+        f"benchmarks.{path.name.removesuffix('.py')}"
+        for path in BENCHMARKS.iterdir()
+        if "ABOUT" in (path / "__main__.py" if path.is_dir() else path).read_text()
+        if path.suffix == ".py" or (path / "__main__.py").exists()
+    }
+
+    assert kept == known
+    for name in known - {"benchmarks.convergence"}:
+        assert f"`benchmarks.{importlib.import_module(name).ABOUT.name}`" == f"`{name}`"
+
+
+def test_the_page_is_made_of_every_result() -> None:
+    made = performance_page.page()
+
+    for file in results():
+        assert f"# {file.stem}\n" in made
