@@ -32,14 +32,14 @@ BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 @dataclass
 class Target:
-    """Whom to attack."""
+    """The peer that is attacked."""
 
     endpoint: str
     peer: PeerId
     run: RunId
     layout: bytes
     nbytes: int
-    """Of a whole payload."""
+    """The size of a payload."""
     daemon: Daemon
 
     only: Identity | None = None
@@ -192,7 +192,7 @@ async def lie(target: Target, identity: Identity, what: str, locked: Counter[str
 
 
 async def garbage(target: Target) -> None:
-    """To a peer that expects nothing."""
+    """Send bytes to a peer that expects none."""
     async with target.caller() as caller:
         await caller.swap(await caller.hello(), [secrets.token_bytes(100)])
 

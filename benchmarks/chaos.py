@@ -1,4 +1,4 @@
-"""What do faults cost a swarm of real processes, and does every peer recover? Linux only.
+"""How much do faults cost a swarm of real processes, and does every peer recover? Linux only.
 
 Promises 2 (the ledger balances), 3 (one truth per group), 8 (local progress survives), 10 (a fault has a reason).
 Bounds: participation of the living 0.9, their rounds that ended in time 0.95, nobody hung, no bad exit, ledger 0, one
@@ -42,7 +42,7 @@ LEAST_IN_TIME = 0.95
 MOST_LOSS_PERCENT = 2.0
 ABOUT = Benchmark(
     "chaos",
-    "What do faults cost a swarm of real processes, and does every peer recover?",
+    "How much do faults cost a swarm of real processes, and does every peer recover?",
     "2 (conservation), 3 (one truth per group), 8 (local progress survives), 10 (every fault has a reason)",
 )
 Curve = list[tuple[float, float]]
@@ -93,15 +93,17 @@ async def both(
 
 
 def curve(home: Path) -> Curve:
-    """Of the swarm below this folder."""
+    """Read the curve of the swarm in this folder."""
     folders = home.glob("peer-*/runs/*")
     return curve_of(event for folder in folders for event, _ in read_lines(folder / "journal.jsonl"))
 
 
 def curve_of(journals: Iterable[Event]) -> Curve:
-    """The swarm's loss at the work it had applied: the mean over the peers that evaluated before a round, where more
-    than half did, at the tokens x elements that all of them together had applied up to there. Counted by rounds, for
-    clocks jump here; by the swarm's work and not a peer's own, for who comes back takes over what others trained."""
+    """Tell the swarm's loss at the work that it had applied, in tokens x elements of all peers together.
+
+    The loss before a round is the mean over the peers that evaluated there, where more than half did. Rounds are
+    counted because clocks jump here. The swarm's work counts, and not a peer's own, because a peer that comes back
+    takes over the work of its partners."""
     applied: Counter[int] = Counter()
     losses: defaultdict[int, list[float]] = defaultdict(list)
     for event in journals:

@@ -28,7 +28,7 @@ class Failed(Exception):
 
 
 def called(*command: str) -> str:
-    """What a command prints. Raises Failed with its last words."""
+    """Run a command and return its output. Raises Failed with its last lines."""
     options: Row = {"capture_output": True, "text": True, "timeout": CALL_S, "env": ENVIRONMENT, "cwd": "/"}
     try:
         return str(run(command, check=True, **options).stdout.strip())
@@ -89,7 +89,7 @@ class Node:
                 self.process.wait()
 
     def manifest(self, name: str, preset: str, settings: Sequence[str]) -> Row:
-        """The description of a manifest that the node's side writes and signs beside the node's home."""
+        """The description of a manifest that the node's side writes and signs next to the node's home."""
         program, file = self.side.program, str(self.home.parent / name)
         given = [f"--set={setting}" for setting in (*SETTINGS, *settings)]
         called(program, "manifest", "new", file, "--home", str(self.home), "--preset", preset, *given)

@@ -1,4 +1,4 @@
-"""How fast are our codecs beside a copy of the same memory, and beside other libraries?
+"""How fast are our codecs, compared with a copy of the same memory and with other libraries?
 
 Promise: none by number; an exchange is to cost the trainer little (7), and codecs are most of it. Values are 64 MB of
 normal fp32, coded on one thread.
@@ -48,13 +48,13 @@ COPIES = {
 TOPK_GBS = 2.0
 ABOUT = Benchmark(
     "codecs",
-    "How fast are the codecs beside a copy of the same memory, and beside other libraries?",
+    "How fast are the codecs, compared with a copy of the same memory and with other libraries?",
     "bound; part of promise 7 (the trainer does not wait)",
 )
 Pair = tuple[Callable[[Tensor], Any], Callable[[Any], Any]]
 """Encode, decode."""
 Work = dict[str, Callable[[], Any]]
-"""What is timed, by its name."""
+"""Calls to time, by name."""
 
 
 def bitsandbytes() -> Pair:
@@ -89,7 +89,7 @@ OTHERS = {
     "torchao int8 per 256": ("torchao", torchao),
     "hivemind float16": ("hivemind", hivemind),
 }
-"""By name: what has to be installed, and how it is used."""
+"""Libraries by name: the package that has to be installed, and how to use it."""
 
 
 # -- the two processes -----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def ours(elements: int) -> Work:
 
 
 def others(elements: int) -> Work:
-    """As each library ships."""
+    """Time each library as it ships."""
     values, work = values_of(elements), Work()
     copy = np.zeros(elements, dtype=np.float32)
     work["memcpy"] = partial(np.copyto, copy, values.numpy())
@@ -191,7 +191,7 @@ async def measure(elements: int, repeats: int) -> dict[str, float]:
 
 
 def ratios(rates: dict[str, float]) -> dict[str, dict[str, float | None]]:
-    """Our int8 over each library on whole tensors; None: it is not installed."""
+    """Divide the rate of our int8 by that of each library on the tensor at once. None: it is not installed."""
     return {
         name: {what: rates[f"int8 {what}"] / rate if (rate := rates.get(f"{name} {what}")) else None for what in WANTED}
         for name in OTHERS

@@ -136,7 +136,7 @@ def show(given: argparse.Namespace, peers: dict[str, Any], wrong: int) -> None:
 
 
 def complaints(peers: dict[str, Any], dropped: int) -> list[str]:
-    """What should not be."""
+    """List everything that should not be so."""
     wrong = [f"{name}: exit {p['exit']}" for name, p in peers.items() if p["exit"] != [0]]
     wrong += [f"{name}: {p['due']} rounds due" for name, p in peers.items() if p["due"] != sum(p["outcomes"].values())]
     wrong += [f"{name} is reachable: {p['reachable']}" for name, p in peers.items() if reached(p) != (name == "public")]

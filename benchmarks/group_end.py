@@ -1,6 +1,6 @@
-"""A member of a group of the benchmarks: does the whole of a daemon's round with the others, as `benchmarks.round_end`
+"""A member of a group of the benchmarks: does a daemon's round with the other members, as `benchmarks.round_end`
 does with a partner. The roster, the exchange, the outer step and the way back into the arena are the daemon's own;
-there is no trainer and no directory. What it is told to do: `greet`, once, and `swap`, a round."""
+there is no trainer and no directory. Its commands are `greet`, once, and `swap`, a round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from peer.transport.signing import KeySigner
 WINDOW_S = 20.0
 """Longer than a loaded machine needs to begin; a roster closes when all are in it."""
 PRESET_OF = {"fp32": "diloco", "int4": "streaming-diloco"}
-"""By the codec of the contributions."""
+"""Presets by the codec of the contributions."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How much memory does a group's round take beside the daemon's state, and does any of it stay? Linux only.
+"""How much memory does a group's round take on top of the daemon's state, and does any of it stay? Linux only.
 
 Promise: none by number; `peer manifest show` tells what a daemon holds, and a round may add little to it.
 Bounds: 64 MB at the peak, 10 MB of drift over a hundred rounds. About four minutes.
@@ -27,7 +27,7 @@ GROUP_END = "benchmarks.group_end"
 DRIFT_MB = 10.0
 ABOUT = Benchmark(
     "group_memory",
-    "How much memory does a group's round take beside the daemon's state, and does any of it stay?",
+    "How much memory does a group's round take on top of the daemon's state, and does any of it stay?",
     "bound; `peer manifest show` tells the memory and it is kept",
 )
 

@@ -1,4 +1,4 @@
-"""What does a daemon cost, by the number of peers and by the size of the fragment? Linux only.
+"""How much does a daemon cost, by the number of peers and by the size of the fragment? Linux only.
 
 Promise 8: local progress; every due round of a calm swarm is exchanged. Processor seconds have no bound. About ten
 minutes with all sizes.
@@ -32,7 +32,7 @@ EXCHANGED = 0.99
 """Part of the due rounds; a round that is due when the counting ends is not counted by all."""
 ABOUT = Benchmark(
     "growth",
-    "What does a daemon cost, by the number of peers and by the size of the fragment?",
+    "How much does a daemon cost, by the number of peers and by the size of the fragment?",
     "8 (local progress: every due round of a calm swarm is exchanged)",
 )
 SPEED = 0.03
@@ -97,7 +97,7 @@ def _more(before: list[dict[str, int]], after: list[dict[str, int]], what: str) 
 
 
 async def all_exchanged(daemons: list[Daemon]) -> None:
-    """At least once: the first exchange loads what later ones find."""
+    """Wait until each exchanged once: the first exchange loads modules that later ones find loaded."""
     async with asyncio.timeout(READY_S):
         for daemon in daemons:
             while not (await counts(daemon)).get("exchanged"):

@@ -46,7 +46,7 @@ ABOUT = Benchmark("heartbeats", "Does control traffic get through while bulk fil
 
 @dataclass
 class Seen:
-    """Of one pair of peers."""
+    """Counts of one pair of peers."""
 
     pings: list[float] = field(default_factory=list)
     """Seconds of the calls that were answered."""
@@ -59,7 +59,7 @@ class Seen:
 
 
 class Agreeable(RequestHandler):
-    """Holds everybody and swaps with everybody."""
+    """A handler that locks and swaps with every peer."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         return Answer(Verdict.LOCKED)
@@ -86,7 +86,7 @@ async def home(cap: float | None) -> Home:
 
 
 async def pings(own: Home, to: PeerRecord, seen: Seen, until: float) -> None:
-    """As `peer.exchange.pair.search` asks a locked partner."""
+    """Ask a locked partner again and again, as `peer.exchange.pair.search` does."""
     while (began := time.monotonic()) < until:
         try:
             bound_s = min(MOST_S, own.watch.timeout(to.peer_id))

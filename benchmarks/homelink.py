@@ -1,5 +1,5 @@
 """A paced link between two homes: a TCP relay that lets bytes through at the rate of the slower line and hands them
-over half a round trip later. What is on its way holds up nothing behind it, unlike the delays of
+over half a round trip later. A chunk on its way holds up nothing behind it, unlike the delays of
 `peer.lab.localswarm.relay`, which are meant to disturb."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Link:
     _free_at: float = 0.0
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the sender has ended."""
+        """Hand on bytes until the sender has ended."""
         due: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hand_over(due, writer))

@@ -1,4 +1,4 @@
-"""What does a hostile caller cost a peer? Linux only.
+"""How much does a hostile caller cost a peer? Linux only.
 
 Promises 11 (no stranger decides), 6 (every length is bounded) and 7 (the trainer does not wait). Bounds, of the peer
 that is attacked: memory 64 MiB above its beginning, 5 % of the trainer's time waiting for exchanges, no round more than
@@ -44,7 +44,7 @@ RSS_MIB, WAITING, LATE_S = 64.0, 0.05, 2.0
 """The bounds: growth, part of the trainer's time, and after a round's deadline."""
 ABOUT = Benchmark(
     "hostile",
-    "What does a hostile caller cost a peer?",
+    "How much does a hostile caller cost a peer?",
     "11 (no stranger decides), 6 (every length is bounded), 7 (the trainer does not wait)",
 )
 SETTINGS = ["sync.clock=seconds", "sync.sync_every=10", "sync.codec=fp32", "train.total_rounds=100000"]
@@ -60,7 +60,7 @@ class Turn:
     began: float
     tokens_per_s: float = 0.0
     seconds_waiting: float = 0.0
-    """Of the trainer, for exchanges."""
+    """The trainer waits so long for exchanges."""
     tokens_per_training_s: float = 0.0
     attacker_cpu_s: float = 0.0
     daemon_cpu_s: float = 0.0

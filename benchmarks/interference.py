@@ -1,6 +1,6 @@
-"""How much slower is an inner step beside an exchange?
+"""How much slower is an inner step during an exchange?
 
-Promise 7: the trainer does not wait. Bounds: 3 % beside swaps at 100 Mbit/s, 15 % at full speed. About three minutes,
+Promise 7: the trainer does not wait. Bounds: 3 % during swaps at 100 Mbit/s, 15 % at full speed. About three minutes,
 at nice 0 on a machine that does nothing else.
 
     python -m benchmarks.interference [--repeats 5] [--phase-s 4] [--mb 64] [--codec bf16] [--threads 1] [--json FILE]
@@ -43,7 +43,7 @@ FAR_NICE = 19
 WANTED = {"100 Mbit/s": 3.0, "full speed": 15.0}
 """Percent, at most."""
 ABOUT = Benchmark(
-    "interference", "How much slower is an inner step beside an exchange?", "7 (the trainer does not wait)"
+    "interference", "How much slower is an inner step during an exchange?", "7 (the trainer does not wait)"
 )
 MODEL = (
     "model.hidden_size=256",
@@ -55,7 +55,7 @@ MODEL = (
 """3.2 million parameters, of which a step takes about 0.1 s."""
 
 Beside = Callable[[float], Awaitable[int]]
-"""Is busy for at least so many seconds; swaps made."""
+"""Work for at least so many seconds; it returns the number of swaps."""
 
 
 async def train(trainer: TrainerClient, seconds: float) -> float:

@@ -27,7 +27,7 @@ ABOUT = Benchmark(
 
 
 def row(found: list[Found]) -> dict[str, float]:
-    """Of both ends in all turns, ms; `worst_median`: of the turns' worst, for one that was hit by something else."""
+    """Sum up both ends in all turns, in ms. `worst_median`: over the turns, for another program may hit one."""
     worst = [max(max(end["late_ms"]) for end in turn) for turn in found]
     late = [late for turn in found for end in turn for late in end["late_ms"]]
     seconds = statistics.median(max(end["seconds"] for end in turn) for turn in found)

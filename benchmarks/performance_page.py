@@ -1,7 +1,7 @@
 """Make docs/reference/performance.md of the results in `results/`.
 
-`python -m tests.generated --write` writes the page, and `make lint` says when it is not current. Results of studies,
-whose scripts are not in the tree, lie in `results/studies/` and come last."""
+`python -m tests.generated --write` writes the page, and `make lint` says when it is not current. Results of
+studies lie in `results/studies/` and come last."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ counts and losses still mean something.
 """
 STUDIES = """## Studies
 
-These measurements decided something once. Their scripts are not in the tree: the commit that each of them names has
-them (tag `experiments-2026-11`). docs/decisions/ says what followed.
+These measurements decided something, or were made by tests and commands that are no benchmarks. Scripts that are not in
+the tree are in commit 807ffbb (tag `experiments-2026-11`): `git show` prints one, and it runs in a checkout of that
+commit.
 """
 
 
@@ -59,7 +60,9 @@ def _section(one: dict[str, Any], level: str = "##") -> str:
     lines = [f"{level} {one['benchmark']}", "", one["question"], "", f"Guards: {one['promise']}.", ""]
     if one["figures"]:
         lines += _figures(one["figures"])
-    lines += [f"How to run it: `{one['command']}`", "", _where(one), ""]
+    if one["command"]:
+        lines += [f"How to run it: `{one['command']}`", ""]
+    lines += [_where(one), ""]
     for table in one["tables"]:
         lines += _table(table)
     for note in one.get("notes", []):

@@ -1,4 +1,4 @@
-"""The result of a benchmark: figures beside their bounds, with commit, machine and load, as JSON in `results/`.
+"""The result of a benchmark: figures and their bounds, with commit, machine and load, as JSON in `results/`.
 
 Every benchmark takes `--json FILE` and `--results`. The newest result overwrites the one that stands there.
 `benchmarks.performance_page` makes docs/reference/performance.md of all of them."""
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers beside the figures that have no bound of their own."""
+    """More numbers, which have no bound of their own."""
 
     title: str
     heads: Sequence[str]

@@ -1,4 +1,4 @@
-"""An end of a pair (`peer.lab.bench.daemon_process`) that does the whole of a daemon's round with the other: the
+"""An end of a pair (`peer.lab.bench.daemon_process`) that does a daemon's round with the other end: the
 exchange of a snapshot that lies in the arena, the outer step, the journal line, and the result's way back into the
 arena. The flight, its landing, the exchange and the transport are the daemon's own; there is no trainer and no search
 for a partner."""
@@ -39,7 +39,7 @@ from peer.trainer.arena import Arena
 
 STEPS, TOKENS = 10, 640
 NOMINAL = {"whole": float(STEPS), "piled": STEPS / 2}
-"""Of the work the half counts where it piled up over a skipped round."""
+"""Inner steps that count in full: of work that piled up over a skipped round, half."""
 
 
 class RoundEnd(DaemonEnd):
@@ -94,21 +94,21 @@ class RoundEnd(DaemonEnd):
 
     @property
     def result(self) -> Tensor:
-        """What the trainer gets back."""
+        """The values that the trainer gets back."""
         return self._arena.in_slot(0)
 
     async def open(self) -> dict[str, Any]:
-        """What was only needed to get here is given back: a swap could hide in it."""
+        """Return free memory to the system first: a swap could hide in it."""
         ctypes.CDLL(None).malloc_trim(0)
         return await super().open()
 
     def _note(self, event: events.Event) -> None:
         self.journal.append(event)
 
-    # -- what the landing asks of a trainer --------------------------------------------------------------------------
+    # -- the trainer, as the commit calls it --------------------------------------------------------------------------
 
     async def apply(self, key: RoundKey, outer: Tensor, base: int, next_round: int, merge: Merge = AT_ONCE) -> None:
-        """As far as the daemon's own memory goes."""
+        """Copy the result into the arena; there is no trainer to merge it."""
         await asyncio.to_thread(self._arena.in_slot(key.fragment).copy_, outer)
 
     def release(self, key: RoundKey) -> None: ...
@@ -129,7 +129,7 @@ class RoundEnd(DaemonEnd):
 
     @asynccontextmanager
     async def _opened(self, key: RoundKey) -> AsyncIterator[PairRound]:
-        """As `Pairs.opened`, with a partner that is found already."""
+        """Open a pair round whose partner is known."""
         with ExitStack() as lent:
             yield PairRound(self._pairs, cast(PartnerSearch, Found(key, self._partner.peer_id, self._we_dial)), lent)
 

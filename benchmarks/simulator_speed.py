@@ -48,7 +48,7 @@ CALLS = 1024
 @dataclass(frozen=True, slots=True)
 class Cost:
     best_ms: float
-    """Of a peer's round."""
+    """The fastest piece, a peer's round."""
     exchanged: float
     """The part of the peer-rounds in which a peer exchanged."""
 
@@ -80,7 +80,7 @@ def cost(peers: int, look: int | None = LOOK, pieces: int = PIECES) -> Cost:
 
 
 def calls(peers: int, look: int | None) -> float:
-    """In a peer's round, over as many peer-rounds for swarms of any size."""
+    """Count the calls of a peer's round, over as many peer-rounds for swarms of any size."""
     counted, rounds = CALLS // peers, FIRST + CALLS // peers + 1
     profile = cProfile.Profile()
 

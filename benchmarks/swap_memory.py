@@ -1,4 +1,4 @@
-"""How much memory does a swap take beside the daemon's state, and does any of it stay? Linux only.
+"""How much memory does a swap take on top of the daemon's state, and does any of it stay? Linux only.
 
 Promise: none by number; `peer manifest show` tells what a daemon holds, and a swap may add little to it.
 Bounds: 64 MB at the peak, 4 MB of drift over a hundred swaps. About two minutes.
@@ -26,7 +26,7 @@ ROUND_END = "benchmarks.round_end"
 PEAK_MB, DRIFT_MB = 64.0, 4.0
 ABOUT = Benchmark(
     "swap_memory",
-    "How much memory does a swap take beside the daemon's state, and does any of it stay?",
+    "How much memory does a swap take on top of the daemon's state, and does any of it stay?",
     "bound; `peer manifest show` tells the memory and it is kept",
 )
 MB_PER_MIB = 2**20 / 1e6
