@@ -19,7 +19,7 @@ INTRO = """# Performance
 Each benchmark in `benchmarks/` guards a promise or a bound. It writes its figures to `results/` with the commit, the
 machine and its load, and the newest run overwrites the one before. A figure *holds* when it keeps its bound. A load of
 1 is one process that runs or waits all the time: seconds of a loaded machine are too long, and ratios of turns, bytes,
-counts and losses still mean something.
+counts and losses still mean something. Figures whose source is the docs of a commit were measured there or earlier.
 
 `make bench` runs the seven that need a quiet machine and little time.
 """
