@@ -59,7 +59,7 @@ class PeerError(Exception):
     @property
     def page(self) -> str:
         """Where the documentation tells more."""
-        return f"docs/exit-codes.md#{self.exit_code}"
+        return f"docs/reference/exit-codes.md#{self.exit_code}"
 
 
 class UsageError(PeerError):
@@ -74,7 +74,7 @@ class IdentityError(PeerError):
     """The key file cannot be read or made, is malformed, or is open to others."""
 
     exit_code = 10
-    why = "The key is who this peer is: without it, it cannot sign, and who else can read it can pose as this peer."
+    why = "The key is the identity of this peer. Without it the peer cannot sign, and another reader can pose as it."
     fix = "Give your user (and nobody else) access to the key file, or choose another --home."
 
 
@@ -107,14 +107,14 @@ class TorchWrong(PeerError):
 
     exit_code = 14
     why = "Training is tested with exactly one version of torch; with another it would fail later and less clearly."
-    fix = "Install this program anew in a virtual environment of its own: pip install peer-swarm"
+    fix = "Install this program again in a virtual environment of its own: pip install peer-swarm"
 
 
 class MachineTooSlow(PeerError):
     """This machine or its link could never take part in a round of the run; the numbers are told."""
 
     exit_code = 15
-    why = "It would train alone, and what it learns would never reach the others."
+    why = "It would train alone, and its work would never reach another peer."
     fix = "Raise the caps, or join a run with a smaller model or longer rounds."
 
 
@@ -123,7 +123,7 @@ class ManifestError(PeerError):
 
     exit_code = 20
     why = "The manifest is the run: everybody in it works by the same signed bytes, so none that is in doubt is used."
-    fix = "The operator mends the lines named and signs again; everybody else gets the file anew from the operator."
+    fix = "The operator mends the lines named and signs again. Everybody else gets the file from the operator."
 
 
 class TicketError(PeerError):
@@ -147,7 +147,7 @@ class SwarmUnreachable(PeerError):
 
     exit_code = 30
     retry = True
-    why = "Manifest and state come from the others; there is nothing to begin with until one of them answers."
+    why = "Manifest and state come from other peers. There is nothing to begin with until one of them answers."
     fix = "Check this machine's connection, then ask the operator for the state of the bootstrap node or a new ticket."
 
 
@@ -155,7 +155,7 @@ class AddressError(PeerError):
     """A port is occupied or an address cannot be parsed."""
 
     exit_code = 31
-    why = "The others find this peer by its address; it cannot listen there."
+    why = "Other peers find this one by its address; it cannot listen there."
     fix = "Choose another port or address; port 0 takes any free one."
 
 
@@ -177,7 +177,7 @@ class DirectoryFailed(PeerError):
 
 
 class ClockWrong(PeerError):
-    """This machine's clock differs too much from the clocks of the others."""
+    """This machine's clock differs too much from the clocks of other peers."""
 
     exit_code = 34
     why = "Rounds and records go by the clock: with a wrong one this peer misses every exchange and is taken for gone."
@@ -188,7 +188,7 @@ class TrainerFailed(PeerError):
     """The trainer kept dying; the cause is named."""
 
     exit_code = 40
-    why = "A trainer that dies at once, again and again, would go on doing so; what was applied before is kept."
+    why = "A trainer that dies at once, again and again, would go on doing so. Work that was applied is kept."
     fix = "See trainer.log in the run's folder below the home; too little memory is the usual cause."
 
 

@@ -1,4 +1,4 @@
-"""docs/exit-codes.md, made from the tree of peer/errors.py, so that the two cannot disagree."""
+"""docs/reference/exit-codes.md, made from the tree of peer/errors.py: the two cannot disagree."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ HEAD = """\
 
 <!-- Made from peer/errors.py by `python -m tests.generated --write`: edit there. -->
 
-What a process of `peer` returns, and whether a supervisor does well to start it again unchanged. The text of an error
-says what was found, why that matters (`why:`), what to do (`fix:`), and which section here tells more (`see:`). 0 is
-success: the run is over, or the peer left as it was told.
+A process of `peer` returns one of these codes. The last column says whether a supervisor does well to start it again
+unchanged. The text of an error says what was found, why that matters (`why:`), what to do (`fix:`), and which section
+here tells more (`see:`). 0 is success: the run is over, or the peer left as it was told.
 
 | code | error | meaning | retry |
 | --- | --- | --- | --- |
@@ -21,7 +21,7 @@ STOPPED = "| 130 | | Ctrl+C before there was anything to drain, or the second on
 
 
 def page() -> str:
-    """The whole file."""
+    """Return the text of the file."""
     kinds = sorted(PeerError.__subclasses__(), key=lambda kind: kind.exit_code)
     rows = [f"| [{k.exit_code}](#{k.exit_code}) | {k.__name__} | {_meaning(k)} | {_retry(k)} |" for k in kinds]
     table = "\n".join([BUG, *rows, STOPPED])

@@ -1,34 +1,36 @@
-"""Generated files are current: `python -m tests.generated` compares, `--write` makes them anew."""
+"""Check that generated files are current: `python -m tests.generated` compares, `--write` writes them."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc_tools
 from grpc_tools import protoc
 
 from benchmarks import performance_page
-from tests import metrics_page
-from tests.exit_page import page
+from tests import cli_page, events_page, exit_page, metrics_page
 
 ROOT = Path(__file__).parent.parent
 PROTO = "peer/v1/exchange.proto"
-PAGE = "docs/exit-codes.md"
-METRICS_PAGE = "docs/metrics.md"
-PERFORMANCE_PAGE = "docs/reference/performance.md"
-OUTPUTS = ("peer/v1/exchange_pb2.py", "peer/v1/exchange_pb2.pyi", PAGE, METRICS_PAGE, PERFORMANCE_PAGE)
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/cli.md": cli_page.page,
+    "docs/reference/exit-codes.md": exit_page.page,
+    "docs/reference/journal-events.md": events_page.page,
+    "docs/reference/metrics.md": metrics_page.page,
+    "docs/reference/performance.md": performance_page.page,
+}
+OUTPUTS = ("peer/v1/exchange_pb2.py", "peer/v1/exchange_pb2.pyi", *PAGES)
 
 
 def generate(target: Path) -> None:
     """Run the protobuf compiler of the pinned grpcio-tools, and write the pages made from code and results."""
-    (target / PAGE).parent.mkdir(exist_ok=True)
-    (target / PAGE).write_text(page())
-    (target / METRICS_PAGE).write_text(metrics_page.page())
-    (target / PERFORMANCE_PAGE).parent.mkdir(exist_ok=True)
-    (target / PERFORMANCE_PAGE).write_text(performance_page.page())
+    for name, page in PAGES.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(page())
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # finds protoc-gen-mypy
     include = Path(grpc_tools.__file__).parent / "_proto"
     arguments = ["protoc", f"-I{ROOT / 'protos'}", f"-I{include}", f"--python_out={target}", f"--mypy_out={target}"]

@@ -1,4 +1,4 @@
-"""docs/metrics.md, made from the table of peer/observe/metrics.py, so that the two cannot disagree."""
+"""docs/reference/metrics.md, made from the table of peer/observe/metrics.py: the two cannot disagree."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ HEAD = """\
 reads them (text format 0.0.4), and answer `ok` at `/healthz`. Only this machine can ask unless `--metrics-host` names
 another address: there is no password. Peer ids are never labels, and every label value is one of those listed.
 
-What is not known (yet) has no sample. Counters from journal events or payload frames begin at zero with each start of
-the daemon, as Prometheus expects of counters; those from the whole journal and from the trainer go on.
+An unknown value has no sample. Counters from journal events or payload frames begin at zero with each start of
+the daemon, as Prometheus expects of counters. Those from all of the journal and from the trainer go on.
 
 | metric | type | unit | labels | meaning | from | bootstrap |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -22,7 +22,7 @@ the daemon, as Prometheus expects of counters; those from the whole journal and 
 
 
 def page() -> str:
-    """The whole file."""
+    """Return the text of the file."""
     bounds = ", ".join(f"{bound:g}" for bound in EXCHANGE_BOUNDS)
     tail = f"\nBuckets of `peer_exchange_duration_seconds`, seconds: {bounds}.\n"
     return HEAD + "".join(f"{_row(metric)}\n" for metric in METRICS) + tail + _labels()
@@ -49,4 +49,5 @@ def _origin(metric: Metric) -> str:
 
 def _labels() -> str:
     values = {metric.label: metric.values for metric in METRICS if metric.label}
-    return "\n## Label values\n\n" + "".join(f"* `{label}`: {', '.join(values[label])}\n" for label in sorted(values))
+    rows = (f"| `{label}` | {', '.join(values[label])} |\n" for label in sorted(values))
+    return "\n## Label values\n\n| label | values |\n| --- | --- |\n" + "".join(rows)

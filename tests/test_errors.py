@@ -9,7 +9,7 @@ import pytest
 from peer import errors
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "exit-codes.md"
+PAGE = ROOT / "docs" / "reference" / "exit-codes.md"
 
 
 def leaves() -> list[type[errors.PeerError]]:
@@ -35,7 +35,7 @@ def test_who_raises_may_say_more_exactly() -> None:
     plain, exact = errors.DataError("none"), errors.DataError("none", "give some", "it is needed")
     assert (plain.fix, plain.why) == (errors.DataError.fix, errors.DataError.why)
     assert (exact.fix, exact.why) == ("give some", "it is needed")
-    assert plain.page == "docs/exit-codes.md#22"
+    assert plain.page == "docs/reference/exit-codes.md#22"
 
 
 def test_the_page_has_a_section_for_every_code() -> None:

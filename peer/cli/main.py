@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, epilog="Example: peer join TICKET. Exit codes: docs/exit-codes.md")
+@click.group(cls=LazyGroup, epilog="Example: peer join TICKET. Exit codes: docs/reference/exit-codes.md")
 @click.version_option(__version__, prog_name="peer")
 def peer() -> None:
     """Train one language model together over the ordinary internet."""

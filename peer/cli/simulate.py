@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Plan a run: a whole swarm in virtual time (--peers), or arithmetic (the commands). Nothing leaves this machine.
 
-    See docs/simulate.md for what is modelled and what is not."""
+    See docs/guides/simulate.md for what is modelled and what is not."""
     if context.invoked_subcommand is not None:
         return
     if peers is None:
@@ -110,8 +110,8 @@ def utilization(
 ) -> None:
     """Tell the bandwidth at which the machines compute 50, 80, 90, 95 and 99 per cent of the time.
 
-    A model of one link without latency, layer by layer; see docs/simulate.md. ddp and diloco always wait: --delay and
-    --fragment-layers mean nothing to them."""
+    A model of one link without latency, layer by layer; see docs/guides/simulate.md. ddp and diloco always wait:
+    --delay and --fragment-layers mean nothing to them."""
     from peer.lab.planning.utilization import bandwidths
     from peer.lab.planning.workload import Workload
 
@@ -142,7 +142,7 @@ def utilization(
 def latency(peers: int, std: float, as_json: bool) -> None:
     """Tell how many times longer an all-reduce over a tree takes than an average of two.
 
-    Message times are log-normal with mean 1; bandwidth does not count. See docs/simulate.md."""
+    Message times are log-normal with mean 1; bandwidth does not count. See docs/guides/simulate.md."""
     from peer.lab.planning.latency import pair_time, ratio, tree_time
 
     found = ratio(peers, std)

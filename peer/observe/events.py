@@ -226,8 +226,8 @@ class SatOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CaughtUp(Event):
-    """A fragment's state was taken over from the group outside of a round: before the first one, after the last, or
-    beside the training, when a round or a part of it was missed."""
+    """A fragment's state was taken over from the group outside of a round. That happens before the first round, after
+    the last, or during training, when a round or a part of it was missed."""
 
     kind: ClassVar[str] = "caught_up"
     round: int
@@ -256,7 +256,7 @@ class Skipped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerFailed(Event):
-    """An exchange with a locked partner came to nothing; the round goes on."""
+    """An exchange with a locked partner failed. The round goes on."""
 
     kind: ClassVar[str] = "partner_failed"
     peer: str
@@ -368,7 +368,7 @@ class Paused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Refounded(Event):
-    """The run goes on from another state, by the operator's word; what was outstanding is dropped."""
+    """The run goes on from another state, by the operator's amendment. Outstanding work is dropped."""
 
     kind: ClassVar[str] = "refounded"
     round: int
@@ -430,7 +430,7 @@ class PeerOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerBack(Event):
-    """A peer that was suspected or out was heard of again, or others reach it."""
+    """A suspected or excluded peer gave a sign of life, or others reach it."""
 
     kind: ClassVar[str] = "peer_back"
     peer: str
@@ -465,8 +465,8 @@ class ClockStepped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HelperEnded(Event):
-    """The directory's helper process (p2pd) is gone, or could not be started again. Training goes on with the peers
-    that are known."""
+    """The directory's helper process (p2pd) is gone, or could not be started again. Training goes on. The
+    known peers are kept."""
 
     kind: ClassVar[str] = "helper_ended"
     cause: str

@@ -1,4 +1,5 @@
-"""Every metric there is, as one table. The endpoint serves it, `docs/metrics.md` shows it, and tests compare the two.
+"""Every metric there is, as one table. The endpoint serves it, `docs/reference/metrics.md` shows it, and tests compare
+the two.
 
 A metric names where its value lies: a dotted path into the facts that `peer.observe.exposition` is given, whose first
 part says who knows it. `{label}` in a path stands for each value of the label. Label values are listed here, so that

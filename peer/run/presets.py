@@ -1,5 +1,5 @@
 """A synchronization method is five independent choices; a preset names a set of them, the manifest may override any.
-Where each number comes from: docs/methods.md."""
+Where each number comes from: docs/decisions/0007-method-defaults.md."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def _schedule(chosen: Method) -> dict[str, Any]:
 
 
 def _delay(chosen: Method) -> float:
-    """Long enough for a partner at the same pace, short against the work that a merge halves: see docs/methods.md."""
+    """Long enough for a partner at the same pace, short against the work that a merge halves: see
+    docs/decisions/0007-method-defaults.md."""
     if chosen.clock == "steps":
         return 5.0 if chosen.sync_every >= 20 else float(chosen.sync_every > 1)
     return max(0.1, round(chosen.sync_every / 60, 1))

@@ -57,7 +57,7 @@ class Command:
         out, err = self._process.communicate(timeout=60)
         assert self._process.returncode == code, (out, err)
         assert "Traceback" not in err, err
-        assert f"see: docs/exit-codes.md#{code}\n" in err
+        assert f"see: docs/reference/exit-codes.md#{code}\n" in err
         assert "\n  why: " in err
         assert "\n  fix: " in err
         return err

@@ -116,7 +116,7 @@ def test_every_path_begins_with_a_known_source_and_every_label_has_its_values() 
 
 
 def test_the_page_is_current_and_shows_every_metric() -> None:
-    page = (ROOT / "docs/metrics.md").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
     assert page == metrics_page.page(), "run: python -m tests.generated --write"
     for metric in METRICS:
         kind = "gauge" if metric.kind == "info" else metric.kind

@@ -1,7 +1,7 @@
 """Swarms in which one peer, or the path between two, is slow or stuck, and what every peer says about it.
 
-`python -m tests.simulation.culprits --seeds 20` prints the table of docs/develop.md. Links and steps fluctuate
-(log-normal), so that telling who is to blame is not trivial."""
+`python -m tests.simulation.culprits --seeds 20` prints the table of docs/decisions/0009-strangers-and-lines.md. Links
+and steps fluctuate (log-normal), so that telling who is to blame is not trivial."""
 
 from __future__ import annotations
 

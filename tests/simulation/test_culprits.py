@@ -1,4 +1,5 @@
-"""Swarms with one culprit: it is named rightly, and nobody else is. The table over many seeds is in docs/develop.md."""
+"""Swarms with one culprit: it is named rightly, and nobody else is. The table over many seeds is in
+docs/decisions/0009-strangers-and-lines.md."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""Draw docs/images/swarm.svg: the terminal view of a peer in a real swarm on this machine.
+
+`python docs/make_picture.py` runs `peer swarm` for two minutes and asks its first peer for its status, as
+`peer status --json` does. It exports the last frame of the product's own view (`peer.observe.terminal_frame`)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from peer.observe.terminal_frame import History, picture
+
+IMAGE = Path(__file__).parent / "images" / "swarm.svg"
+WIDTH_COLUMNS = 84
+ROUND_S = 5
+LAST_ROUND = 24
+"""The frame that is kept is the first one of this round or a later one."""
+SECONDS_BETWEEN_FRAMES = 0.5
+FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""Rich's template fetches fonts from another host; a reader's own monospace font does as well."""
+
+
+def status(home: Path) -> dict[str, Any] | None:
+    """The report of the daemon under `home`; None while it does not answer."""
+    if not home.exists():  # asking would make the folder, which `peer swarm` wants to be empty
+        return None
+    command = [sys.executable, "-m", "peer", "status", "--json", "--home", str(home)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def record(home: Path) -> tuple[dict[str, Any], History]:
+    """Follow one peer until its last round; its final report and the history that the view needs."""
+    history, report = History(), None
+    while report is None or report.get("round", 0) < LAST_ROUND:
+        time.sleep(SECONDS_BETWEEN_FRAMES)
+        if (fresh := status(home)) is not None:
+            report = fresh
+            history.add(report, time.monotonic())
+    return report, history
+
+
+def export(report: dict[str, Any], history: History) -> str:
+    """The frame as SVG."""
+    console = Console(
+        record=True, width=WIDTH_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(picture(report, history))
+    return FONT_FACE.sub("", console.export_svg(title="peer join", theme=MONOKAI))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="peer-picture-") as folder:
+        homes = Path(folder) / "swarm"
+        command = [sys.executable, "-m", "peer", "swarm", "--peers", "4", "--minutes", "4", "--home", str(homes)]
+        settings = ["--set", "sync.clock=seconds", "--set", f"sync.sync_every={ROUND_S}"]
+        with subprocess.Popen([*command, *settings], stdin=subprocess.PIPE) as swarm:
+            try:
+                report, history = record(homes / "peer-1")
+            finally:
+                swarm.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    swarm.wait(timeout=60)
+    IMAGE.parent.mkdir(exist_ok=True)
+    IMAGE.write_text(export(report, history))
+
+
+if __name__ == "__main__":
+    main()

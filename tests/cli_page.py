@@ -1,0 +1,46 @@
+"""docs/reference/cli.md, made from the commands themselves: the page and `--help` cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from peer.cli.main import peer
+
+WIDTH_COLUMNS = 100
+HEAD = """\
+# Command line
+
+<!-- Made from peer/cli by `python -m tests.generated --write`: edit there. -->
+
+Every command has `--help` with an example, `--json` where it reports, and [exit codes](exit-codes.md) from one table.
+A flag comes before an environment variable `PEER_*`, which comes before the manifest. The first Ctrl+C drains, the
+second leaves at once. `python -m peer` and `peer-swarm` are other names of the same program.
+"""
+
+
+def page() -> str:
+    """Return the text of the file."""
+    return HEAD + "".join(_section(context) for context in _contexts(_context(peer, "peer", None)))
+
+
+def _contexts(context: click.Context) -> Iterator[click.Context]:
+    """This command, then those below it, in the order of its help."""
+    yield context
+    group = context.command
+    if isinstance(group, click.Group):
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None, name
+            yield from _contexts(_context(command, name, context))
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    return click.Context(
+        command, info_name=name, parent=parent, terminal_width=WIDTH_COLUMNS, max_content_width=WIDTH_COLUMNS
+    )
+
+
+def _section(context: click.Context) -> str:
+    return f"\n## {context.command_path}\n\n```text\n{context.get_help()}\n```\n"
