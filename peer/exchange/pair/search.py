@@ -135,7 +135,7 @@ class PartnerSearch:
     async def partner(self, closes_at: float) -> PeerId | None:
         """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""
         pairing, clock = self._pairing, self._around.clock
-        pairing.patience_until = closes_at
+        pairing.extend(closes_at)
         for_strangers_until = self._for_strangers_until(clock.now())
         while pairing.locked is None:
             now = clock.now()

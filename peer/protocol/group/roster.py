@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
@@ -189,22 +189,27 @@ class _Joined:
     dialable: bool
 
 
-@dataclass(slots=True)
 class RosterBuilder:
-    """A leader's roster in the making. Feed it joins; it is closed when `closed` says so."""
+    """A leader's collection of joins for one round, closed to a roster when `closed` returns one."""
 
-    run_id: RunId
-    key: RoundKey
-    me: PeerId
-    max_group: int
-    grace_s: float
-    closes_at: float
-    enough: Callable[[Base, Collection[PeerId]], bool]
-    """Whether these peers are enough for a roster on this base."""
-    known: Callable[[Base], bool]
-    """Whether we remember ourselves the roster that made this base."""
-    _joined: dict[PeerId, _Joined] = field(default_factory=dict)
-    _quorum_at: float | None = None
+    def __init__(
+        self,
+        run_id: RunId,
+        key: RoundKey,
+        me: PeerId,
+        max_group: int,
+        grace_s: float,
+        closes_at: float,
+        enough: Callable[[Base, Collection[PeerId]], bool],
+        known: Callable[[Base], bool],
+    ) -> None:
+        """`enough`: whether these peers are enough for a roster on this base. `known`: whether this peer remembers the
+        roster that made this base."""
+        self.run_id, self.key, self.me, self.max_group = run_id, key, me, max_group
+        self.grace_s, self.closes_at = grace_s, closes_at
+        self.enough, self.known = enough, known
+        self._joined: dict[PeerId, _Joined] = {}
+        self._quorum_at: float | None = None
 
     def on_join(self, peer: PeerId, join: Join, now: float) -> None:
         """A peer asks to be in; asking again changes nothing."""

@@ -92,45 +92,55 @@ class Send:
     offer: Offer
 
 
-@dataclass(slots=True)
 class Matching:
-    """One peer's part in the matching of one (round, fragment). Feed it events; after each, send what `actions` gives.
+    """One peer's part in the matching of one (round, fragment).
 
-    Not told the time an offer may take: whoever sends reports `on_answer` or `on_failed` within a bounded time."""
+    The caller feeds it events and then sends what `actions` gives. Matching knows no time limit of an offer: the caller
+    reports `on_answer` or `on_failed` within a bounded time."""
 
-    run_id: RunId
-    key: RoundKey
-    me: PeerId
-    patience_until: float = float("inf")
-    """When the window closes: a candidate that says it will be ready only later is out."""
-    dialable: bool = True
-    """Whether others can dial us."""
-    await_s: float = AWAIT_S
-    """How long those that only call are waited for."""
-    locked: PeerId | None = None
-    we_dial: bool = False
-    """Once locked: whether the swap is ours to dial."""
-    closed: bool = False
-    _candidates: dict[PeerId, int] = field(default_factory=dict)
-    """Their scores with us."""
-    _gone: dict[PeerId, str] = field(default_factory=dict)
-    """Who is out for this round and why: taken, refused, failed."""
-    _callers: set[PeerId] = field(default_factory=set)
-    """Who cannot be dialled, and only calls."""
-    _awaited_since: float | None = None
-    """Since when it is our turn to wait for calls."""
-    _called_at: dict[PeerId, float] = field(default_factory=dict)
-    """Of callers: when they last did."""
-    _silent: set[PeerId] = field(default_factory=set)
-    """Who did not call in time: only if nobody else is left."""
-    _target: PeerId | None = None
-    _in_flight: PeerId | None = None
-    _retry_at: float = 0.0
-    _waiting: set[PeerId] = field(default_factory=set)
-    """Who offered, was told HELD, and would like to know when we lock with another."""
-    _outbox: list[Send] = field(default_factory=list)
-    _ranking: list[PeerId] | None = None
-    """Candidates, the best last; who is found out or silent there goes. None: to be made anew."""
+    def __init__(
+        self,
+        run_id: RunId,
+        key: RoundKey,
+        me: PeerId,
+        closes_at: float = float("inf"),
+        *,
+        dialable: bool = True,
+        await_s: float = AWAIT_S,
+    ) -> None:
+        """`closes_at`: when the window closes; a candidate that is ready only later is out. `dialable`: whether others
+        can dial this peer. `await_s`: how many seconds it waits for candidates that it cannot dial."""
+        self.run_id, self.key, self.me = run_id, key, me
+        self.dialable = dialable
+        self._closes_at, self._await_s = closes_at, await_s
+        self.locked: PeerId | None = None
+        self.we_dial = False
+        """Whether this peer dials the locked partner."""
+        self.closed = False
+        self._candidates: dict[PeerId, int] = {}
+        """Each candidate's score with this peer."""
+        self._gone: dict[PeerId, str] = {}
+        """Candidates that are out for this round, and why: taken, refused, failed."""
+        self._callers: set[PeerId] = set()
+        """Candidates that cannot be dialled: they have to call."""
+        self._called_at: dict[PeerId, float] = {}
+        """When each caller last called."""
+        self._awaited_since: float | None = None
+        """The moment at which a caller became the best candidate."""
+        self._silent: set[PeerId] = set()
+        """Callers that did not call in time: they rank after all other candidates."""
+        self._target: PeerId | None = None
+        self._in_flight: PeerId | None = None
+        self._retry_at = 0.0
+        self._waiting: set[PeerId] = set()
+        """Peers that offered and were told HELD: they learn it when this peer locks with another."""
+        self._outbox: list[Send] = []
+        self._ranking: list[PeerId] | None = None
+        """Candidates, the best last; out and silent ones are dropped when they are met. None: to be computed again."""
+
+    def extend(self, closes_at: float) -> None:
+        """Move the end of the window: a candidate that is ready only later is out."""
+        self._closes_at = closes_at
 
     def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
         """New candidates from the directory; those known keep their fate. `undialable`: those that only call, and have
@@ -181,7 +191,7 @@ class Matching:
             if self.locked is None and not self.closed:
                 self._set_dialable(peer, answer.dialable)
                 self._lock(peer)
-        elif answer.verdict is Verdict.LATER and now + answer.eta_s > self.patience_until:
+        elif answer.verdict is Verdict.LATER and now + answer.eta_s > self._closes_at:
             self._drop(peer, "behind")
         elif answer.verdict in (Verdict.HELD, Verdict.LATER):
             wait = POLL_S if answer.verdict is Verdict.HELD else min(max(answer.eta_s, 0.02), POLL_S)
@@ -284,7 +294,7 @@ class Matching:
     def _awaited_until(self, caller: PeerId) -> float:
         """All are waited for at the same time; one that was told HELD comes again."""
         assert self._awaited_since is not None
-        return max(self._awaited_since, self._called_at.get(caller, 0.0)) + self.await_s
+        return max(self._awaited_since, self._called_at.get(caller, 0.0)) + self._await_s
 
     def _best_to_ask(self, now: float) -> PeerId | None:
         """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in

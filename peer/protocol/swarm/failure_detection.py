@@ -91,6 +91,10 @@ class Case:
     denied: dict[PeerId, str] = field(default_factory=dict)
     """Who does not reach it either, and why."""
 
+    def confirm(self) -> None:
+        """The peer is out."""
+        self.out = True
+
     def asked_at(self) -> float:
         return max(self.asked.values(), default=float("-inf"))
 
@@ -169,7 +173,7 @@ class Membership:
         for peer, case in self._cases.items():
             witnesses = [p for p in able if p != peer and p not in self._cases]
             if not case.out and self._is_out(case, witnesses, now):
-                case.out = True
+                case.confirm()
                 changed.append(Changed(peer, LivenessChange.OUT, _verdict(case), now - case.since))
             if now - case.asked_at() >= (RECHECK_S if case.out else CHECK_EVERY_S) and witnesses:
                 by = min(witnesses, key=lambda p: (case.asked.get(p, float("-inf")), rng.random()))

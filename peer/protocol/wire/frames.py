@@ -95,21 +95,20 @@ def unpack(raw: bytes) -> Frame:
 class PayloadReader:
     """Takes the frames that follow OPEN, for a payload of exactly `nbytes`."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, begun: PayloadReader | None = None) -> None:
+        """`begun`: the reader whose progress this one continues."""
         self._nbytes = nbytes
-        self._digest = blake3()
-        self.received = 0
+        self._digest = blake3() if begun is None else begun._digest.copy()
+        self.received = 0 if begun is None else begun.received
         """Bytes, from the beginning, whose frames were taken."""
-        self.complete = False
+        self.complete = begun is not None and begun.complete
         """All of it is here, and its digest is right."""
         self.over = False
         """This stream has had its END."""
 
     def fork(self) -> PayloadReader:
         """One that goes on by itself from where this one is, on another stream."""
-        fork = PayloadReader(self._nbytes)
-        fork._digest, fork.received, fork.complete = self._digest.copy(), self.received, self.complete
-        return fork
+        return PayloadReader(self._nbytes, self)
 
     def go_on(self) -> None:
         """What follows comes on another stream, from `received` on: the missing chunks, and END."""

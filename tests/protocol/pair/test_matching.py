@@ -112,7 +112,7 @@ def test_held_offers_are_repeated_but_not_before_their_time() -> None:
 def test_a_candidate_that_is_ready_too_late_is_out() -> None:
     a, b = peers(2)
     mine = pairing(a, [b])
-    mine.patience_until = 5.0
+    mine.extend(5.0)
     mine.actions(0.0)
     mine.on_answer(b, Answer(Verdict.LATER, eta_s=6.0), 0.0)
     assert mine.exhausted
