@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.cli.run import say
-from peer.lab.localswarm.plan import SwarmPlan, derive_manifest, founded_by
+from peer.lab.localswarm.plan import Churn, PeerSetups, SwarmPlan, derive_manifest, founded_by
 from peer.lab.localswarm.report import table, was_killed
 from peer.lab.localswarm.run import Swarm
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
@@ -68,14 +68,10 @@ async def play(text: str, faults: tuple[Fault, ...], given: argparse.Namespace, 
     plan = SwarmPlan(
         peers=given.peers,
         manifest=text,
-        minutes=None,
-        kills=(),
-        joins=(),
-        speeds={},
-        join_options=("--step-seconds", repr(given.step_seconds)),
         home=home,
         seed=given.seed,
-        faults=faults,
+        churn=Churn(faults=faults),
+        setups=PeerSetups(join_options=("--step-seconds", repr(given.step_seconds))),
     )
     report = await Swarm(plan, say).run()
     return report | {"curve": curve(home)}

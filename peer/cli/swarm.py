@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import click
 from peer.cli.options import step_seconds
 
 if TYPE_CHECKING:
-    from peer.lab.sim.faults import Fault
+    from peer.lab.localswarm.plan import SwarmPlan
 
 
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
@@ -66,18 +66,19 @@ def command(
 
     Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
     after a failure)."""
-    import asyncio
-    import shutil
-
-    from peer.cli.run import loop_factory, say
-    from peer.lab.localswarm.plan import SwarmPlan, Timed, data_folders, derive_manifest, founded_by
-    from peer.lab.localswarm.report import table, write_report
-    from peer.lab.localswarm.run import Swarm, check
+    from peer.lab.localswarm.plan import (
+        Churn,
+        SwarmPlan,
+        derive_manifest,
+        drawn_faults,
+        founded_by,
+        peer_setups,
+        timed,
+    )
     from peer.run.manifest import default_text, parse_manifest, read_text
 
-    base = default_text() if manifest is None else read_text(manifest)
     text = derive_manifest(
-        base,
+        default_text() if manifest is None else read_text(manifest),
         preset=preset,
         settings=(*settings, *(_init_of(state) if state else ())),
         rounds=rounds,
@@ -87,52 +88,40 @@ def command(
         own_default=manifest is None,
     )
     text = founded_by(text, peers)
-    faults = None if chaos is None else _faults(chaos, text, peers, minutes)
-    speeds = [Timed.parse(throttle, "throttle") for throttle in throttles]
-    newcomers = tuple(Timed.parse(join, "join") for join in joins)
     parsed = parse_manifest(text.encode())
+    faults = None if chaos is None else drawn_faults(chaos, parsed, peers, minutes)
+    churn = Churn(kills=timed(kills, "kill"), joins=timed(joins, "join"), faults=faults)
     plan = SwarmPlan(
         peers=peers,
         manifest=text,
-        minutes=minutes,
-        kills=tuple(Timed.parse(kill, "kill") for kill in kills),
-        joins=newcomers,
-        speeds={speed.number: speed.at_s for speed in speeds},
         home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),
         seed=parsed.seed,
+        minutes=minutes,
         state=state,
-        faults=faults,
-        join_options=("--step-seconds", repr(step_seconds)) if step_seconds else (),
-        data=data_folders(data, parsed.data.kind, {*range(1, peers + 1), *(join.number for join in newcomers)}),
+        churn=churn,
+        setups=peer_setups(parsed.data.kind, peers, churn.joins, timed(throttles, "throttle"), data, step_seconds),
     )
+    _carry_out(plan, report)
+    if home is None:
+        shutil.rmtree(plan.home)
+
+
+def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
+    """Run the swarm and print its table. Raises SwarmFailed when a peer ended with an error."""
+    import asyncio
+
+    from peer.cli.run import loop_factory, say
+    from peer.lab.localswarm.report import table, write_report
+    from peer.lab.localswarm.run import Swarm, check
+
+    if plan.churn.faults is not None:
+        say(f"faults: {list(plan.churn.faults)!r}")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         result = runner.run(Swarm(plan, say).run())
     if report is not None:
         write_report(result, report)
     click.echo(table(result))
     check(result, plan.home)
-    if home is None:
-        shutil.rmtree(plan.home)
-
-
-def _faults(profile: str, manifest: str, peers: int, minutes: float | None) -> tuple[Fault, ...]:
-    """The plan that the manifest's seed draws; told, so that it can be played again."""
-    from peer.cli.run import say
-    from peer.errors import UsageError
-    from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
-    from peer.run.manifest import parse_manifest
-    from peer.run.presets import resolve
-
-    parsed = parse_manifest(manifest.encode())
-    method = resolve(parsed.sync)
-    if method.clock != "seconds" and minutes is None:
-        raise UsageError("--chaos has to know how long the run takes", "Add --minutes, or --set sync.clock=seconds.")
-    round_s = parsed.sync.sync_every if method.clock == "seconds" else 10.0
-    whole_s = parsed.train.total_rounds * method.round_length if method.clock == "seconds" else math.inf
-    duration_s = min(whole_s, math.inf if minutes is None else 60 * minutes)
-    plan = chaos_plan(parse_profile(profile), parsed.seed, peers, duration_s, round_s)
-    say(f"faults: {list(plan)!r}")
-    return plan
 
 
 def _init_of(state: Path) -> list[str]:

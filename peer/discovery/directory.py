@@ -109,7 +109,7 @@ class DhtDirectory:
 
     def read_everybody(self) -> None:
         """From here on see all peers of the run, as groups need it: their records are never spread over buckets."""
-        self._buckets.everybody = True
+        self._buckets.read_everybody()
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
         """The live records of this run but our own, ordered by peer id; in a large run of those whose buckets we looked

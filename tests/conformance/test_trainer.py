@@ -18,9 +18,9 @@ import torch
 
 from peer.clock.run_clock import RunClock
 from peer.errors import TrainerDied
-from peer.lab.sim import learning_trainer as tiny
-from peer.lab.sim import tiny_model as tinymodel
-from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim import tiny_model
+from peer.lab.sim.fake_trainer import FakeTrainer
+from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.clock import Clock
 from peer.ports.trainer import AT_ONCE, Merge, Trainer, WorkRequest, WorkSnapshot
@@ -452,11 +452,11 @@ def fake_stage(folder: Path) -> Stage:
 
 
 def tiny_stage(folder: Path) -> Stage:
-    layout, clock = cut(tiny.TENSORS, fragments=2, pattern="strided"), VirtualClock()
-    trainer = tiny.TinyTrainer(layout, clock, step_seconds=STEP_S, seed=3, data="a")
-    first = tiny.first_params(3, layout)
-    stage = Stage(trainer, clock, layout, first, tinymodel.BATCH, folder)
-    stage.straight = lambda: tinymodel.TinyLoop(layout, first, seed=3, data="a")
+    layout, clock = cut(tiny_model.TENSORS, fragments=2, pattern="strided"), VirtualClock()
+    trainer = tiny_model.TinyTrainer(layout, clock, step_seconds=STEP_S, seed=3, data="a")
+    first = tiny_model.first_params(3, layout)
+    stage = Stage(trainer, clock, layout, first, tiny_model.BATCH, folder)
+    stage.straight = lambda: tiny_model.TinyLoop(layout, first, seed=3, data="a")
     return stage
 
 

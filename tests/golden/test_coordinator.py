@@ -13,8 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.swarm import SimulatedSwarm
-from peer.lab.sim.trainer import FakeTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
 from peer.protocol.model.layout import Layout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.lab.localswarm.plan import SwarmPlan, derive_manifest
+from peer.lab.localswarm.plan import Churn, PeerSetups, SwarmPlan, derive_manifest
 from peer.lab.localswarm.run import Swarm, check
 from peer.lab.sim.faults import Fault
 from peer.observe.event_codec import read_lines
@@ -41,13 +41,10 @@ def test_promises_hold_under_faults(tmp_path: Path) -> None:
     plan = SwarmPlan(
         peers=3,
         manifest=text,
-        minutes=None,
-        kills=(),
-        joins=(),
-        speeds=dict.fromkeys((1, 2, 3), 0.2),
         home=tmp_path / "swarm",
         seed=1,
-        faults=PLAN,
+        churn=Churn(faults=PLAN),
+        setups=PeerSetups(speeds=dict.fromkeys((1, 2, 3), 0.2)),
     )
     swarm = Swarm(plan, lambda text: None)
     report = asyncio.run(swarm.run())

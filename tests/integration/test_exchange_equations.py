@@ -15,7 +15,7 @@ from peer.aio.threads import LowPriorityThread
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
-from peer.lab.sim.trainer import FakeTrainer
+from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.membership.peer_table import RECORD_TTL_S, PeerTable
 from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from peer.lab.sim.bandwidth import STALL_S
+from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.links import Link
 from peer.lab.sim.swarm import SimulatedSwarm, layout_of
-from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import DiagnosisChanged
 from peer.protocol.diagnosis.outliers import WINDOW, YOU, OutlierFinding

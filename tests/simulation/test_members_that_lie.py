@@ -8,9 +8,8 @@ import statistics
 import pytest
 
 import peer.exchange.group.reduce
-from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.swarm import SimulatedSwarm
-from peer.lab.sim.tiny_model import loss_of
+from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, loss_of
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.protocol.model.fragments import cut

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import PartnerFailed, RoundEnded, SatOut, StandingLowered

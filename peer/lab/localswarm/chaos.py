@@ -52,7 +52,11 @@ class Happened:
     until: float
     """For one that lasts, its end; else its beginning."""
     why_not: str = ""
-    """It did not happen, because."""
+    """Why it did not happen; empty: it happened."""
+
+    def missed(self, why: str) -> None:
+        """The fault met nobody."""
+        self.why_not = why
 
 
 def check(faults: tuple[Fault, ...], peers: int) -> None:
@@ -139,9 +143,9 @@ class Chaos:
             self._say(f"fault: {fault!r}")
             await self._cause(fault)
         except ProcessLookupError:
-            happened.why_not = "its process was gone already"
+            happened.missed("its process was gone already")
         except _Missed as missed:
-            happened.why_not = str(missed)
+            happened.missed(str(missed))
         if happened.why_not:
             self._say(f"it did not happen: {happened.why_not}")
 

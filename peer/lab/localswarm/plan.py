@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.errors import DataError, UsageError
+from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.faults import Fault
-from peer.run.manifest import derive, parse_manifest
+from peer.run.manifest import Manifest, derive, parse_manifest
 from peer.run.presets import resolve
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
+
+UNTIMED_ROUND_S = 10.0
+"""Seconds that a fault plan reckons for a round whose clock counts inner steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +41,78 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Churn:
+    """Peers that are killed, join and suffer faults."""
+
+    kills: tuple[Timed, ...] = ()
+    joins: tuple[Timed, ...] = ()
+    faults: tuple[Fault, ...] | None = None
+    """None: no relays. An empty plan puts relays between the peers too, so that two runs compare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSetups:
+    """The settings of single peers, by their number from 1, and of all."""
+
+    speeds: dict[int, float] = field(default_factory=dict)
+    """The part of the time that a peer's trainer may work."""
+    data: dict[int, Path] = field(default_factory=dict)
+    """The folder of a peer's texts; empty: the run brings its own data."""
+    join_options: tuple[str, ...] = ()
+    """Further options of every peer's `peer join`, such as its caps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmPlan:
-    """Everything `peer swarm` was told."""
+    """Everything that `peer swarm` was asked to do."""
 
     peers: int
     manifest: str
     """TOML text, overrides applied, without the operator's key."""
-    minutes: float | None
-    kills: tuple[Timed, ...]
-    joins: tuple[Timed, ...]
-    speeds: dict[int, float]
-    """Peer number to the part of the time its trainer may work."""
     home: Path
     seed: int
+    minutes: float | None = None
+    """The peers leave after so long. None: at the end of the run."""
     state: Path | None = None
     """The checkpoint that the manifest's `init` names."""
-    join_options: tuple[str, ...] = ()
-    """More options of every peer's `peer join`, such as its caps."""
-    faults: tuple[Fault, ...] | None = None
-    """What befalls the peers. Not None, an empty plan too: they run behind relays, so that two runs compare."""
-    data: dict[int, Path] = field(default_factory=dict)
-    """Peer number to the folder of its texts; empty: the run brings its own."""
+    churn: Churn = Churn()
+    setups: PeerSetups = field(default_factory=PeerSetups)
+
+
+def timed(texts: Iterable[str], option: str) -> tuple[Timed, ...]:
+    """Parse every `K@SECONDS` of an option. Raises UsageError."""
+    return tuple(Timed.parse(text, option) for text in texts)
+
+
+def peer_setups(
+    kind: str,
+    peers: int,
+    joins: Iterable[Timed],
+    throttles: Iterable[Timed],
+    data: tuple[str, ...],
+    step_seconds: float,
+) -> PeerSetups:
+    """Return the settings of the peers that begin and of those that join. `kind`: of the run's data.
+
+    Raises UsageError or DataError as `data_folders` does."""
+    numbers = {*range(1, peers + 1), *(join.number for join in joins)}
+    return PeerSetups(
+        speeds={throttle.number: throttle.at_s for throttle in throttles},
+        data=data_folders(data, kind, numbers),
+        join_options=("--step-seconds", repr(step_seconds)) if step_seconds else (),
+    )
+
+
+def drawn_faults(profile: str, manifest: Manifest, peers: int, minutes: float | None) -> tuple[Fault, ...]:
+    """Return the fault plan that the manifest's seed draws. Raises UsageError."""
+    method = resolve(manifest.sync)
+    if method.clock != "seconds" and minutes is None:
+        raise UsageError("--chaos needs the length of the run", "Add --minutes, or --set sync.clock=seconds.")
+    round_s, run_s = UNTIMED_ROUND_S, math.inf
+    if method.clock == "seconds":
+        round_s, run_s = manifest.sync.sync_every, manifest.train.total_rounds * method.round_length
+    duration_s = min(run_s, math.inf if minutes is None else 60 * minutes)
+    return chaos_plan(parse_profile(profile), manifest.seed, peers, duration_s, round_s)
 
 
 def derive_manifest(

@@ -43,7 +43,7 @@ class Swarm:
         self._ticket = ""
         self.hung: list[str] = []
         """Who had to be ended because nothing moved any more."""
-        self._chaos = None if plan.faults is None else Chaos(plan.faults, plan.peers, plan.home, say)
+        self._chaos = None if plan.churn.faults is None else Chaos(plan.churn.faults, plan.peers, plan.home, say)
         self._signed: SignedManifest | None = None
 
     async def run(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Swarm:
             self._say(f"{daemon.name} already runs")
             return
         threads = max(1, (os.cpu_count() or 1) // self._plan.peers)
-        speed = self._plan.speeds.get(number, 1.0)
+        speed = self._plan.setups.speeds.get(number, 1.0)
         chaos = self._chaos
         await start_peer(
             daemon,
@@ -102,13 +102,13 @@ class Swarm:
             threads=threads,
             speed=speed,
             min_peers=min_peers,
-            more=self._plan.join_options + self._texts_of(number),
+            more=self._plan.setups.join_options + self._texts_of(number),
             where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
             program=("peer",) if chaos is None else chaos.program(number),
         )
 
     def _texts_of(self, number: int) -> tuple[str, ...]:
-        folder = self._plan.data.get(number)
+        folder = self._plan.setups.data.get(number)
         return () if folder is None else ("--data", str(folder))
 
     # -- what chaos does with us -------------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ class Swarm:
         await self._until_training()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._progress())]
-            helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.kills]
-            joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.joins]
+            helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.churn.kills]
+            joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.churn.joins]
             if self._chaos is not None:
                 helpers.append(group.create_task(self._chaos.run()))
             if self._plan.minutes is not None:

@@ -20,37 +20,48 @@ STALL_S = 5.0
 """A transfer in which nothing moves for so long is given up, as the real transport does."""
 
 
-@dataclass(slots=True, eq=False)
 class Flow:
     """One transfer under way. Bytes are those on the wire."""
 
-    sender: PeerId
-    receiver: PeerId
-    total: float
-    done: float = 0.0
-    rate: float = 0.0
-    at: float = 0.0
-    target: float = 0.0
-    """Somebody waits until so many bytes are through."""
-    waiter: asyncio.Future[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-    order: int = 0
+    def __init__(self, sender: PeerId, receiver: PeerId, total: float, *, at: float, order: int) -> None:
+        """`at`: when it begins, in the loop's time. `order`: its number in the network."""
+        self.sender, self.receiver, self.total, self.order = sender, receiver, total, order
+        self.done = self.rate = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self._at = at
+        self._target = 0.0
+        """Bytes for which `_waiter` waits."""
+        self._waiter: asyncio.Future[None] | None = None
+
+    def expect(self, nbytes: float, now: float) -> asyncio.Future[None]:
+        """Return a future that is done when so many bytes are through."""
+        self.settle(now)
+        self._target = nbytes
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self.schedule(now)
+        return waiter
+
+    def change_rate(self, rate: float, now: float) -> None:
+        """Go on at another rate, in bytes per second."""
+        self.settle(now)
+        self.rate = rate
+        self.schedule(now)
 
     def settle(self, now: float) -> None:
-        self.done = min(self.total, self.done + self.rate * (now - self.at))
-        self.at = now
+        self.done = min(self.total, self.done + self.rate * (now - self._at))
+        self._at = now
 
     def schedule(self, now: float) -> None:
         """Have the waiter woken when the target is reached at today's rate, or told that nothing moves."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.waiter is None or self.waiter.done():
+        if self._waiter is None or self._waiter.done():
             return
-        left = self.target - self.done
+        left = self._target - self.done
         if left <= 1e-6 * max(1.0, self.total):
-            self.done = max(self.done, self.target)
-            self.waiter.set_result(None)
+            self.done = max(self.done, self._target)
+            self._waiter.set_result(None)
         elif self.rate > 0:
             self.timer = asyncio.get_running_loop().call_at(now + left / self.rate, self._arrived)
         else:
@@ -59,17 +70,17 @@ class Flow:
     def _arrived(self) -> None:
         self.timer = None
         self.settle(asyncio.get_running_loop().time())
-        self.done = max(self.done, self.target)
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        self.done = max(self.done, self._target)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _stalled(self) -> None:
         self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent"))
 
     def fail(self, error: PartnerLost) -> None:
         """Whoever waits for it gives up."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_exception(error)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -104,11 +115,7 @@ class Flows:
     async def until(self, flow: Flow, nbytes: float) -> None:
         """Wait until so many bytes are through. Raises PartnerLost when an end vanishes, PartnerSilent when
         nothing moves for `STALL_S`."""
-        now = asyncio.get_running_loop().time()
-        flow.settle(now)
-        flow.target, flow.waiter = nbytes, asyncio.get_running_loop().create_future()
-        flow.schedule(now)
-        await flow.waiter
+        await flow.expect(nbytes, asyncio.get_running_loop().time())
 
     def changed(self, peer: PeerId | None = None) -> None:
         """A link, or what passes where, is another than before: of one peer, or (None) of anybody."""
@@ -128,9 +135,7 @@ class Flows:
         for flow in sorted(touched, key=lambda flow: flow.order):
             rate = self._rate(flow)
             if rate != flow.rate:
-                flow.settle(now)
-                flow.rate = rate
-                flow.schedule(now)
+                flow.change_rate(rate, now)
 
     def _touching(self, peer: PeerId) -> set[Flow]:
         return {*self._up.get(peer, ()), *self._down.get(peer, ())}

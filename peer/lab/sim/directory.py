@@ -184,7 +184,8 @@ class MemoryDirectory:
         self._last: dict[PeerId, PeerRecord] = {}
         self._good_until = math.inf
         self.buckets = DirectoryBuckets(self.peer_id, hub.look or SPLIT)
-        self.buckets.everybody = hub.look is None
+        if hub.look is None:
+            self.buckets.read_everybody()
         hub.joined(self)
 
     @property

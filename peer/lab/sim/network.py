@@ -8,7 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from blake3 import blake3
@@ -16,10 +16,9 @@ from blake3 import blake3
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.bandwidth import Flows, milestones
 from peer.lab.sim.group_network import MemoryGroup
-from peer.lab.sim.lingering_source import LingeringSource
 from peer.lab.sim.links import PROFILES, Link, message_s, wire_bytes
 from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
-from peer.lab.sim.swap_rendezvous import Meeting, Meetings
+from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting, Meetings
 from peer.lab.sim.virtual_clock import Gate, nap
 from peer.ports.clock import Clock
 from peer.ports.handler import Handler
@@ -56,41 +55,52 @@ class LinkLoad:
     down: float = 0.0
     messages: int = 0
 
+    def sent(self, nbytes: float) -> None:
+        self.up += nbytes
 
-@dataclass(slots=True)
+    def received(self, nbytes: float) -> None:
+        self.down += nbytes
+
+    def sent_message(self) -> None:
+        self.messages += 1
+
+
 class Network:
-    """Joins `MemoryTransport`s."""
+    """The simulated net between `MemoryTransport`s."""
 
-    link: Link = PROFILES["lan"]
-    """Of every peer that is not in `links`."""
-    links: dict[PeerId, Link] = field(default_factory=dict)
-    rng: random.Random = field(default_factory=lambda: random.Random(0))
-    """Of jitter and loss."""
-    connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
-    """More cut links: whether a message passes now. Transfers under way notice at their next milestone."""
-    dialable: Callable[[PeerId], bool] = lambda peer: True
-    """Whether others can open a connection to it; a call to one that is not hangs. Answers always pass."""
-    tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
-    """What the others get instead of a sender's payload."""
-    path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
-    """Bytes per second that the net between two links carries."""
-    mute: Callable[[PeerId], bool] = lambda peer: False
-    """Peers that lock and answer, and never come to the swap."""
-    gave: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda sender, key, source: None
-    """Told of every payload that goes out for a round, and (None, None) of every state that is described."""
-    weight: float = 1.0
-    """Bytes that a byte of a payload stands for: a small model on it takes as long as a large one."""
-    carried: dict[PeerId, LinkLoad] = field(default_factory=dict)
-    gates: dict[PeerId, Gate] = field(default_factory=dict)
-    """Of peers that can be stopped."""
-    _cut: set[tuple[PeerId, PeerId]] = field(default_factory=set)
-    _side: dict[PeerId, int] = field(default_factory=dict)
-    _hosts: dict[PeerId, MemoryTransport] = field(default_factory=dict)
-    meetings: Meetings = field(default_factory=Meetings)
-    flows: Flows = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        link: Link = PROFILES["lan"],
+        *,
+        rng: random.Random | None = None,
+        dialable: Callable[[PeerId], bool] = lambda peer: True,
+        weight: float = 1.0,
+    ) -> None:
+        """`link`: of every peer that has none of its own. `rng`: draws jitter and loss. `dialable`: whether others can
+        open a connection to a peer; a call to one that is not dialable hangs, answers always pass. `weight`: bytes on
+        the wire that a byte of a payload stands for, so that a small model takes as long as a large one."""
+        self.link, self.weight, self.dialable = link, weight, dialable
+        self.rng = random.Random(0) if rng is None else rng
+        self.links: dict[PeerId, Link] = {}
+        """Links of single peers."""
+        self.connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
+        """Whether a message passes between two peers now, besides `cut` and `partition`."""
+        self.tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
+        """Replaces a sender's payload by the one that receivers get."""
+        self.path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
+        """Bytes per second that the net between two links carries."""
+        self.mute: Callable[[PeerId], bool] = lambda peer: False
+        """Whether a peer locks and answers, but never comes to the swap."""
+        self.gave: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda sender, key, source: None
+        """Called with every payload that is sent for a round, and with (None, None) for every state described."""
+        self.carried: dict[PeerId, LinkLoad] = {}
+        self.gates: dict[PeerId, Gate] = {}
+        """Gates of the peers that can be stopped."""
+        self.meetings = Meetings()
         self.flows = Flows(self.link_of, self._flows_between, lambda sender, to: self.path(sender, to))
+        self._cut: set[tuple[PeerId, PeerId]] = set()
+        self._side: dict[PeerId, int] = {}
+        self._hosts: dict[PeerId, MemoryTransport] = {}
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +156,7 @@ class Network:
     async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
         """One way of a call. Raises TimeoutError when it is not there by this moment of the loop (that of one that is
         cut off never is), PartnerLost when nobody listens."""
-        self.load(sender).messages += 1
+        self.load(sender).sent_message()
         loop, seconds = asyncio.get_running_loop(), message_s(self.link_of(sender), self.link_of(to), self.rng)
         if seconds < by - loop.time():
             await nap(seconds)
@@ -182,8 +192,8 @@ class Network:
                     arrived(have + int(flow.done / total * rest))
                     raise
                 finally:
-                    self.load(sender).up += flow.done - before
-                    self.load(to).down += flow.done - before
+                    self.load(sender).sent(flow.done - before)
+                    self.load(to).received(flow.done - before)
                     before = flow.done
                 arrived(have + mark)
         finally:

@@ -33,6 +33,14 @@ class ReconnectingSink:
         self.broken: PartnerLost | None = None
         """Why nothing moves now."""
 
+    def breaks(self, error: PartnerLost) -> None:
+        """Nothing moves any more, because of this."""
+        self.broken = error
+
+    def mends(self) -> None:
+        """The ends reach each other again."""
+        self.broken = None
+
     def upto(self, mark: int) -> None:
         if mark > self.at and self._sink is not None and self._source is not None:
             self._sink.write(self.at, self._source.read(self.at, mark - self.at))
@@ -58,7 +66,7 @@ async def carried(
             await network.carry(sender, to, arriving.nbytes, arriving.upto, arriving.at)
             return
         except PartnerLost as error:
-            arriving.broken = error
+            arriving.breaks(error)
         loop, pause, reach_s = asyncio.get_running_loop(), FIRST_PAUSE_S, FIRST_REACH_S
         began = loop.time()
         while arriving.broken is not None:
@@ -70,7 +78,7 @@ async def carried(
             try:
                 await network.reach(calls, other, by=by)
                 await network.reach(other, calls, answer=True, by=by)
-                arriving.broken = None
+                arriving.mends()
             except TimeoutError:
                 continue
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.errors import UsageError
+from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
-from peer.lab.sim.learning_trainer import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.links import profile
 from peer.lab.sim.report import Report, report_of
 from peer.lab.sim.swarm import MakeTrainer, SimulatedSwarm, layout_of
-from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
+from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout

@@ -1,13 +1,47 @@
-"""Where the two sides of a simulated swap find each other."""
+"""The rendezvous of a simulated swap: where its two sides meet, and what one leaves behind when it is done first."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
 
-from peer.lab.sim.lingering_source import LingeringSource
+from peer.exchange.throughput import MeasuredSource
 from peer.protocol.messages import PeerId, PeerTimings, RoundKey
-from peer.protocol.wire.payload import Sink
+from peer.protocol.wire.payload import Sink, Source
+
+
+class LingeringSource:
+    """What a side sends, for a receiver that is still reading when the sender has left and its params move on. (Over
+    gRPC the sender stays, or the receiver notices that it left.)"""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._read = 0
+        self.nbytes, self.grain, self.most = source.nbytes, source.grain, source.most
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._read = max(self._read, offset + size)
+        return self._source.read(offset, size)
+
+    def keep(self) -> None:
+        """The sender leaves: what nobody has read yet lasts."""
+        if self._read == self.nbytes:
+            return
+        unmeasured = self._source.source if isinstance(self._source, MeasuredSource) else self._source
+        rest = unmeasured.read(self._read, self.nbytes - self._read)
+        self._source = _Rest(rest, self._read)
+
+
+class _Rest:
+    """The end of a payload."""
+
+    def __init__(self, data: bytes, begins: int) -> None:
+        self._data = data
+        self._begins = begins
+        self.nbytes, self.grain, self.most = begins + len(data), 1, max(1, len(data))
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._data[offset - self._begins :][:size]
 
 
 @dataclass(slots=True)

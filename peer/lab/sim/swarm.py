@@ -17,13 +17,14 @@ from peer.exchange.pair.strategy import Pairs
 from peer.identity import Identity
 from peer.join.state import obtain_state
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.fault_injector import Mischief
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.links import Link
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.suspend import waking_of
-from peer.lab.sim.trainer import FakeTrainer, VirtualTrainer
+from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import GATE, Gate, VirtualClock, inline, nap
 from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
 from peer.membership.peer_table import PeerTable, lifetime, pace

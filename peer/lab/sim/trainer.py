@@ -1,5 +1,5 @@
-"""Trainers in virtual time: they count and merge as the real one does, step boundary by step boundary, but no step is
-waited for. `FakeTrainer` has no model; `peer.lab.sim.learning_trainer` has one that learns."""
+"""The base of trainers in virtual time. They count and merge as the real trainer does, at step boundaries, but wait for
+no step. `peer.lab.sim.fake_trainer` has no model, `peer.lab.sim.tiny_model` has one that learns."""
 
 from __future__ import annotations
 
@@ -388,33 +388,3 @@ class VirtualTrainer(ABC):
         if self._held_since is not None:
             self._waiting += now - self._held_since
             self._held_since = None
-
-
-class FakeTrainer(VirtualTrainer):
-    """No model: steps move the parameters by seeded noise. A simulated day of many costs next to nothing.
-
-    step_seconds: time of an inner step. tokens_per_step: what a step counts. seed: of the noise."""
-
-    kind = "fake"
-
-    def __init__(
-        self, layout: Layout, clock: Clock, *, step_seconds: float, tokens_per_step: int = 64, seed: int = 0
-    ) -> None:
-        super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=tokens_per_step)
-        self._noise = torch.Generator().manual_seed(seed)
-        self._values = torch.empty(0)
-
-    def _reset(self, params: torch.Tensor) -> None:
-        self._values = params.clone()
-
-    def _params(self) -> torch.Tensor:
-        return self._values
-
-    def _train(self, steps: int) -> float:
-        """As so many steps of noise add up, in one."""
-        self._values += 0.01 * steps**0.5 * torch.randn(self._values.shape, generator=self._noise)
-        return steps * math.exp(-(self._steps + steps) / 1000)
-
-    def _measure(self, params: torch.Tensor) -> Evaluation:
-        loss = float(params.square().mean())
-        return Evaluation(loss, loss / math.log(2), 1)

@@ -64,11 +64,14 @@ class DirectoryBuckets:
         self._looks = 0
         self._left: dict[str, float] = {}
         """Buckets that this peer has left: until when somebody may look for it there."""
-        self.everybody = False
-        """In groups, which need everybody and are small: one bucket, never split."""
+        self._everybody = False
         self.depth = 0
         self.own = ""
         """Our bucket: `depth` bits of our address."""
+
+    def read_everybody(self) -> None:
+        """Use one bucket that never splits, as groups need it: they are small and each member sees all others."""
+        self._everybody = True
 
     def places(self, now: float) -> list[str]:
         """Where to announce: the own bucket, the one above, and for one lifetime of a record those just left."""
@@ -78,7 +81,7 @@ class DirectoryBuckets:
     def reads(self, round_: int) -> list[str]:
         """Which buckets to look into: two; sometimes four; and who has found nobody yet, along its whole address."""
         self._looks += 1
-        if self.everybody:
+        if self._everybody:
             return [""]
         if self._searching:
             return places_of(self._me)
@@ -97,7 +100,7 @@ class DirectoryBuckets:
 
     def saw(self, found: Found, now: float) -> bool:
         """Learn from a whole look, and go where we belong. Whether we moved: announce then. `now`: of `places`."""
-        if self.everybody:
+        if self._everybody:
             depth = 0
         elif self._searching:
             depth = self._found_at(found)

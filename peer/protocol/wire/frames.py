@@ -98,10 +98,10 @@ class PayloadReader:
     def __init__(self, nbytes: int, begun: PayloadReader | None = None) -> None:
         """`begun`: the reader whose progress this one continues."""
         self._nbytes = nbytes
-        self._digest = blake3() if begun is None else begun._digest.copy()
-        self.received = 0 if begun is None else begun.received
+        self._digest: blake3 = blake3() if begun is None else begun._digest.copy()
+        self.received: int = 0 if begun is None else begun.received
         """Bytes, from the beginning, whose frames were taken."""
-        self.complete = begun is not None and begun.complete
+        self.complete: bool = begun is not None and begun.complete
         """All of it is here, and its digest is right."""
         self.over = False
         """This stream has had its END."""

@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from peer.lab.sim.learning_trainer import TENSORS, first_params, least_loss
-from peer.lab.sim.tiny_model import BLOCKS, TinyLoop, _drawn, loss_of
+from peer.lab.sim.tiny_model import BLOCKS, TENSORS, TinyLoop, _drawn, first_params, least_loss, loss_of
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.trainer.model import views_of

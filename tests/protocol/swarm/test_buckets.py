@@ -200,7 +200,7 @@ def test_a_group_reads_one_bucket_and_goes_back_to_it() -> None:
     buckets.saw({"": crowd}, 0.0)
     buckets.saw({"": crowd}, 0.0)
     assert buckets.depth == 1
-    buckets.everybody = True
+    buckets.read_everybody()
     assert buckets.reads(7) == [""]
     assert buckets.saw({"": crowd}, 1.0)
     assert not buckets.saw({"": crowd}, 2.0)

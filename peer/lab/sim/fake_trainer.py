@@ -1,0 +1,42 @@
+"""A trainer in virtual time without a model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from peer.lab.sim.trainer import VirtualTrainer
+from peer.ports.clock import Clock
+from peer.ports.trainer import Evaluation
+from peer.protocol.model.layout import Layout
+
+
+class FakeTrainer(VirtualTrainer):
+    """No model: steps move the parameters by seeded noise. A simulated day of many costs next to nothing.
+
+    step_seconds: time of an inner step. tokens_per_step: what a step counts. seed: of the noise."""
+
+    kind = "fake"
+
+    def __init__(
+        self, layout: Layout, clock: Clock, *, step_seconds: float, tokens_per_step: int = 64, seed: int = 0
+    ) -> None:
+        super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=tokens_per_step)
+        self._noise = torch.Generator().manual_seed(seed)
+        self._values = torch.empty(0)
+
+    def _reset(self, params: torch.Tensor) -> None:
+        self._values = params.clone()
+
+    def _params(self) -> torch.Tensor:
+        return self._values
+
+    def _train(self, steps: int) -> float:
+        """As so many steps of noise add up, in one."""
+        self._values += 0.01 * steps**0.5 * torch.randn(self._values.shape, generator=self._noise)
+        return steps * math.exp(-(self._steps + steps) / 1000)
+
+    def _measure(self, params: torch.Tensor) -> Evaluation:
+        loss = float(params.square().mean())
+        return Evaluation(loss, loss / math.log(2), 1)
