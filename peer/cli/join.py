@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
-    from peer.trainer.subprocess import TrainerSubprocess
+    from peer.run.options import JoinOptions
 
 MICRO_BATCH = "Windows that go through the model at once; as many as fit into memory by default."
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
@@ -108,70 +109,66 @@ def command(
     Finds the others, fetches the model's state, trains, and exchanges with one random partner a round. Runs until the
     run is over or you press Ctrl+C, which finishes what is under way and saves; the next start goes on from there."""
     laps = PhaseTimer()
-    import asyncio
-    import os
-
-    from peer.cli.installed import check_torch, load, loading_torch
-    from peer.cli.run import display, run_daemon
+    from peer.cli.installed import check_torch
+    from peer.cli.run import run_daemon
     from peer.protocol.messages import RunId
-    from peer.run.home import Home
+    from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
+    from peer.run.options import JoinOptions, any_hosts
     from peer.run.ticket import Ticket
-    from peer.trainer.prestart import early_trainer
 
+    signed = None
     if Path(ticket_or_manifest).suffix == ".toml":
         signed = load_signed(Path(ticket_or_manifest))
-        known = Ticket(signed.run_id, ())
-    else:
-        signed = None
-        known = Ticket.named(ticket_or_manifest)
+    known = Ticket.named(ticket_or_manifest) if signed is None else Ticket(signed.run_id, ())
     check_torch()
-    workers = threads or max(1, (os.cpu_count() or 2) - 1)
+    options = JoinOptions(
+        home=home,
+        identity_path=identity_path,
+        initial_peers=(*initial_peers, *known.addresses),
+        host_maddrs=host_maddrs or any_hosts(),
+        announce_maddrs=announce_maddrs,
+        port=port,
+        max_upload=max_upload,
+        max_download=max_download,
+        uploads=UploadLimits(daily_upload, monthly_upload),
+        run_id=RunId(known.run_id),
+        manifest=signed,
+        data_dir=data_dir,
+        threads=threads or max(1, (os.cpu_count() or 2) - 1),
+        device=device,
+        speed=speed,
+        step_seconds=step_seconds,
+        checkpoint_every_s=checkpoint_every,
+        checkpoints_kept=keep_checkpoints,
+        quiet_hours=quiet_hours,
+        resume=resume,
+        trail=trail,
+        wait_s=wait_s,
+        min_peers=min_peers,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        micro_batch=micro_batch,
+    )
+    run_daemon(_take_part(options, plain, laps))
 
-    async def take_part() -> int:
-        """The trainer loads torch while we load ourselves, and then while we look for the run."""
-        own = Home(home)
-        try:
-            async with early_trainer(own.run(known.run_id).path, workers) as early:
-                with loading_torch():
-                    await asyncio.to_thread(load)
-                return await run(early)
-        finally:
-            own.discard_empty(known.run_id)
 
-    async def run(early: TrainerSubprocess | None) -> int:
-        from peer.node.peer import run_peer
-        from peer.protocol.policy.upload_quota import UploadLimits
-        from peer.run.options import JoinOptions, any_hosts
+async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer) -> int:
+    """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
+    import asyncio
 
-        options = JoinOptions(
-            home=home,
-            identity_path=identity_path,
-            initial_peers=(*initial_peers, *known.addresses),
-            host_maddrs=host_maddrs or any_hosts(),
-            announce_maddrs=announce_maddrs,
-            port=port,
-            max_upload=max_upload,
-            max_download=max_download,
-            uploads=UploadLimits(daily_upload, monthly_upload),
-            run_id=RunId(known.run_id),
-            manifest=signed,
-            data_dir=data_dir,
-            threads=workers,
-            device=device,
-            speed=speed,
-            step_seconds=step_seconds,
-            checkpoint_every_s=checkpoint_every,
-            checkpoints_kept=keep_checkpoints,
-            quiet_hours=quiet_hours,
-            resume=resume,
-            trail=trail,
-            wait_s=wait_s,
-            min_peers=min_peers,
-            metrics_port=metrics_port,
-            metrics_host=metrics_host,
-            micro_batch=micro_batch,
-        )
-        return await run_peer(options, display(plain), early, laps)
+    from peer.cli.installed import load, loading_torch
+    from peer.cli.run import display
+    from peer.run.home import Home
+    from peer.trainer.prestart import early_trainer
 
-    run_daemon(take_part())
+    own = Home(options.home)
+    try:
+        async with early_trainer(own.run(options.run_id).path, options.threads) as early:
+            with loading_torch():
+                await asyncio.to_thread(load)
+            from peer.node.peer import run_peer
+
+            return await run_peer(options, display(plain), early, laps)
+    finally:
+        own.discard_empty(options.run_id)
