@@ -9,7 +9,7 @@ from torch import Tensor
 from peer.codec.plain import Codec
 
 DECAY = 0.95
-"""What is kept of it from one round to the next (SparseLoCo, arXiv 2508.15706)."""
+"""Part of the error that is kept from one round to the next (SparseLoCo, arXiv 2508.15706)."""
 
 
 def encode_with_feedback(codec: Codec, update: Tensor, residual: Tensor, decay: float = 1.0) -> tuple[bytes, Tensor]:
@@ -26,7 +26,7 @@ def encode_with_feedback(codec: Codec, update: Tensor, residual: Tensor, decay: 
 
 
 class Feedback:
-    """Of one fragment whose parts may get through or not."""
+    """The error feedback of one fragment, whose parts may arrive or not."""
 
     def __init__(self, codec: Codec, decay: float = DECAY) -> None:
         self._codec = codec
@@ -34,12 +34,13 @@ class Feedback:
         self._residual: Tensor | None = None
 
     def added_(self, update: Tensor) -> Tensor:
-        """`update` (flat fp32) with what was lost before, in place; asked twice without `settle` between, the same."""
+        """Add the error that was lost to `update` (flat fp32), in place. Without `settle` in between, a second call
+        gives the same."""
         return update if self._residual is None else update.add_(self._residual, alpha=self._decay)
 
     def settle(self, wanted: Tensor, spans: Sequence[tuple[int, int]]) -> None:
-        """What `added_` gave was sent, and got through in these spans of elements, each coded for itself: there, what
-        the codec lost is kept, elsewhere everything. `wanted` is overwritten and kept."""
+        """Keep the error of the sent values. `spans`: the spans of elements that arrived, each coded for itself. There
+        the codec's loss is kept, elsewhere everything. `wanted` is overwritten and kept."""
         for start, end in spans:
             part = wanted[start:end]
             part.sub_(self._codec.decode(self._codec.encode(part), end - start))

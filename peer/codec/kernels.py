@@ -1,8 +1,8 @@
-"""The codecs in C (`native/`), where this machine has them, in front of those in torch, which say what is right.
+"""The codecs in C (`native/`), where this machine has them, in front of those in torch, which define the result.
 
-Chosen once, when this is imported: the best the processor has; without a compiler at installation time, on another
-processor or for tensors on a GPU, torch. `PEER_KERNELS` = avx2, scalar or torch chooses for itself. Both give the same
-bytes and the same floats, bit for bit."""
+The implementation is chosen once, on import: the best that the processor has. Torch is chosen without a compiler at
+installation time, on another processor, or for tensors on a GPU. `PEER_KERNELS` = avx2, scalar or torch overrides the
+choice. All give the same bytes and the same floats, bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ except ImportError:
     _native = None
 
 KINDS = {"int8": 0, "int4": 1, "e3m0": 2, "fp32": 3, "bf16": 4, "topk": 5}
-"""As native/module.c counts them."""
+"""Numbers of the codecs, as in native/module.c."""
 REFUSALS = {
     1: ("scale", "a scale is negative, NaN or infinite"),
     2: ("code", "a code that this codec does not use"),
@@ -32,7 +32,7 @@ REFUSALS = {
 
 
 class Native:
-    """A codec by a kernel; what a kernel cannot take goes to the one in torch. See Codec for the contract."""
+    """A codec by a kernel (contract: Codec). It passes tensors that a kernel cannot take to the codec in torch."""
 
     def __init__(self, reference: Codec) -> None:
         self.name = reference.name
@@ -79,7 +79,7 @@ def _suits(values: Tensor) -> bool:
 
 
 def _choose(wish: str) -> tuple[str, str]:
-    """What is used, and why. Raises UsageError for a wish that cannot be met."""
+    """Choose the implementation and say why. Raises UsageError for a `PEER_KERNELS` that this machine lacks."""
     if wish == "torch":
         return "torch", "PEER_KERNELS says so"
     if _native is None:
@@ -96,9 +96,9 @@ def _choose(wish: str) -> tuple[str, str]:
 
 
 IMPLEMENTATION, REASON = _choose(os.environ.get("PEER_KERNELS", "best"))
-"""avx2, scalar or torch; and a sentence."""
+"""avx2, scalar or torch, and why."""
 TILES_AT_ONCE = 2 if IMPLEMENTATION == "torch" else 8
-"""What is encoded in one go: a millisecond, for some codecs in torch ten."""
+"""Tiles encoded in one call: about a millisecond, for some codecs in torch ten."""
 
 
 def fastest(reference: Codec) -> Codec:

@@ -17,7 +17,7 @@ TILE = 2**18
 
 
 class Measured(Protocol):
-    """Of which it is known how long the payload of so many elements is."""
+    """A codec whose payload length is known from the number of elements."""
 
     name: str
 
@@ -52,7 +52,7 @@ class Codec(Protocol):
 
 
 class InTorch(ABC):
-    """What follows from `decode` alone."""
+    """The operations that follow from `decode`."""
 
     @abstractmethod
     def decode(self, payload: Payload, elements: int) -> Tensor: ...
@@ -78,7 +78,7 @@ class Plain(InTorch):
         return to_bytes(values.to(self._dtype))
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
-        """A fresh fp32 tensor; the payload is not kept."""
+        """Decode to a fresh fp32 tensor. The payload is not kept."""
         return self._sent(payload, elements).to(torch.float32)
 
     def decode_into(self, payload: Payload, into: Tensor) -> None:
@@ -106,7 +106,7 @@ class Saturating(Plain):
 
 
 def finite(values: Tensor) -> bool:
-    """Whether no element is NaN or infinite; makes no temporary."""
+    """Whether no element is NaN or infinite. Makes no temporary."""
     if values.numel() == 0:
         return True
     low, high = torch.aminmax(values)

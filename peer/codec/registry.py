@@ -1,5 +1,5 @@
-"""Every codec by its name, as it is used on this machine. A run may name those of CODECS for its params; the others are
-for updates, which bear a loss that whole params do not."""
+"""The codecs by name, as this machine runs them. A run may name those of CODECS for its params. The rest is for
+updates, which tolerate a loss that full params do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer.codec.plain import BF16, FP16, FP32, Codec
 from peer.codec.topk import TOPK
 
 CODECS: dict[str, Codec] = {codec.name: fastest(codec) for codec in (FP32, BF16)}
-"""Good enough for whole params."""
+"""Codecs that are good enough for full params."""
 EVERY: dict[str, Codec] = CODECS | {codec.name: fastest(codec) for codec in (FP16, INT8, INT4, E3M0, TOPK)}
 REFERENCE: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16, FP16, INT8, INT4, E3M0, TOPK)}
-"""In torch: what the others have to equal."""
+"""Codecs in torch: all implementations have to equal them."""

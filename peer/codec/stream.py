@@ -1,5 +1,5 @@
-"""A payload that never lies in memory as a whole: encoded tile by tile as it is sent, decoded tile by tile as it comes.
-Tiles stand for themselves, so that any part of a payload can be made again after a connection was lost."""
+"""Streamed payloads that never lie in memory completely. They are encoded tile by tile as they are sent, and decoded
+tile by tile as they arrive. Each tile stands for itself, so any part can be made again after a connection was lost."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from peer.errors import PartnerLost
 
 
 class Flat(Protocol):
-    """Flat fp32 values to be read, slice by slice; a tensor is one. What a slice gives is read only: it may be a view
-    of the trainer's snapshot or of `outer_params`."""
+    """Flat fp32 values that are read slice by slice, such as a tensor. A slice is read only: it may be a view of the
+    trainer's snapshot or of `outer_params`."""
 
     def numel(self) -> int: ...
 
@@ -66,7 +66,7 @@ class PayloadMaker(ABC):
         return b"".join(parts)
 
     def _part(self, number: int, offset: int, end: int) -> memoryview:
-        """What lies in this tile of the bytes from `offset` to `end`."""
+        """Return the part of this tile in the bytes from `offset` to `end`."""
         if self._last[0] != number:
             self._last = number, self.tiles(number, number + 1)
         begins = number * self._tile_bytes
@@ -77,7 +77,7 @@ class PayloadMaker(ABC):
         return self._values[first * TILE : min(end * TILE, self._values.numel())]
 
     def close(self) -> None:
-        """The values may change now: nothing is made of them any more, whoever still asks."""
+        """Stop reading the values: they may change now. A later read fails."""
         self._closed = True
 
 
@@ -104,7 +104,8 @@ class PayloadTaker(ABC):
 
     @abstractmethod
     def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
-        """All the bytes of these tiles; not to be kept. Raises BadPayload for bytes that no encoder writes."""
+        """Take all the bytes of these tiles. They are not to be kept. Raises BadPayload for bytes that no encoder
+        writes."""
 
     @property
     def nbytes(self) -> int:
@@ -138,13 +139,13 @@ class PayloadTaker(ABC):
         self.take_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
 
     def close(self) -> None:
-        """What it writes to is another's now: nothing is written any more, whoever still brings something."""
+        """Stop writing: the target belongs to another now. Later bytes are ignored."""
         self._closed = True
 
 
 class Decoding(PayloadTaker):
-    """Decodes into `into` (flat fp32). Complete when the last byte was written; before that, or after a BadPayload,
-    `into` is worth nothing."""
+    """A sink that decodes into `into` (flat fp32). It is complete when the last byte was written. Until then, or after
+    a BadPayload, `into` holds no usable values."""
 
     def __init__(self, codec: Codec, into: Tensor) -> None:
         super().__init__(codec.nbytes, into.numel())
@@ -155,7 +156,7 @@ class Decoding(PayloadTaker):
         self.take(payload, self._into[first * TILE : end * TILE])
 
     def take(self, payload: memoryview, into: Tensor) -> None:
-        """Whole tiles."""
+        """Decode complete tiles."""
         self._codec.decode_into(payload, into)
 
 

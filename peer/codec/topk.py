@@ -1,10 +1,11 @@
-"""The 64 largest of every 4096 elements, two bits each; the rest is not sent, and is zero at the other end.
+"""The top-k codec: the 64 largest of every 4096 elements, two bits each. The rest is not sent, and is zero at the
+receiver.
 
 A chunk of 4096 elements is 120 bytes: two levels (fp32), 64 indices of 12 bits in ascending order, 64 codes of 2 bits.
-A code is a sign (bit 1), and whether the magnitude is in the upper half of those sent (bit 0); the two levels are the
+Bit 1 of a code is the sign. Bit 0 says whether the magnitude is in the upper half of those sent. The two levels are the
 mean magnitudes of the lower and the upper half. The last chunk is filled up with zeros.
 
-By itself this loses nearly everything: it is meant for updates, with `peer.codec.error_feedback` in front of it."""
+The codec is meant for updates, with `peer.codec.error_feedback` in front of it: alone it loses nearly everything."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ SHIFTS = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
 
 
 class TopK(InTorch):
-    """See Codec for the contract. Of equal magnitudes the earlier element is sent; a magnitude in the very middle
-    counts as low. A sent element is off by at most half the spread of the magnitudes sent of its chunk."""
+    """The top-k codec (contract: Codec). The earlier of two elements of equal magnitude is sent. A magnitude in the
+    very middle counts as low. A sent element is off by at most half the spread of the magnitudes sent of its chunk."""
 
     name = "topk"
 
@@ -38,8 +39,8 @@ class TopK(InTorch):
         return b"".join(_encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE))
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
-        """A fresh fp32 tensor. Raises BadPayload: `length`; `scale` for a level that is negative, NaN or infinite;
-        `index` for indices that do not ascend. What it returns is finite."""
+        """Decode to a fresh fp32 tensor with finite values. Raises BadPayload: `length`, `scale` for a level that is
+        negative, NaN or infinite, `index` for indices that do not ascend."""
         values = torch.zeros(elements)
         indices, signed = self._sent(payload, elements)
         values[indices] = signed
@@ -85,8 +86,8 @@ def _largest(chunks: Tensor) -> Tensor:
 
 
 def _two_levels(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of the lower and the upper half (fp32, rows x 2), and which are in the upper. fp64 in: sums of the largest
-    fp32 do not overflow."""
+    """Return the means of the lower and the upper half (fp32, rows x 2), and which are in the upper. The input is fp64,
+    so that sums of the largest fp32 do not overflow."""
     low, high = magnitudes.aminmax(dim=1, keepdim=True)
     upper = magnitudes > (low + high) / 2
     means = [_sum(magnitudes * half) / half.sum(1).clamp(min=1) for half in (~upper, upper)]
@@ -94,8 +95,8 @@ def _two_levels(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum(rows: Tensor) -> Tensor:
-    """By halves added to each other: the order of a sum shows in its last bit, and the same values give the same bytes
-    wherever they are encoded."""
+    """Sum by adding halves to each other. The order of a sum shows in its last bit, and the same values must give the
+    same bytes on every machine."""
     while rows.shape[1] > 1:
         first, second = rows.chunk(2, dim=1)
         rows = first + second

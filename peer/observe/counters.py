@@ -1,5 +1,5 @@
-"""What metrics need of the journal's events beyond its sums, counted from the daemon's start on. A listener of the
-journal; bounded."""
+"""Counters that metrics need besides the journal's sums, from the daemon's start on. They listen to the journal and are
+bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, OTHER
 
 
 def known_code(code: str) -> str:
-    """The label for a refusal's code; strangers choose codes, so what is not listed is `other`."""
+    """Return the label for a refusal's code. Other peers choose codes, so a code that is not listed is `other`."""
     head = code.partition(":")[0]
     return head if head in CODES else OTHER
 

@@ -1,5 +1,5 @@
-"""An event as one line of JSON, and back. A line that cannot be read (torn by a kill, of an unknown kind, damaged) is
-skipped and counted, never a crash: a journal outlives the program that wrote it."""
+"""The encoding of an event as one line of JSON. A line that cannot be read (torn by a kill, of an unknown kind,
+damaged) is skipped and counted, never a crash. A journal outlives the program that wrote it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from peer.observe.events import KINDS, OUTCOMES, Event
 
 MAX_LINE = 4 * 2**20
-"""Bytes of one line; the largest is a `Carried` with its bounded lists."""
+"""Bytes of one line. The largest is a `Carried` with its bounded lists."""
 MAX_TEXT = 2000
 """Characters of one text field: reasons may come from strangers."""
 
@@ -51,7 +51,7 @@ def decode(line: bytes) -> tuple[Event, float]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[Event, float] | None]:
-    """The events of one file in order; None stands for a line that was skipped. A missing file is an empty one.
+    """Read the events of one file in order. None stands for a line that was skipped. A missing file is an empty one.
 
     Raises OSError when the file cannot be read."""
     try:
@@ -63,7 +63,7 @@ def read_lines(path: Path) -> Iterator[tuple[Event, float] | None]:
 
 
 def parse_lines(file: BinaryIO) -> Iterator[tuple[Event, float] | None]:
-    """The events of an open file, as `read_lines` gives them; at most `MAX_LINE` bytes are held at once."""
+    """Parse the events of an open file, as `read_lines` does. It holds at most `MAX_LINE` bytes at once."""
     whole = True
     while piece := file.readline(MAX_LINE):
         ends = piece.endswith(b"\n")

@@ -1,6 +1,7 @@
-"""What happens to a peer, as typed events. The journal keeps them; metrics, views and reports are made from them.
+"""The typed events of a peer: a list, one class a kind. The journal keeps them, and metrics, views and reports are made
+from them.
 
-Every field is flat and JSON-able. A field may be added with a default; a field or kind is never given a new meaning."""
+Every field is flat and JSON-able. A field may be added with a default. A field or kind never gets a new meaning."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Started(Event):
     run_id: str
     """Hex."""
     version: str
-    """Of this program."""
+    """Version of this program."""
     resumed: str
     """How the state was got, for a person: resumed or fetched, and from where."""
 
@@ -88,7 +89,7 @@ class Joined(Event):
     first_evaluation: float
     first_step: float
     torch_import: float = 0.0
-    """In the trainer's process, beside the others, as is the rest."""
+    """In the trainer's process, at the same time as the fields above, as are the fields below."""
     waiting_for_the_state: float = 0.0
     data: float = 0.0
     model: float = 0.0
@@ -123,7 +124,7 @@ class TrainingBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDue(Event):
-    """A round is due for this peer; one of RoundEnded and RoundMissed follows."""
+    """A round is due for this peer. One of RoundEnded and RoundMissed follows."""
 
     kind: ClassVar[str] = "round_due"
     round: int
@@ -143,9 +144,9 @@ class RoundEnded(Event):
     """Index into the layout."""
     outcome: Outcome
     partner: str
-    """Peer ids of the others, with spaces between; empty unless exchanged."""
+    """Peer ids of the partners, with spaces between. Empty unless exchanged."""
     reason: str
-    """Why not exchanged, for a person; empty when it was."""
+    """Why it was not exchanged, as a sentence. Empty when it was."""
     applied: int
     """Work that entered the outer step, tokens x elements of the fragment."""
     dropped: int
@@ -157,13 +158,13 @@ class RoundEnded(Event):
     bytes_sent: int
     bytes_received: int
     seconds: float
-    """Of the transfer."""
+    """Seconds of the transfer."""
     digest: str = ""
     """In groups: of the fragment's state from now on, the same on every member."""
     ready_at: float = 0.0
     """Pairs that exchanged: when our work was done, run time, as all times here. 0: not known, as below."""
     partner_ready_at: float = 0.0
-    """By its own word."""
+    """As the partner tells it."""
     first_byte_at: float = 0.0
     done_at: float = 0.0
     rate_sent: float = 0.0
@@ -197,7 +198,7 @@ class DiagnosisChanged(Event):
     number: float
     unit: str
     why: str
-    """For a person, with the number."""
+    """A sentence with the number."""
     found: bool
     """False: it is over."""
 
@@ -215,7 +216,7 @@ class RoundMissed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SatOut(Event):
-    """Not one inner step was done for the round; the work is carried over."""
+    """Not one inner step was done for the round. The work is carried over."""
 
     kind: ClassVar[str] = "sat_out"
     round: int
@@ -226,8 +227,8 @@ class SatOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CaughtUp(Event):
-    """A fragment's state was taken over from the group outside of a round. That happens before the first round, after
-    the last, or during training, when a round or a part of it was missed."""
+    """A fragment's state was fetched from the group outside of a round. That happens when a round or a part of it was
+    missed: before the first round, after the last, or during training."""
 
     kind: ClassVar[str] = "caught_up"
     round: int
@@ -256,7 +257,7 @@ class Skipped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerFailed(Event):
-    """An exchange with a locked partner failed. The round goes on."""
+    """An exchange with a locked partner failed. The round continues."""
 
     kind: ClassVar[str] = "partner_failed"
     peer: str
@@ -277,9 +278,9 @@ class StandingLowered(Event):
     code: str
     reason: str
     score: float
-    """Of `peer.protocol.policy.reputation`, after this; it halves every five minutes."""
+    """Score of `peer.protocol.policy.reputation` after this offence. It halves every five minutes."""
     out_s: float
-    """Seconds for which it is no partner and nothing is served to it; 0: none."""
+    """Seconds for which it is no partner and nothing is served to it. 0: none."""
     times: int
     """Offences of this code that this line stands for."""
 
@@ -304,10 +305,10 @@ class Evaluated(Event):
     kind: ClassVar[str] = "evaluated"
     round: int
     loss: float
-    """Mean nats a token; NaN is written as null."""
+    """Mean nats a token. NaN is written as null."""
     bits_per_byte: float
     own_loss: float = math.nan
-    """Of the trainer's own `params`: told at the end of the run, else NaN."""
+    """Loss of the trainer's own `params`, measured at the end of the run, else NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +325,7 @@ class Checkpointed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFailed(Event):
-    """No checkpoint was written; the former one is kept and training goes on."""
+    """No checkpoint was written. The former one is kept and training continues."""
 
     kind: ClassVar[str] = "checkpoint_failed"
     reason: str
@@ -332,24 +333,24 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Amended(Event):
-    """The operator changed the run; known here from now on."""
+    """The operator changed the run, and this peer knows it from now on."""
 
     kind: ClassVar[str] = "amended"
     number: int
     round: int
     """From this round on it holds."""
     change: str
-    """For a person."""
+    """The change as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmendmentRefused(Event):
-    """Somebody handed us an amendment that does not check, is out of order, or one of two under one number that the
-    operator signed; or one that holds could not be kept on disk."""
+    """A peer sent an amendment that does not check, is out of order, or is one of two that the operator signed under
+    one number. Or a valid one could not be kept on disk."""
 
     kind: ClassVar[str] = "amendment_refused"
     peer: str
-    """Who handed it on; empty: our own file."""
+    """The peer that sent it. Empty: our own file."""
     code: str
     """`amendment` and what did not check of it, `kept` or `not_kept` for our own file."""
     reason: str
@@ -368,7 +369,7 @@ class Paused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Refounded(Event):
-    """The run goes on from another state, by the operator's amendment. Outstanding work is dropped."""
+    """The run continues from another state, by the operator's amendment. Outstanding work is dropped."""
 
     kind: ClassVar[str] = "refounded"
     round: int
@@ -391,7 +392,7 @@ class ReachabilityChanged(Event):
     kind: ClassVar[str] = "reachability_changed"
     reachable: bool
     reason: str
-    """What they found, for a person."""
+    """The probers' finding, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,7 +419,7 @@ class PeerSuspected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOut(Event):
-    """A suspected peer is no candidate any more: others do not reach it either, and it announced nothing since."""
+    """A suspected peer is no candidate any more: others do not reach it either, and it did not announce itself."""
 
     kind: ClassVar[str] = "peer_out"
     peer: str
@@ -430,13 +431,13 @@ class PeerOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerBack(Event):
-    """A suspected or excluded peer gave a sign of life, or others reach it."""
+    """A peer that was suspected or out made contact again, or others reach it."""
 
     kind: ClassVar[str] = "peer_back"
     peer: str
     """Peer id."""
     reason: str
-    """Who heard of it, for a person."""
+    """The contact, as a sentence."""
     seconds: float
     """Since it was first suspected."""
 
@@ -448,9 +449,9 @@ class Woke(Event):
     kind: ClassVar[str] = "woke"
     seconds: float
     suspended_s: float
-    """Of these, the whole machine slept."""
+    """Seconds of these in which the machine slept."""
     reason: str
-    """For a person."""
+    """The reason as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,20 +460,20 @@ class ClockStepped(Event):
 
     kind: ClassVar[str] = "clock_stepped"
     seconds: float
-    """Forward; negative: back."""
+    """Forward, negative: back."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class HelperEnded(Event):
-    """The directory's helper process (p2pd) is gone, or could not be started again. Training goes on. The
-    known peers are kept."""
+    """The directory's helper process (p2pd) is gone, or could not be started again. Training continues with the known
+    peers."""
 
     kind: ClassVar[str] = "helper_ended"
     cause: str
-    """Signal, exit code, last words, or the bound it broke, for a person."""
+    """Signal, exit code, last lines of output, or the bound it broke, as a sentence."""
     times: int
-    """In a row; a while of peace begins a new one."""
+    """Number of losses in a row. A while without loss begins a new row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -483,7 +484,7 @@ class HelperBack(Event):
     seconds: float
     """Since it was gone."""
     times: int
-    """Of the HelperEnded before."""
+    """`times` of the HelperEnded before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -510,7 +511,7 @@ class BudgetBack(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLost(Event):
-    """The file that counts uploads could not be read; so much is taken for used instead."""
+    """The file that counts uploads could not be read. So much is taken for used instead."""
 
     kind: ClassVar[str] = "budget_lost"
     reason: str
@@ -536,8 +537,8 @@ class Left(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Carried(Event):
-    """The sum over all events before this one. Begins a rotated file, and mends a gap after failed writes; folding it
-    replaces whatever was summed up so far."""
+    """The sum over all events before this one. It begins a rotated file, and mends a gap after failed writes. Folding
+    it replaces the sums so far."""
 
     kind: ClassVar[str] = "totals"
     totals: dict[str, Any]

@@ -22,14 +22,14 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 def exposition(facts: Facts, role: str) -> bytes:
-    """All metrics that a daemon of this role (`peer` or `bootstrap`) has. What is not known has no sample."""
+    """Write all metrics of a daemon of this role (`peer` or `bootstrap`). An unknown value has no sample."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(facts, role))
     return generate_latest(registry)
 
 
 def sums(totals: Totals) -> dict[str, Any]:
-    """The facts `sums`: what the whole journal adds up to."""
+    """Return the facts `sums`: the totals over the complete journal."""
     facts: dict[str, Any] = {
         "starts": totals.starts,
         "trainer_deaths": totals.trainer_deaths,
@@ -117,7 +117,7 @@ def _counted(facts: Facts, path: str) -> bool:
 
 
 def lookup(facts: Facts, path: str) -> Any:
-    """What lies at a dotted path; None where there is nothing."""
+    """Return the value at a dotted path. None where there is nothing."""
     found: Any = facts
     for part in path.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

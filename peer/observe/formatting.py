@@ -1,4 +1,4 @@
-"""How numbers and strangers' words are shown to a person."""
+"""Formatting of numbers and of text from other peers."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Journal:
         self.listeners: list[Listener] = []
         """Told of each event and its time, after it is written."""
         self.failed = ""
-        """Why the last write failed, for a person; empty when it did not."""
+        """Why the last write failed, as a sentence. Empty when it did not."""
         self._now = now
         self._limit = limit_bytes
         self._fd = -1
@@ -89,7 +89,8 @@ class Journal:
         self._grown += len(line)
 
     def _rotate(self, before: Totals, t: float) -> None:
-        """At every moment the two parts together give the same sums; `<name>.new` counts for nothing until renamed."""
+        """Begin a new part. At every moment the two parts together give the same sums: `<name>.new` does not count
+        until it is renamed."""
         draft = self._draft
         fd = os.open(draft, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

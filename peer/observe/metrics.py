@@ -1,9 +1,9 @@
-"""Every metric there is, as one table. The endpoint serves it, `docs/reference/metrics.md` shows it, and tests compare
-the two.
+"""The table of all metrics: a list, one entry a metric. The endpoint serves it, `docs/reference/metrics.md` shows it, and tests
+compare the two.
 
-A metric names where its value lies: a dotted path into the facts that `peer.observe.exposition` is given, whose first
-part says who knows it. `{label}` in a path stands for each value of the label. Label values are listed here, so that
-nobody outside can make more of them; peer ids are never labels."""
+A metric names the place of its value: a dotted path into the facts of `peer.observe.exposition`. The first part of the
+path names the source. `{label}` in a path stands for each value of the label. Label values are listed here, so that
+nobody outside can make more of them. Peer ids are never labels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Kind = Literal["counter", "gauge", "histogram", "info"]
 
 SOURCES = {
     "status": "`peer status --json`",
-    "sums": "the whole journal, over all starts",
+    "sums": "the complete journal, over all starts",
     "seen": "counted from `peer status --json`",
     "counted": "journal events since the daemon started",
-    "proc": "the system (`/proc`; absent where there is none)",
+    "proc": "the system (`/proc`, absent where there is none)",
     "loop": "the daemon's own event loop",
     "build": "the program",
 }
-"""First part of a path: whose word it is."""
+"""First part of a path: the source of the value."""
 
 DIRECTIONS = ("sent", "received")
 OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
@@ -73,7 +73,7 @@ CODES = (
     "wrong_run",
     OTHER,
 )
-"""Of refusals and failures. A partner may send us any code it likes: what is not listed counts as `other`."""
+"""Codes of refusals and failures. A partner may send any code: one that is not listed counts as `other`."""
 EXCHANGE_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds: upper bounds of the histogram's buckets."""
 
@@ -87,7 +87,7 @@ class Metric:
     help: str
     path: str
     unit: str = ""
-    """Base unit; it is in the name."""
+    """Base unit, which is part of the name."""
     label: str = ""
     values: tuple[str, ...] = ()
     """All values of the label. An info has its labels here, each with the text found under its name."""
@@ -99,32 +99,51 @@ class Metric:
     """Whether a bootstrap node serves it too."""
 
 
-LEDGER = "Tokens of the whole model: the ledger counts tokens x elements, divided here by the parameters."
+LEDGER = "Tokens of the full model: the ledger counts tokens x elements, divided here by the parameters."
 
 METRICS: tuple[Metric, ...] = (
     # -- who and what
     Metric(
         "peer_build_info",
         "info",
-        "Always 1; its labels tell the versions.",
+        "Always 1. Its labels tell the versions.",
         "build",
         values=("version", "python", "torch"),
         bootstrap=True,
     ),
-    Metric("peer_run_info", "info", "Always 1; the run.", "status", values=("run_id", "role"), bootstrap=True),
+    Metric(
+        "peer_run_info",
+        "info",
+        "Always 1. Its labels tell the run.",
+        "status",
+        values=("run_id", "role"),
+        bootstrap=True,
+    ),
     Metric(
         "peer_status",
         "gauge",
-        "1 for what the peer is doing, else 0.",
+        "1 for the status of the peer, else 0.",
         "status.status",
         label="status",
         values=STATUSES,
         equals=True,
         bootstrap=True,
     ),
-    Metric("peer_uptime_seconds", "gauge", "Since the daemon started.", "status.uptime_s", "seconds", bootstrap=True),
     Metric(
-        "peer_model_parameters", "gauge", "Of the run's model.", "status.parameters", unit="parameters", bootstrap=True
+        "peer_uptime_seconds",
+        "gauge",
+        "Seconds since the daemon started.",
+        "status.uptime_s",
+        "seconds",
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_model_parameters",
+        "gauge",
+        "Parameters of the run's model.",
+        "status.parameters",
+        unit="parameters",
+        bootstrap=True,
     ),
     Metric("peer_daemon_starts_total", "counter", "Starts of the daemon in this run's folder.", "sums.starts"),
     # -- training
@@ -133,7 +152,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_training_seconds_total",
         "counter",
-        "Spent in inner steps.",
+        "Time spent in inner steps.",
         "status.seconds_training",
         unit="seconds",
     ),
@@ -147,7 +166,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_train_loss_nats",
         "gauge",
-        "Training loss of the latest step, nats a token (a byte); divided by ln 2: bits per byte.",
+        "Training loss of the latest step, nats a token (a byte). Divided by ln 2: bits per byte.",
         "status.loss",
         unit="nats",
     ),
@@ -164,7 +183,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_processed_total",
         "counter",
-        "Trained on. " + LEDGER,
+        "Work that was trained on. " + LEDGER,
         "status.ledger.processed",
         unit="tokens",
         per="status.parameters",
@@ -172,7 +191,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_applied_total",
         "counter",
-        "Entered an outer step. " + LEDGER,
+        "Work that entered an outer step. " + LEDGER,
         "status.ledger.applied",
         unit="tokens",
         per="status.parameters",
@@ -180,7 +199,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_dropped_total",
         "counter",
-        "No outer step will see them. " + LEDGER,
+        "Work that no outer step will see. " + LEDGER,
         "status.ledger.dropped",
         unit="tokens",
         per="status.parameters",
@@ -188,7 +207,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_outstanding",
         "gauge",
-        "Not yet in an outer step. " + LEDGER,
+        "Work that is not in an outer step yet. " + LEDGER,
         "status.ledger.outstanding",
         unit="tokens",
         per="status.parameters",
@@ -198,7 +217,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_round_due_seconds",
         "gauge",
-        "Until the round is due; absent with a clock in steps.",
+        "Time until the round is due. Absent with a clock in steps.",
         "status.next_due_in_s",
         unit="seconds",
     ),
@@ -206,7 +225,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_rounds_total",
         "counter",
-        "Rounds by what became of them.",
+        "Rounds by their outcome.",
         "status.rounds.{outcome}",
         label="outcome",
         values=OUTCOMES,
@@ -231,7 +250,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_partner_failures_total",
         "counter",
-        "Exchanges with a locked partner that came to nothing, by code.",
+        "Exchanges with a locked partner that failed, by code.",
         "counted.partner_failures.{code}",
         label="code",
         values=CODES,
@@ -253,7 +272,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_exchange_rate_bytes_per_second",
         "gauge",
-        "Median over the last exchanges; absent until there are enough.",
+        "Median over the last exchanges. Absent until there are enough.",
         "status.exchanging.{direction}",
         label="direction",
         values=DIRECTIONS,
@@ -261,14 +280,14 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_trainer_late_seconds",
         "gauge",
-        "Ready so much later than its partners by its own doing, median over the last exchanges; below 0: earlier.",
+        "Lateness behind its partners by its own doing, median over the last exchanges. Below 0: earlier.",
         "status.exchanging.late_s",
         unit="seconds",
     ),
     Metric(
         "peer_diagnosis_findings",
         "gauge",
-        "What is slow or stuck now, here or at partners: `peer status` says who, and the number behind it.",
+        "Slow or stuck links and trainers, here or at partners. `peer status` names them with their numbers.",
         "seen.found.{what}",
         label="what",
         values=WHATS,
@@ -287,7 +306,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_network_cap_bytes_per_second",
         "gauge",
-        "The volunteer's caps; absent without one.",
+        "The volunteer's caps. Absent without one.",
         "status.caps.{direction}",
         label="direction",
         values=DIRECTIONS,
@@ -305,7 +324,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_upload_budget_bytes",
         "gauge",
-        "What the volunteer allows; absent without a budget.",
+        "The volunteer's upload quota. Absent without one.",
         "status.budget.limit.{period}",
         unit="bytes",
         label="period",
@@ -314,16 +333,16 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_peers_known",
         "gauge",
-        "Others with a live record, by what they do.",
+        "Other peers with a live record, by their status.",
         "seen.peers.{status}",
         label="status",
         values=STATUSES,
     ),
-    Metric("peer_peers_reachable", "gauge", "Of these: can be dialled.", "seen.reachable"),
+    Metric("peer_peers_reachable", "gauge", "Other peers with a live record that can be dialled.", "seen.reachable"),
     Metric(
         "peer_reachable",
         "gauge",
-        "1: others can dial this peer; 0: they cannot; absent: not known yet.",
+        "1: others can dial this peer. 0: they cannot. Absent: not known yet.",
         "status.reachable.value",
         bootstrap=True,
     ),
@@ -333,7 +352,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_directory_state",
         "gauge",
-        "1 for how the directory does, else 0.",
+        "1 for the state of the directory, else 0.",
         "status.directory.state",
         label="state",
         values=("joined", "alone", "rebuilding"),
@@ -350,7 +369,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_refusals_total",
         "counter",
-        "What others did wrong or were refused for, by code.",
+        "Offences and refusals of other peers, by code.",
         "status.refusal_counts.{code}",
         label="code",
         values=CODES,
@@ -358,13 +377,15 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_clock_correction_seconds",
         "gauge",
-        "Added to this machine's clock to agree with the others.",
+        "Correction of this machine's clock to the swarm's.",
         "status.clock_correction_s",
         unit="seconds",
         bootstrap=True,
     ),
     # -- the machine
-    Metric("peer_trainer_deaths_total", "counter", "Of the trainer process, over all starts.", "sums.trainer_deaths"),
+    Metric(
+        "peer_trainer_deaths_total", "counter", "Deaths of the trainer process, over all starts.", "sums.trainer_deaths"
+    ),
     Metric(
         "peer_trainer_restarts_total",
         "counter",
@@ -376,21 +397,21 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_checkpoint_duration_seconds",
         "gauge",
-        "What the latest checkpoint took.",
+        "Duration of the latest checkpoint.",
         "counted.checkpoint.seconds",
         unit="seconds",
     ),
     Metric(
         "peer_checkpoint_size_bytes",
         "gauge",
-        "Of the latest checkpoint.",
+        "Size of the latest checkpoint.",
         "counted.checkpoint.bytes",
         unit="bytes",
     ),
     Metric(
         "peer_checkpoint_age_seconds",
         "gauge",
-        "Since the latest checkpoint of this start; absent before it.",
+        "Age of the latest checkpoint of this start. Absent until there is one.",
         "counted.checkpoint.age_s",
         unit="seconds",
     ),
@@ -416,7 +437,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_event_loop_lag_seconds",
         "gauge",
-        "The latest that the daemon's event loop ran a timer, the most since the last scrape.",
+        "Largest delay of a timer of the daemon's event loop since the last scrape.",
         "loop.lag_s",
         unit="seconds",
         bootstrap=True,

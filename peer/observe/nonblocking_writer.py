@@ -11,11 +11,11 @@ LAST_WORDS_S = 0.3
 
 
 class PatientStream(io.TextIOBase):
-    """A text stream onto the terminal of another one. What the terminal does not take now (Ctrl+S, a dead connection)
-    stays `pending`, and goes out with a later `flush`.
+    """A text stream onto the terminal of another stream. Text that the terminal does not take now (Ctrl+S, a dead
+    connection) stays `pending`, and is written by a later `flush`.
 
-    The terminal is opened once more for it: a flag on the given stream would be one for the shell, too. Raises OSError
-    when that is impossible."""
+    The terminal is opened a second time: a flag on the first stream would change the shell's, too. Raises OSError when
+    that is impossible."""
 
     encoding = "utf-8"
 
@@ -42,7 +42,7 @@ class PatientStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what the terminal takes. One that is gone takes everything, unseen."""
+        """Write what the terminal takes. A terminal that is gone takes everything, unseen."""
         while self._left:
             try:
                 self._left = self._left[os.write(self._fd, self._left) :]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> int:
-    """How many files and sockets a process holds open; 0 when it is gone, or where that is not told."""
+    """Return how many files and sockets a process holds open. 0 when it is gone, or not known here."""
     try:
         return sum(1 for _ in (proc / str(pid) / "fd").iterdir())
     except OSError:
@@ -14,7 +14,7 @@ def open_files(pid: int, proc: Path = Path("/proc")) -> int:
 
 
 def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
-    """Main memory that a process holds; 0 when it is gone, or where that is not told."""
+    """Return the main memory that a process holds. 0 when it is gone, or not known here."""
     try:
         for line in (proc / str(pid) / "status").read_bytes().splitlines():
             if line.startswith(b"VmRSS:"):

@@ -1,4 +1,4 @@
-"""What the daemon waits for at the moment, and how far it has come: for `peer status`, a line or a bar."""
+"""The daemon's current wait and its progress, for `peer status`, a line or a bar."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SHOWN_AFTER_S = 2.0
 
 
 class WaitProgress(Protocol):
-    """Told how far a wait has come. `total` None: nobody knows. With unit `s` there is nothing to count but the time:
-    `done` is how long it has taken so far, `total` the most it may take."""
+    """A callback with the progress of a wait. `total` None: not known. With unit `s` only the time counts: `done` is
+    how long it has taken so far, `total` the most it may take."""
 
     def __call__(self, name: str, done: float, total: float | None, unit: str) -> None: ...
 
@@ -33,15 +33,15 @@ class _Wait:
 
 
 class Waits:
-    """`now` in seconds, of any origin. One wait at a time: telling of another ends the one before. What a name says in
-    brackets may change while it goes on."""
+    """The current wait. `now` in seconds, of any origin. There is one wait at a time: a new one ends the one before.
+    The part of a name in brackets may change meanwhile."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._wait: _Wait | None = None
 
     def tell(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Is a `Progress`. One that falls back begins anew."""
+        """Set the progress, as a `Progress`. A smaller value begins the wait again."""
         last, since = self._wait, self._now()
         if unit == "s":
             since -= done
@@ -54,7 +54,7 @@ class Waits:
         self._wait = None
 
     def report(self) -> dict[str, Any] | None:
-        """JSON-able: name, done, total (or None), unit, seconds since its begin; None when nothing is waited for."""
+        """JSON-able: name, done, total (or None), unit, seconds since its begin. None when nothing is waited for."""
         wait = self._wait
         if wait is None:
             return None

@@ -1,7 +1,7 @@
-"""The live view in a terminal: drawn in place at the bottom, with what is said scrolling above it.
+"""The live view in a terminal, drawn in place at the bottom, with status lines scrolling above it.
 
-It runs on the daemon's event loop, without a thread, and never holds it up, and with it the swarm: while the terminal
-takes nothing (Ctrl+S, a dead ssh connection), nothing is drawn, and what is said is kept, within bounds."""
+It runs on the daemon's event loop, without a thread, and never holds up the daemon. While the terminal takes nothing
+(Ctrl+S, a dead ssh connection), nothing is drawn. Status lines are kept meanwhile, within bounds."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def suits(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class TerminalView:
-    """A `Display`. `close` takes the view away and gives the terminal back, cursor and all; afterwards lines go to it
-    plainly."""
+    """A `Display` in a terminal. `close` removes the view and restores the terminal with its cursor. Later lines are
+    printed plainly."""
 
     def __init__(self, terminal: TextIO = sys.stdout, refresh_s: float = REFRESH_S) -> None:
         """Raises OSError when the terminal cannot be opened again."""

@@ -1,5 +1,5 @@
-"""What the terminal view shows, as a pure function of the status report (that of `peer status --json`) and of what was
-seen before. Fits any width from 40 columns on; strangers' words are made harmless."""
+"""The frame of the terminal view, a pure function of the status report (`peer status --json`) and of earlier reports.
+It fits any width from 40 columns on. Text from other peers is made harmless."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Report = Mapping[str, Any]
 
 
 class History:
-    """What a view needs of earlier reports. Bounded."""
+    """The part of earlier reports that a view needs. Bounded."""
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=MAX_LOSSES)
@@ -64,7 +64,7 @@ class Sparkline:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """At most `width` signs, the lowest value ▁, the highest █; a flat line lies low."""
+    """Draw at most `width` signs, the lowest value ▁, the highest █. A flat line lies low."""
     if not values or width < 1:
         return ""
     each = -(-len(values) // width)
@@ -76,7 +76,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def picture(report: Report, history: History) -> RenderableType:
-    """The whole view."""
+    """Draw the complete view."""
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="dim", no_wrap=True, min_width=9)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -183,7 +183,7 @@ def _traffic(report: Report, direction: str, rate: float) -> RenderableType:
 
 
 def _budget(budget: Report) -> Text:
-    """Of the volunteer's upload; why exchanges wait, when they do."""
+    """Draw the volunteer's upload quota, and why exchanges wait, when they do."""
     if budget["why"]:
         return Text(harmless(budget["why"]), style="yellow")
     used, limits = budget["used"], budget["limit"]

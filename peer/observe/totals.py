@@ -1,5 +1,5 @@
-"""What all events of a peer add up to, and the ledger made from it. Pure folds: the same events give the same sums,
-whoever reads them, the daemon itself or somebody with the file of a killed process."""
+"""Totals over all events of a peer, and the ledger made from them. They are pure folds: the same events give the same
+sums, in the daemon and for a reader of a killed process's file."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Totals:
     partner_failures: int = 0
     trainer_deaths: int = 0
     starts: int = 0
-    """Of the daemon."""
+    """Starts of the daemon."""
     val_loss: tuple[tuple[int, float, float], ...] = ()
-    """(round, nats a token, bits per byte): the first and the last 2000 evaluations; [-1] is the latest."""
+    """(round, nats a token, bits per byte) of the first and the last 2000 evaluations. [-1] is the latest."""
     joined_at: float | None = None
     """When training began for the first time."""
     live: tuple[tuple[float, float], ...] = ()
@@ -81,7 +81,7 @@ class Totals:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Totals:
-        """Raises DamagedLine. What an older version did not carry is zero."""
+        """Read totals. Fields that an older version did not write are zero. Raises DamagedLine."""
         given = {f.name: body[f.name] for f in fields(cls) if f.name in body}
         try:
             given["rounds"] = {str(k): _whole(v) for k, v in dict(given.get("rounds", {})).items()}
@@ -202,8 +202,9 @@ def former(path: Path) -> Path:
 
 
 def replay(path: Path) -> tuple[Totals, int]:
-    """The sums over a journal and the number of lines skipped in it. Both parts are read: the `Carried` at the
-    beginning of the later one replaces the sums of the earlier one, and a rotation cut short left all in the earlier.
+    """Return the sums over a journal and the number of lines skipped in it. Both parts are read. The `Carried` at the
+    beginning of the later part replaces the sums of the earlier one. A rotation cut short left everything in the
+    earlier part.
 
     Raises OSError when a file exists and cannot be read."""
     totals, skipped = Totals(), 0
@@ -219,7 +220,7 @@ def replay(path: Path) -> tuple[Totals, int]:
 
 
 def read_totals(path: Path) -> Totals:
-    """The sums over a journal left by a process that may have been killed at any time; of a missing one: zeros.
+    """Return the sums over the journal of a process that may have been killed at any time, zeros if it is missing.
 
     Raises OSError when a file exists and cannot be read."""
     return replay(path)[0]
@@ -241,7 +242,8 @@ class Ledger:
 
 
 def ledger(totals: Totals, tokens: int, base: Sequence[int], elements: Sequence[int]) -> Ledger:
-    """`tokens`, `base`: the trainer's counters, tokens in all and for each fragment; `elements` of each fragment.
+    """Return the ledger. `tokens`, `base`: the trainer's counters, tokens in all and for each fragment. `elements`: of
+    each fragment.
 
     The journal is written before a base counter moves. A kill between the two leaves the counter behind, hence max."""
     assert len(base) == len(elements), (len(base), len(elements))

@@ -10,8 +10,8 @@ _SEEN = re.compile(r"(ipv4|ipv6):(.+):\d+\Z")
 
 
 def host_of_caller(seen_as: str) -> str:
-    """The host of gRPC's `ipv4:192.0.2.7:55312` or `ipv6:%5B2001:db8::7%5D:55312`; empty for anything else. An IPv4
-    caller of a dual-stack listener is given as IPv4."""
+    """Return the host of gRPC's `ipv4:192.0.2.7:55312` or `ipv6:%5B2001:db8::7%5D:55312`, empty for anything else. An
+    IPv4 caller of a dual-stack listener is returned as IPv4."""
     match = _SEEN.match(urllib.parse.unquote(seen_as)[:128])
     if match is None:
         return ""

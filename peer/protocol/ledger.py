@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkShare:
-    """What becomes of the work since a fragment's base when its round comes."""
+    """The shares of a fragment's work, done after its base, when its round is due."""
 
     share: float
     """Factor on the pseudo-gradient, in (0, 1]."""
@@ -17,10 +17,10 @@ class WorkShare:
 
 
 def cut_work(tokens: int, elements: int, steps: int, nominal_steps: float) -> WorkShare:
-    """Work that piled up over skipped rounds is scaled by min(1, nominal / steps) and the cut share is dropped: a
-    pseudo-gradient of several rounds sent whole undoes a run.
+    """Scale work that piled up over skipped rounds by min(1, nominal / steps) and drop the cut share. The
+    pseudo-gradient of several rounds at full size would undo a run.
 
-    `nominal_steps`: inner steps of one sync_every (clock in steps), or what this peer usually does in one."""
+    `nominal_steps`: inner steps of one sync_every (clock in steps), or this peer's usual number in one."""
     total = tokens * elements
     if steps <= nominal_steps:
         return WorkShare(1.0, total, 0)

@@ -1,5 +1,5 @@
-"""What peers say to each other, as frozen values. No bytes and no I/O here: `peer.transport` puts them on a wire,
-`peer.lab.sim` hands them over in memory, `peer.protocol` decides on them."""
+"""Messages between peers, as frozen values without bytes or I/O. `peer.transport` puts them on a wire, `peer.lab.sim`
+hands them over in memory, `peer.protocol` decides on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIRE_VERSION = 1
 """The one wire version this build speaks."""
 
 PIECE_BYTES = 16 * 2**20
-"""A piece of state is never larger; see `Layout.pieces`."""
+"""Most bytes of a piece of state (see `Layout.pieces`)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +32,7 @@ class RoundKey:
     fragment: int
     """Index into the run's fragment layout."""
     part: int = 0
-    """Of an exchange that takes several swaps: which of them."""
+    """The number of the swap, in an exchange that takes several."""
 
     @property
     def whole(self) -> RoundKey:
@@ -44,7 +44,7 @@ MAX_PARTS = 3
 
 
 class Status(enum.StrEnum):
-    """What a peer is doing, as its record tells."""
+    """The activity of a peer, as its record tells it."""
 
     JOINING = "joining"
     """Has no complete state yet: never a candidate, never a donor."""
@@ -52,22 +52,22 @@ class Status(enum.StrEnum):
     SERVING = "serving"
     """A bootstrap node: a donor that does not train and is never a candidate."""
     PAUSED = "paused"
-    """By the operator: a donor that answers, and no candidate."""
+    """The operator paused the run, or the volunteer the peer. It answers and donates, but is no candidate."""
     FINISHED = "finished"
-    """Did all its rounds; still answers and donates until the others are done."""
+    """It did all its rounds. It answers and donates until the other peers are done."""
     LEAVING = "leaving"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """What a peer announces about itself in the directory; signed by its key."""
+    """A peer's announcement of itself in the directory, signed by its key."""
 
     peer_id: PeerId
     run_id: RunId
     endpoints: tuple[str, ...]
-    """`host:port` (IPv6 in brackets) of the exchange service, best first; at most 8."""
+    """`host:port` (IPv6 in brackets) of the exchange service, best first, at most 8."""
     reachable: bool
-    """Whether others can dial it, as far as others have tried; True until somebody has."""
+    """Whether others can dial it, as far as others have tried. True until somebody has."""
     wire_min: int
     wire_max: int
     round: int
@@ -75,11 +75,11 @@ class PeerRecord:
     tokens_per_s: float
     status: Status
     issued_at: float
-    """Seconds since the epoch. Of two records of one peer the later issued wins."""
+    """Seconds since the epoch. The later issued of two records of one peer wins."""
     expires_at: float
-    """Seconds since the epoch; at most `MAX_RECORD_TTL_S` after `issued_at`."""
+    """Seconds since the epoch, at most `MAX_RECORD_TTL_S` after `issued_at`."""
     run_start: float = 0.0
-    """When round 0 began, seconds since the epoch; 0: not known to this peer."""
+    """Seconds since the epoch at which round 0 began. 0: not known to this peer."""
 
 
 MAX_ROUND = 2**53
@@ -108,13 +108,13 @@ class Verdict(enum.StrEnum):
     LOCKED = "locked"
     """Each holds the other: the pair is made for this round and fragment."""
     HELD = "held"
-    """Noted; somebody better is being asked first."""
+    """Noted: a better candidate is asked first."""
     TAKEN = "taken"
     """Locked with another peer, or past this round."""
     LATER = "later"
-    """Behind; ask again in `eta_s`."""
+    """Behind: the caller asks again in `eta_s`."""
     REFUSED = "refused"
-    """Will not pair at all; `reason` says why."""
+    """Will not pair at all, `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class StateIndex:
-    """An immutable snapshot a donor offers: `outer_params` in fp32, little endian, in layout order; in groups followed
-    by `outer_momentum`, cut in the same way."""
+    """An immutable snapshot that a donor offers: `outer_params` in fp32, little endian, in layout order. In groups
+    `outer_momentum` follows, cut in the same way."""
 
     snapshot: str
     """Names the snapshot for `fetch_piece`."""
@@ -153,7 +153,7 @@ class StateIndex:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What a completed Hello tells the caller."""
+    """The answer to a completed Hello."""
 
     clock_offset_s: float
     """The other's run clock minus our raw clock, halfway through the call."""
@@ -164,28 +164,27 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What another peer found when it dialled us."""
+    """The result of a dial-back: another peer dialled this one."""
 
     tried: tuple[str, ...]
-    """Endpoints it dialled, at most `MAX_ENDPOINTS`; empty: it declined, `reason` says why."""
+    """Endpoints that the prober dialled, at most `MAX_ENDPOINTS`. Empty: it declined, `reason` says why."""
     answered: tuple[str, ...]
     """Those of them under which it reached us: our key, over TLS."""
     reason: str
-    """For a person: why the others did not answer."""
+    """Why the endpoints did not answer, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTimings:
-    """What a side of a swap tells the other of itself (`peer.protocol.diagnosis.analysis`). Never trusted beyond its
-    range."""
+    """Timings that one side of a swap tells the other (`peer.protocol.diagnosis.analysis`). Their range is checked."""
 
     ready: float
     """When its work was done, run time."""
     worked: float
-    """How long it was not ready by its own doing, seconds: since the round was due; with a clock in steps, since it
-    began."""
+    """Seconds in which it was not ready by its own doing. They count from the due moment of the round, with a clock in
+    steps from the beginning of the round."""
     rate_out: float = 0.0
-    """Median rates of its last exchanges, bytes per second; 0: not known."""
+    """Median rates of its last exchanges, bytes per second. 0: not known."""
     rate_in: float = 0.0
 
 
@@ -201,28 +200,28 @@ class TransferTimings:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """What another peer says of a third that does not answer us."""
+    """A witness's answer about a peer that does not answer us."""
 
     reaches: bool | None
-    """None: it cannot say, or declined; `reason` says why."""
+    """None: the witness cannot say, or declined, `reason` says why."""
     reason: str
-    """For a person."""
+    """The reason as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwapReport:
-    """Of one swap that gave us the partner's complete verified payload."""
+    """The report of one swap that gave us the partner's complete verified payload."""
 
     bytes_sent: int
     bytes_received: int
     seconds: float
     """From the first frame to the last."""
     sent_all: bool
-    """False: the partner vanished after we had everything; it will do a solo step, we mix."""
+    """False: the partner vanished after we had everything. It will do a solo step, we mix."""
     told: PeerTimings | None = None
-    """By the partner, checked for range."""
+    """Timings that the partner told, checked for range."""
     own: PeerTimings | None = None
-    """What we told it."""
+    """Timings that we told the partner."""
     pace: TransferTimings = TransferTimings()
 
 

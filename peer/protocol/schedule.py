@@ -1,5 +1,5 @@
-"""Which round it is. In seconds it is read off the swarm's common clock, so that unequal machines meet without waiting;
-in inner steps every peer counts its own and one that fell behind jumps to the swarm's."""
+"""The round clock. In seconds it is read off the swarm's common clock, so that unequal machines meet without waiting.
+In inner steps every peer counts its own, and a peer that fell behind jumps to the swarm's round."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ MIN_WINDOW_S = 2.0
 
 
 def pairing_window(round_seconds: float) -> float:
-    """How long before a round is due offers open, and how long after it a peer without a partner goes on looking:
-    the larger of 2 s and a quarter of the round."""
+    """Return the seconds before a round is due in which offers open, the larger of 2 s and a quarter of the round. A
+    peer without a partner goes on looking for as long after the due moment."""
     return max(MIN_WINDOW_S, round_seconds / 4)
 
 
 def lower_median(rounds: Iterable[int]) -> int | None:
-    """The swarm's round as a peer in steps sees it; the lower of the two middle values. None of nothing."""
+    """Return the lower of the two middle values: the swarm's round, as a peer with a clock in steps sees it. None of
+    nothing."""
     ordered = sorted(rounds)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
 @dataclass(frozen=True, slots=True)
 class RoundClock:
-    """`sync_every` (seconds or inner steps) passes between two exchanges of the same fragment; with P fragments a round
-    lasts a P-th of that, and fragment p is due in rounds with round mod P = p."""
+    """The due moments of rounds. `sync_every` (seconds or inner steps) passes between two exchanges of the same
+    fragment. With P fragments a round lasts a P-th of that. Fragment p is due in rounds with round mod P = p."""
 
     kind: Literal["steps", "seconds"]
     sync_every: float
@@ -45,7 +46,7 @@ class RoundClock:
         return round_ % self.fragments
 
     def round_at(self, now: float) -> int:
-        """The round that is under way; negative before the start. Clock in seconds only."""
+        """Return the round that is under way, negative before the start. Clock in seconds only."""
         assert self.kind == "seconds"
         return math.floor((now - self.start) / self.round_length)
 
@@ -55,17 +56,18 @@ class RoundClock:
         return self.start + (round_ + 1) * self.round_length
 
     def first_round_for(self, joined_at: float) -> int:
-        """The first round due after one whole worked `sync_every`. Clock in seconds only."""
+        """Return the first round that is due after one complete `sync_every` of work. Clock in seconds only."""
         earliest = joined_at + self.sync_every
         round_ = self.round_at(earliest)
         return round_ if self.due_at(round_ - 1) < earliest else round_ - 1
 
 
 def margin(step_s: float, round_s: float | None, worked: bool) -> float:
-    """A step that is expected to last `step_s` is begun only while the round is due in more seconds than this, so that
-    it ends near that moment, and hardly after it. `round_s` None: nobody knows how long a round is. `worked`: something
-    is there to be exchanged already; one who has nothing begins also a step that no round is long enough for, and sits
-    out the rounds due meanwhile."""
+    """Return the seconds before the due moment after which no inner step begins. So a step that takes `step_s` ends
+    near the due moment, and hardly after it.
+
+    `round_s` None: the length of a round is not known. `worked`: there is work to exchange. A peer without work also
+    begins a step that is longer than a round, and sits out the rounds due meanwhile."""
     if round_s is None:
         return step_s / 2
     if step_s > round_s and not worked:
@@ -74,5 +76,5 @@ def margin(step_s: float, round_s: float | None, worked: bool) -> float:
 
 
 def late_by(step_s: float, round_s: float) -> float:
-    """How long after a round was due the step may end that was under way then. `step_s` 0: nobody knows; the most."""
+    """Return how many seconds after the due moment a step under way may end. `step_s` 0: not known, the most."""
     return step_s - margin(step_s, round_s, worked=True) if step_s else GRACE * round_s

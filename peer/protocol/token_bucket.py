@@ -11,8 +11,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 MAX_TRACKED = 4096
-"""Callers remembered by each limit. Whoever is pushed out starts full again: a caller with so many addresses is only
-held by the limits over all."""
+"""Callers remembered by each limit. A caller that is pushed out starts full again: only the limits over all callers
+hold one with so many addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class TokenBuckets(Generic[K]):
         self._levels: OrderedDict[K, tuple[float, float]] = OrderedDict()
 
     def take(self, who: K, now: float, amount: float = 1.0, rate: Rate | None = None) -> float:
-        """Take `amount`: 0, or, with nothing taken, the seconds until there is enough. More than a whole burst is
-        granted from a full bucket, which then owes it."""
+        """Take `amount` and return 0. If there is too little, take nothing and return the seconds until there is
+        enough. More than a burst is granted from a full bucket, which then owes it."""
         rate = rate or self._rate
         level = self._level(who, now, rate)
         short = min(amount, rate.burst) - level

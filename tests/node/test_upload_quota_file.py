@@ -137,7 +137,7 @@ def test_used_up_and_back_the_next_day(machine: Machine) -> None:
     for _ in range(3):
         send(budget, 3 * GB)
         budget.look()
-    assert budget.why_not() == "today's upload of 10 GB is used; next exchange after 00:00"
+    assert budget.why_not() == "today's upload of 10 GB is used. Next exchange after 00:00"
     assert budget.report()["why"] == budget.why_not()
     assert (machine.kinds(), machine.changes) == (["budget_used"], 1)
     machine.today = date(2026, 11, 22)
@@ -285,7 +285,7 @@ def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
         assert giving.why_busy(PeerId("joiner")) is None
         machine.budget.exchange_needs(8 * GB)
         why, eta_s = giving.why_busy(PeerId("joiner")) or ("", 0.0)
-        assert why == "today's upload of 10 GB is used; next exchange after 00:00; ask another peer"
+        assert why == "today's upload of 10 GB is used. Next exchange after 00:00; ask another peer"
         assert eta_s > 0
 
     asyncio.run(test())

@@ -201,7 +201,7 @@ def test_history_takes_each_step_once_and_is_bounded() -> None:
 
 
 def test_who_is_slow_is_shown_with_the_number() -> None:
-    why = "your uplink: 0.8 Mbit/s; the same partners get 5.2 in the median"
+    why = "your uplink: 0.8 Mbit/s, the same partners get 5.2 in the median"
     finding = {"what": "slow_uplink", "who": "you", "number": 0.8, "unit": "Mbit/s", "why": why}
     assert any(why in line for line in drawn(TRAINING | {"diagnosis": [finding]}, 100))
 
@@ -213,6 +213,6 @@ def test_the_upload_budget_is_shown_where_there_is_one() -> None:
     daily = {"used": used, "limit": {"day": 5 * 10**9, "month": None}, "why": ""}
     (line,) = [line for line in drawn(TRAINING | {"budget": daily}, 100) if "budget" in line]
     assert line.split(maxsplit=1)[1].strip() == "1.2 GB of 5.0 GB this day"
-    over = daily | {"why": "today's upload of 5 GB is used; next exchange after 00:00"}
+    over = daily | {"why": "today's upload of 5 GB is used. Next exchange after 00:00"}
     (line,) = [line for line in drawn(TRAINING | {"budget": over}, 100) if "budget" in line]
     assert line.split(maxsplit=1)[1].strip() == over["why"]

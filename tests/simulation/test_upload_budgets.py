@@ -11,7 +11,7 @@ from peer.observe.events import PartnerFailed, RoundEnded, RoundMissed
 from peer.protocol.messages import Status
 from tests.simulation.test_volunteers_pause import balanced, between, simulate
 
-USED = "today's upload of 5 GB is used; next exchange after 00:00"
+USED = "today's upload of 5 GB is used. Next exchange after 00:00"
 UNTIL_SEEN_S = 25.0
 """A round and a little: what was open when the budget ended may still end."""
 

@@ -1,19 +1,22 @@
-"""Whole params at a few bits, for a receiver whose own params are close to them (two partners of a pair).
+"""The lattice codec: full params at a few bits, for a receiver whose own params are close to them (two partners of a
+pair).
 
 A block of 128 values is rounded to integers times a step, of `bits` + 8 bits each. Only the low `bits` of each integer
-are sent: the receiver takes, of all the integers that end like this, the one nearest to its own value. So the range
-costs nothing, and no base is needed that both know; this is quantization modulo a lattice, as in Moniqua (arXiv
-2002.11787) and SwarmSGD (1910.12308). A check of the high bytes tells the receiver which blocks it guessed wrong (the
-two were further apart than the sender thought); of those it asks for the high bytes, one byte a value. What is decoded
-in the end does not depend on the receiver's own values, nor on what had to be asked for.
+are sent. Of all the integers with these low bits, the receiver takes the one nearest to its own value. So the range
+costs nothing, and the two need no common base. This is quantization modulo a lattice, as in Moniqua (arXiv 2002.11787)
+and SwarmSGD (1910.12308).
 
-The sender chooses the step by `spread`, the largest difference to the receiver that it reckons with in a block: up to
-that (and up to the block's own largest magnitude) a block is never asked for. The step is at least that magnitude /
-(127 * 2**bits), so that the high part is one byte, and at most that of plain rounding to `bits` bits. With 7 bits the
-whole, were every block asked for, is still less than bf16.
+A check of the high bytes tells the receiver which blocks it guessed wrong: there the two were further apart than the
+sender thought. The receiver asks for the high bytes of these blocks, one byte a value. The decoded values depend
+neither on the receiver's own values nor on the blocks asked for.
 
-A payload is the steps (bf16, one a block), the checks (uint16, one a block), and the low bits of all the values as one
-bit stream, low bits first. All little endian. The last block may be short."""
+The sender chooses the step by `spread`, the largest difference to the receiver that it expects in a block. Up to that,
+and up to the block's own largest magnitude, a block is never asked for. The step is at least that magnitude / (127 *
+2**bits), so that the high part is one byte. It is at most that of plain rounding to `bits` bits. With 7 bits the
+payload stays below bf16 even if every block is asked for.
+
+A payload is the steps (bf16, one a block), the checks (uint16, one a block), and the low bits of all values. The low
+bits are one bit stream, low bits first. All is little endian. The last block may be short."""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ from peer.codec.stream import Flat
 from peer.errors import BadPayload
 
 HEAD_BYTES = 4
-"""Of a block: its step and its check."""
+"""Bytes of a block's step and check."""
 ROWS = TILE // BLOCK
 """Blocks in a tile."""
 TOP = 127
-"""The largest high part; -TOP the least."""
+"""The largest high part. -TOP is the least."""
 HUGE = torch.finfo(torch.float32).max
 MULTIPLIERS = torch.from_numpy(np.frombuffer(blake3(b"peer modulo 1").digest(2 * BLOCK), "<u2").astype(np.int32) | 1)
-"""Of the high parts in a block's check: fixed, as if drawn at random, and odd. One wrong high part is always found, two
-that are off by one as well, and anything else but about once in 2**16."""
+"""Multipliers of the high parts in a block's check: fixed, as if drawn at random, and odd. One wrong high part is
+always found, and two that are off by one as well. Anything else is missed about once in 2**16."""
 
 
 Heads: TypeAlias = tuple[Tensor, Tensor]
@@ -48,8 +51,8 @@ LowsOf: TypeAlias = Callable[[slice, Tensor], Tensor]
 
 
 class Modulo:
-    """Not a Codec: decoding takes the receiver's own values. Every tensor of values is flat fp32 and finite (asserted);
-    every set of blocks is a flat bool tensor with an element for each block."""
+    """The lattice codec. It is not a Codec: decoding takes the receiver's own values. Every tensor of values is flat
+    fp32 and finite (asserted). Every set of blocks is a flat bool tensor with an element for each block."""
 
     def __init__(self, bits: int) -> None:
         assert 3 <= bits <= 8
@@ -60,7 +63,8 @@ class Modulo:
         return HEAD_BYTES * count_blocks(elements) + self.low_bytes(elements)
 
     def encode(self, values: Tensor, spread: Tensor | float) -> bytes:
-        """`spread` is not negative; a number, or one for each block. The same arguments always give the same bytes."""
+        """Encode values. `spread` is not negative: a number, or one for each block. The same arguments always give the
+        same bytes."""
         assert finite(values), f"{self.name}: values that are not finite cannot be sent"
         spreads = torch.as_tensor(spread, dtype=torch.float32).expand(count_blocks(values.numel()))
         heads = self.encode_heads(values, spreads)
@@ -80,7 +84,7 @@ class Modulo:
         return to_bytes(steps) + to_bytes(checks)
 
     def encode_lows(self, values: Tensor, steps: Tensor) -> bytes:
-        """Of a tile and its steps, what follows the heads."""
+        """Encode the low bits of a tile: the part after the heads."""
         return self._join(_integers(_in_blocks(values), steps).view(-1)[: values.numel()])
 
     def steps_of(self, payload: Payload, elements: int) -> Tensor:
@@ -89,15 +93,16 @@ class Modulo:
         return torch.frombuffer(raw, dtype=torch.bfloat16).to(torch.float32) if raw else torch.empty(0)
 
     def decode(self, payload: Payload, own: Tensor) -> tuple[Tensor, Tensor]:
-        """As `decode_into`, into a fresh tensor: the values and the blocks that are not told."""
+        """Decode into a fresh tensor, as `decode_into`. Return the values and the undetermined blocks."""
         values = torch.empty_like(own)
         return values, self.decode_into(payload, own, values)
 
     def decode_into(self, payload: Payload, own: Tensor, values: Tensor) -> Tensor:
-        """Write the sender's values to `values`, as far as `own` (the receiver's, left as it is) tells them; the blocks
-        it does not tell: there, the values are the receiver's own until `decode_blocks_`.
+        """Write the sender's values to `values`, as far as `own` (the receiver's, left as it is) determines them.
+        Return the undetermined blocks: their values are the receiver's own until `decode_blocks_`.
 
-        Raises BadPayload: `length`; `scale` for a step that is negative, NaN or infinite. What it writes is finite."""
+        Raises BadPayload: `length`, `scale` for a step that is negative, NaN or infinite. All written values are
+        finite."""
         assert values.shape == own.shape, (values.shape, own.shape)
         assert finite(own), f"{self.name}: own values that are not finite"
         raw = from_bytes(self, payload, own.numel())
@@ -110,7 +115,7 @@ class Modulo:
         return failed
 
     def decode_tile(self, own: Tensor, lows: Tensor, steps: Tensor, checks: Tensor, values: Tensor) -> Tensor:
-        """As `decode_into`, of one tile; `lows`: of its whole blocks, as `read_lows` gives them."""
+        """Decode one tile, as `decode_into`. `lows`: of its complete blocks, from `read_lows`."""
         near = _in_blocks(own)
         highs = self._nearest(near, lows, steps)
         failed = (_check(highs) != checks) & (steps > 0)
@@ -119,8 +124,9 @@ class Modulo:
         return failed
 
     def encode_blocks(self, values: Flat, payload: Payload, wanted: Tensor) -> bytes:
-        """The sender's answer to a request: what is missing of the `wanted` blocks of `payload` (or of its heads
-        alone), which it made of `values`. 128 bytes a block, in order; the last block is filled up with zeros."""
+        """Encode the sender's answer to a request: the missing part of the `wanted` blocks. `payload`, or its heads
+        alone, was made of `values`. The answer is 128 bytes a block, in order. The last block is filled up with
+        zeros."""
         assert wanted.shape == (count_blocks(values.numel()),)
         steps = self.steps_of(payload, values.numel())
         answer = []
@@ -140,7 +146,7 @@ class Modulo:
         self.mend_(values, heads, wanted, lambda rows, chosen: self._lows_of(raw, values.numel(), rows)[chosen], answer)
 
     def mend_(self, values: Tensor, heads: Heads, wanted: Tensor, lows: LowsOf, answer: Payload) -> None:
-        """As `decode_blocks_`. `lows`: of the chosen blocks of a tile."""
+        """Complete the chosen blocks of a tile, as `decode_blocks_`. `lows`: of these blocks."""
         assert wanted.shape == (count_blocks(values.numel()),)
         if len(answer) != BLOCK * int(wanted.sum()):
             raise BadPayload("length", f"{self.name}: {len(answer)} bytes for {int(wanted.sum())} blocks")
@@ -173,7 +179,7 @@ class Modulo:
         return (integers * steps.unsqueeze(1)).clamp_(-HUGE, HUGE)
 
     def low_bytes(self, elements: int) -> int:
-        """Of a payload, what follows the heads."""
+        """Return the part of a payload after the heads."""
         return -(-elements * self.bits // 8)
 
     def heads(self, raw: Tensor, elements: int) -> Heads:
@@ -195,7 +201,7 @@ class Modulo:
         return self.read_lows(packed, last - first)
 
     def read_lows(self, packed: np.ndarray[Any, np.dtype[np.uint8]], elements: int) -> Tensor:
-        """The low parts (uint8) of whole blocks; the last is filled up with zeros."""
+        """Return the low parts (uint8) of complete blocks. The last is filled up with zeros."""
         bits = np.unpackbits(packed, count=elements * self.bits, bitorder="little").reshape(-1, self.bits)
         whole = np.zeros((elements, 8), np.uint8)  # packing rows of eight as one is several times faster
         whole[:, : self.bits] = bits
@@ -217,7 +223,8 @@ def ask(wanted: Tensor) -> bytes:
 
 
 def asked(request: Payload, elements: int) -> Tensor:
-    """What `ask` wrote, of so many elements. Raises BadPayload `length`, and `index` for a block that is not there."""
+    """Read a request that `ask` wrote, for so many elements. Raises BadPayload `length`, and `index` for a block that
+    is not there."""
     blocks = count_blocks(elements)
     if len(request) != -(-blocks // 8):
         raise BadPayload("length", f"{len(request)} bytes ask for some of {blocks} blocks")
@@ -245,7 +252,7 @@ def _check(highs: Tensor) -> Tensor:
 
 
 def tiles_with(wanted: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Of each tile that has a wanted block: its blocks, and which of them are wanted."""
+    """Return each tile with a wanted block: its blocks, and which of them are wanted."""
     for first in range(0, len(wanted), ROWS):
         rows = slice(first, first + ROWS)
         if bool(wanted[rows].any()):

@@ -1,8 +1,8 @@
-"""How far a partner's params may be from one's own, block by block: the `spread` of `peer.codec.lattice.codec`.
+"""The expected distance of a partner's params, block by block: the `spread` of `peer.codec.lattice.codec`.
 
-Two things are known: one's own update since the last outer step, which differs from an independent one of the same
-size by sqrt(2) times itself; and how far the last partners were. The first alone is not enough: outer_params differ as
-well, and while the learning rate falls, they go on differing by what earlier, larger updates left."""
+Two things are known. One's own update after the last outer step differs from an independent one of the same size by
+sqrt(2) times itself. The last partners' distances were measured. The first alone is not enough: outer_params differ as
+well. While the learning rate falls, they go on differing by the rest of larger updates."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from peer.codec.plain import TILE
 from peer.codec.stream import Flat
 
 FACTOR = 6.0
-"""From the rms of a block's differences to the largest that is reckoned with; among 128 of a normal distribution the
+"""Largest expected difference over the rms of a block's differences. Among 128 draws of a normal distribution the
 largest is about three times the rms."""
 KEPT = 0.8
-"""Of what is known, in a round with a smaller difference."""
+"""Part of the known distance that is kept in a round with a smaller difference."""
 GROWTH = 4.0
 """At most, in a round: a partner that is far off, or says so, must not make the next ones coarse."""
 
 
 class Distance:
-    """Of one fragment; tensors are flat fp32 of its length, spreads and rms one number a block. Kept in memory only:
-    who starts anew begins with its own update."""
+    """The known distance of one fragment. Tensors are flat fp32 of its length, spreads and rms one number a block. It
+    is kept in memory only: after a restart it begins with the own update."""
 
     def __init__(self) -> None:
         self._seen: Tensor | None = None
 
     def spread(self, params: Flat, outer_params: Tensor) -> Tensor:
-        """What to give `Modulo.encode` with these params."""
+        """Return the spread for `Modulo.encode` of these params."""
         return self._expected(params, outer_params).mul_(FACTOR)
 
     def learn(self, own: Flat, partner: Tensor, outer_params: Tensor) -> None:
@@ -49,8 +49,8 @@ class Distance:
 
 
 def rms_apart(a: Flat, b: Flat) -> Tensor:
-    """Root mean square of a - b in each block of 128; inf where squares overflow becomes the largest fp32. Temporaries
-    are of a tile. What is missing of a short last block does not count."""
+    """Return the root mean square of a - b in each block of 128. Where squares overflow, inf becomes the largest fp32.
+    Temporaries are of a tile. The missing part of a short last block does not count."""
     assert a.numel() == b.numel()
     found = torch.empty(count_blocks(a.numel()))  # one, for results between temporaries would keep their memory apart
     for at in range(0, a.numel(), TILE):

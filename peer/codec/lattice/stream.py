@@ -1,5 +1,5 @@
-"""A pair's params at a few bits (`peer.codec.lattice.codec`), made as they are sent and decoded as they come: in memory
-are the heads, 4 bytes for 128 values, and a tile."""
+"""Streamed lattice payloads (`peer.codec.lattice.codec`), made as they are sent and decoded as they arrive. Memory
+holds the heads, 4 bytes for 128 values, and a tile."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ class ModuloEncoding:
 
 
 class ModuloDecoding:
-    """A `Sink`: decodes into `into` (flat fp32) what `own` (as long, left as it is) tells. Complete when the last byte
-    was written; then `failed` has True for each block that is not told, where `into` holds the own values until
-    `mend`. After a BadPayload `into` is worth nothing."""
+    """A `Sink` that decodes into `into` (flat fp32), guided by `own` (as long, left as it is).
+
+    It is complete when the last byte was written. Then `failed` has True for each undetermined block, where `into`
+    holds the own values until `mend`. After a BadPayload `into` holds no usable values."""
 
     def __init__(self, codec: Modulo, own: Flat, into: Tensor) -> None:
         assert into.shape == (own.numel(),), (into.shape, own.numel())
@@ -113,7 +114,7 @@ class _LowsIn(PayloadTaker):
         self.heads = codec.heads(torch.from_numpy(np.frombuffer(head, np.uint8)), own.numel())
         self.failed = torch.zeros(count_blocks(own.numel()), dtype=torch.bool)
         self.kept: dict[int, Tensor] = {}
-        """Of the tiles with blocks that failed, by their first block: the low parts of those."""
+        """The low parts of the blocks that failed, by the first block of their tile."""
 
     def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
         for number in range(first, end):

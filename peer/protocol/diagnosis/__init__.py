@@ -1,1 +1,1 @@
-"""Who is slow, and why."""
+"""Diagnosis of slow peers, links and trainers."""

@@ -1,13 +1,12 @@
-"""Who is slow, and why: what one peer can tell from its own exchanges and a few numbers that partners tell of theirs.
+"""Diagnosis of slow links, by one peer from its own exchanges, after C4 (arXiv 2406.04594).
 
-After C4 (arXiv 2406.04594), for random pairs. The rate of a link is taken apart: log rate = mu + sender + receiver +
-rest. A peer sees only its own row (it sends) and column (it receives) of that table, which says nothing about the
-others; so each tells its partner the median rates at which it sends and receives. With these the fit is closed, by
-medians: what we send to j against what j receives in the median from anybody, what j sends to us against what j sends
-in the median. The median over partners is our own uplink (downlink); how far one partner is from that is the link.
+The rate of a link is taken apart: log rate = mu + sender + receiver + rest. A peer sees only its own row (it sends) and
+column (it receives) of that table. So each side of a swap tells its partner the median rates at which it sends and
+receives. With these numbers the fit is closed, by medians. Our median over partners is our own uplink or downlink. The
+distance of one partner from that median is the link.
 
-Pure and bounded. What a partner tells is never enough by itself to blame it, and one liar hardly moves a median.
-What has just begun is seen late: the medians told are over the last `LATELY` exchanges."""
+The module is pure and bounded. A partner's own numbers are never enough to blame it, and one liar hardly moves a
+median. A new fault is seen late: the medians told are over the last `LATELY` exchanges."""
 
 from __future__ import annotations
 
@@ -38,8 +37,10 @@ LEAST_RATE, MOST_RATE = 1.0, 1e12
 
 
 def lag_by_own_doing(own: PeerTimings, theirs: PeerTimings) -> float:
-    """How much later than we the partner was ready, as far as it worked longer; negative: we, as far as we did. Who
-    began late, because the exchange before had kept it waiting, is not to blame: its partner then was."""
+    """Return how many seconds later than this peer the partner was ready, as far as it worked longer. Negative: this
+    peer was later.
+
+    A partner that began late, because its exchange before had kept it waiting, is not to blame."""
     lag, longer = theirs.ready - own.ready, theirs.worked - own.worked
     if lag * longer <= 0:
         return 0.0
@@ -56,7 +57,7 @@ class Diagnosis:
         self._found: dict[tuple[What, str], OutlierFinding] = {}
 
     def add(self, sample: Sample, told: PeerTimings | None = None) -> None:
-        """An exchange is over; `told`: what its partner told of itself."""
+        """Add an exchange that is over. `told`: the timings that its partner told."""
         self._samples.append(sample)
         if told is not None:
             self._told[sample.partner] = told
@@ -65,20 +66,20 @@ class Diagnosis:
                 self._told.popitem(last=False)
 
     def own_rates(self) -> tuple[float, float]:
-        """Our median rates out and in over the last exchanges, bytes per second, to be told to others; 0: not known."""
+        """Median rates out and in over the last exchanges, bytes per second, to be told to partners. 0: not known."""
         lately = list(self._samples)[-LATELY:]
         out = [sample.rate_out for sample in lately if sample.rate_out]
         into = [sample.rate_in for sample in lately if sample.rate_in]
         return _if_enough(out), _if_enough(into)
 
     def own_lateness(self) -> float | None:
-        """How much later than our partners we are ready by our own doing, seconds, the median of the last exchanges;
-        below 0: earlier. None: not known."""
+        """Median seconds by which this peer is ready later than its partners, by its own doing. Negative: earlier.
+        None: not known."""
         lates = [-sample.lag_s for sample in list(self._samples)[-LATELY:] if not sample.failure]
         return median(lates) if len(lates) >= LEAST_TO_TELL else None
 
     def look(self) -> tuple[list[OutlierFinding], list[OutlierFinding]]:
-        """What is found now and was not before, and what is over."""
+        """Return the findings that are new, and those that are over."""
         now = {finding.key: finding for finding in findings(list(self._samples), self._told, frozenset(self._found))}
         new, over = list[OutlierFinding](), list[OutlierFinding]()
         for key in {*now, *self._streaks, *self._found}:
@@ -94,7 +95,7 @@ class Diagnosis:
         return sorted(new, key=_order), sorted(over, key=_order)
 
     def found(self) -> list[OutlierFinding]:
-        """At most `SHOWN`; what concerns us first."""
+        """At most `SHOWN` findings. Those about this peer come first."""
         return sorted(self._found.values(), key=_order)[:SHOWN]
 
     def nothing(self) -> str:
@@ -120,7 +121,7 @@ def _order(finding: OutlierFinding) -> tuple[bool, str, str]:
 
 
 def believed(told: PeerTimings | None, own: PeerTimings | None) -> PeerTimings | None:
-    """What a partner tells, if it can be; else nothing of it is taken. `own`: what we tell it."""
+    """Check a partner's timings for range and drop those that cannot be. `own`: the timings that this peer tells."""
     if told is None or own is None:
         return None
     times = told.ready > 0 and abs(told.ready - own.ready) <= MOST_LAG_S and abs(told.worked) <= MOST_LAG_S

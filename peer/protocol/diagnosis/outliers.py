@@ -1,5 +1,5 @@
-"""What is unusual among the exchanges of one peer, by medians: rates, lateness, exchanges that stood still. What is
-compared with what, and why: `peer.protocol.diagnosis.analysis`."""
+"""Outliers among the exchanges of one peer, by medians: rates, lateness, exchanges that stood still.
+`peer.protocol.diagnosis.analysis` says which numbers are compared, and why."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_OF_PARTNER = 3
 LEAST_PARTNERS = 3
 """and partners to compare with."""
 RATIO = 2.0
-"""Slow is at most this part of the others' rate,"""
+"""Slow is at most this part of the rate of other partners,"""
 SPREADS = 3.0
 """and so many spreads (1.4826 median absolute deviations) from them."""
 LATE_S = 2.0
@@ -34,11 +34,11 @@ LATE_S = 2.0
 OFTEN = 0.7
 """and so is what is seldom."""
 MOSTLY = 0.75
-"""Who stands still less often is late at times, or was lost."""
+"""The part of exchanges that must have stood still. A partner below it was late at times, or was lost."""
 COSTS_S = 0.5
 """A slow transfer that is over sooner hurts nobody."""
 STAYS = 0.75
-"""What was found stays found while it is beyond this part of the bounds: else it would come and go."""
+"""A finding lasts while its number is beyond this part of the bounds. Otherwise it would come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Sample:
 
     partner: PeerId
     nbytes: int = 0
-    """Of the payload, the larger of both ways."""
+    """Bytes of the payload, the larger of both ways."""
     rate_out: float = 0.0
-    """Bytes per second; 0: not known."""
+    """Bytes per second. 0: not known."""
     rate_in: float = 0.0
     lag_s: float = 0.0
-    """How much later than we the partner was ready, by its own doing; negative: we, by ours."""
+    """Seconds by which the partner was ready later, by its own doing. Negative: this peer was later."""
     failure: Literal["", "late", "silent", "lost"] = ""
-    """The partner never began; it began and stopped in the middle; or the connection was lost."""
+    """How it failed: the partner never began, it began and stopped in the middle, or the connection was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def spread(values: Iterable[float]) -> float:
 
 
 def findings(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: Held) -> list[OutlierFinding]:
-    """All that is beyond the bounds; those of what is `held` are nearer."""
+    """Return all numbers beyond the bounds. For findings in `held` the bounds are nearer."""
     stalled = _stalled(samples, held)
     gone = {finding.who for finding in stalled}
     if YOU in gone:
@@ -133,7 +133,7 @@ def _rates(samples: list[Sample], told: Mapping[PeerId, PeerTimings], held: Held
 
 
 def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list[OutlierFinding]:
-    """One direction: our own side; else each partner's, and the links to them."""
+    """Look at one direction: at this peer's own side first, then at each partner's and the links to them."""
     by_partner = _by_partner(cells)
     if len(by_partner) < LEAST_PARTNERS:
         return []
@@ -151,7 +151,8 @@ def _direction(cells: list[_Cell], ours: What, theirs: What, held: Held) -> list
 
 
 def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: Held) -> OutlierFinding | None:
-    """Our rates against what the same partners have with others; the partners tell how much such numbers differ."""
+    """Compare this peer's rates with those that the same partners have elsewhere. The spread of the partners' own
+    numbers sets the bound."""
     if len(cells) < LEAST:
         return None
     apart = spread(math.log(rate) for rate in usual.values())
@@ -159,7 +160,7 @@ def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: 
         return None
     rate, others = median(cell.rate for cell in cells), median(cell.usual for cell in cells)
     side, do = ("uplink", "get") if what == "slow_uplink" else ("downlink", "send")
-    why = f"your {side}: {mbit(rate)} Mbit/s; the same partners {do} {mbit(others)} in the median"
+    why = f"your {side}: {mbit(rate)} Mbit/s, the same partners {do} {mbit(others)} in the median"
     return OutlierFinding(what, YOU, rate * 8e-6, "Mbit/s", why)
 
 
@@ -172,7 +173,7 @@ def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What
     if not all(lows) or not _costly(of):
         return None
     side = "uplink" if what == "slow_uplink" else "downlink"
-    why = f"partner {short(partner)}: its {side} has {mbit(rate)} Mbit/s; other partners have {mbit(middle)}"
+    why = f"partner {short(partner)}: its {side} has {mbit(rate)} Mbit/s, other partners have {mbit(middle)}"
     return OutlierFinding(what, partner, rate * 8e-6, "Mbit/s", why)
 
 
@@ -202,7 +203,7 @@ def _costly(cells: list[_Cell]) -> bool:
 
 
 def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[OutlierFinding]:
-    """Of us, over the last exchanges; else of partners, over all of them."""
+    """Compare this peer's lateness over its last exchanges first, then the partners' over all of them."""
     if own := _own_lateness(lately, held):
         return [own]
     found = list[OutlierFinding]()
@@ -264,12 +265,13 @@ def _stalled(samples: list[Sample], held: Held) -> list[OutlierFinding]:
 
 
 def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> OutlierFinding | None:
-    """Both began and it stopped: the connection. It never began: whoever was to be ready."""
+    """Find partners that stood still. If both sides began, the connection is at fault, else the side that never
+    began."""
     began = sum(sample.failure == "silent" for sample in failed) > len(failed) / 2
     what: What = "stalled" if began else "never_ready"
     if len(failed) < MOSTLY * (STAYS if (what, who) in held else 1.0) * count:
         return None
-    whose = "your side, whoever the partner" if who == YOU else f"partner {short(who)}"
+    whose = "your side, with every partner" if who == YOU else f"partner {short(who)}"
     how = "stopped or crawled in the middle (the connection)" if began else "never began (the trainer, or the machine)"
     return OutlierFinding(what, who, len(failed), "exchanges", f"{whose}: {len(failed)} of {count} exchanges {how}")
 
@@ -285,7 +287,7 @@ def _by_partner(cells: list[_Cell]) -> dict[PeerId, list[_Cell]]:
 
 
 def mbit(rate: float) -> str:
-    """Of bytes per second."""
+    """Format bytes per second as Mbit/s."""
     return f"{rate * 8e-6:.3g}"
 
 

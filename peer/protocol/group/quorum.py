@@ -1,36 +1,38 @@
-"""Which peers have to be together before a group may move its state: the memory behind "one truth per group".
+"""The quorum rule of a group: which peers must be together before a group may move its state. It is the memory behind
+"one truth per group".
 
-A fragment's **electors** are the members of the roster whose result made its present state, its base. They travel with
-it: who says which base it builds on names the electors too, and who catches up takes them over. A result is made only
-from contributions of
+A fragment's **electors** are the members of the roster whose result made its present state, its base. The electors
+travel with the base. A peer that says which base it builds on names them too, and a peer that catches up takes them
+over. A result needs contributions of
 
-* more than half of the electors, and more than half of every roster accepted since (whose result may only have been
-  missed), and
-* more than half of the largest of the last ten rosters this peer accepted, the one at hand included, so that a run does
-  not dwindle into a corner of itself within a few rounds.
+* more than half of the electors, and more than half of every roster accepted after that base, for a peer may only have
+  missed its result
+* more than half of the largest of the last ten rosters this peer accepted, the present one included, so that a run does
+  not dwindle into a corner of itself within a few rounds
 
-Why two rosters of one round never both give a result. A peer contributes to one roster a round.
+Two rosters of one round never both give a result, for a peer contributes to one roster a round.
 
-1. Both build on the same base: they have the same electors, and each has more than half of them among its
-   contributors, so that one peer contributed to both.
-2. One builds on an older base, D, the other on a newer one made by roster E. E's result had more than half of D's
-   electors as contributors, so one of them, x, contributes again for D: it accepted E and missed the result, so it
-   counts E, and does not contribute to a roster that lists less than half of E. Every member listed said in this round
-   that it stands at D. The other result needs more than half of E standing at the newer base in the same round: one
-   peer in both places.
+1. Both build on the same base. They have the same electors, and each has more than half of them among its contributors.
+So one peer contributed to both.
 
-So it holds however views differ and however many leaders are doubted. It holds over a restart, as far as a peer finds
-its own memory again (`peer.protocol.group.quorum_codec`).
+2. One builds on an older base D, the other on a newer base made by roster E. E's result had more than half of D's
+electors as contributors. So one of them, x, contributes again for D. It accepted E and missed the result, so it counts
+E. It does not contribute to a roster that lists less than half of E. Every member listed said in this round that it
+stands at D. The other result needs more than half of E at the newer base in the same round: one peer in both places.
 
-Before there are electors a result is made by more than half of the peers seen of late, of the rosters accepted, and of
-the **founders**: how many the manifest says the group begins with, as Consul's `bootstrap_expect`. If there are no more
-peers than founders, two results have a contributor in common. Where the manifest says nothing, peers that were cut off
-before they had seen one another may each found a group; so they may between states that the operator sets.
+So the rule holds however views differ and however many leaders are doubted. It holds over a restart, as far as a peer
+finds its own memory again (`peer.protocol.group.quorum_codec`).
+
+While there are no electors, a result needs more than half of three sets. They are the peers seen of late, the rosters
+accepted, and the **founders**: the number of peers with which the group begins, as Consul's `bootstrap_expect`. If
+there are no more peers than founders, two results have a contributor in common. Without founders in the manifest, peers
+that were cut off from each other at the start may each found a group. So may peers between states that the operator
+sets.
 
 Losing more than half of the electors at once stops the group until they are back. A run must not stand still for ever
-for peers that left for good: electors older than `EXPIRE` rounds of their fragment count no more, the numbers alone do,
-and newcomers with them. A network cut in two for longer than that, of which the smaller side gains as many newcomers
-as the larger side has members, could then hold two truths. Founders that do not come are waited for as long."""
+for peers that left for good. So electors older than `EXPIRE` rounds of their fragment no longer count: the numbers
+alone do, and newcomers with them. A network may be cut in two for longer than that. If the smaller side gains as many
+newcomers as the larger side has members, there may be two truths. Founders that do not come are waited for as long."""
 
 from __future__ import annotations
 
@@ -50,14 +52,14 @@ KEPT = SIZES + 1
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a fragment's state is, and who made it."""
+    """A fragment's state, and the electors that made it."""
 
     digest: bytes
     """BLAKE3 of outer_params and momentum, 32 bytes."""
     electors: tuple[PeerId, ...] = ()
-    """Sorted; empty: the state came from nobody's result (the start of a run, a restart)."""
+    """Sorted. Empty: no result made the state (the start of a run, a reset)."""
     since: int = -1
-    """The round of the electors' roster; -1: there are none."""
+    """The round of the electors' roster. -1: there are none."""
 
     def mark(self) -> bytes:
         """One value for all of it: who gives the same one may average together."""
@@ -67,19 +69,19 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Rosters:
-    """What is kept of a fragment over a restart."""
+    """The rosters of a fragment that outlive a restart."""
 
     rosters: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
     """(round, members), the oldest first: the electors', and those accepted since."""
     sizes: tuple[int, ...] = ()
-    """Of the last rosters accepted."""
+    """Sizes of the last rosters accepted."""
     seen: tuple[int, ...] = ()
     """How many peers were there in the last rounds: counts before the first roster."""
 
 
 class Quorum:
     """One peer's memory of one fragment's rosters. `period`: rounds between two exchanges of the fragment. `founders`:
-    how many peers the group is expected to begin with; 0: nobody said."""
+    how many peers the group begins with, 0: not given in the manifest."""
 
     def __init__(self, period: int = 1, founders: int = 0) -> None:
         assert period >= 1, period
@@ -95,8 +97,9 @@ class Quorum:
         return Base(digest, self._electors, self._since)
 
     def needed(self, live: int) -> int:
-        """How many it takes by number. `live`: peers seen now, ourselves included. Before the first result the most
-        count that were seen of late, and the founders: who is cut off then does not found a group of its own."""
+        """Return how many contributors a result needs by number. `live`: peers seen now, this one included. Until the
+        first result the peers seen of late and the founders count, so that a peer that is cut off then founds no
+        group."""
         if self._since >= 0 and self._sizes:
             return max(self._sizes) // 2 + 1
         awaited = self._founders if self._since < 0 and len(self._seen) < SIZES else 0
@@ -107,14 +110,14 @@ class Quorum:
         self._seen.append(live)
 
     def lacking(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:
-        """Why these peers are too few to move the state in this round, for a person; empty: they are enough."""
+        """Return why these peers are too few to move the state in this round, as a sentence. Empty: they are enough."""
         if len(peers) < (needed := self.needed(live)):
             return f"{len(peers)} of the {needed} peers that it takes"
         present = set(peers)
         for since, members in self._counted(round_):
             if 2 * len(present.intersection(members)) <= len(members):
                 here = len(present.intersection(members))
-                return f"only {here} of the {len(members)} members of round {since}'s roster; more than half are needed"
+                return f"only {here} of the {len(members)} members of round {since}'s roster, more than half are needed"
         return ""
 
     def enough_for(self, base: Base, round_: int, peers: Collection[PeerId], live: int) -> bool:
@@ -131,8 +134,8 @@ class Quorum:
         del self._pending[:-KEPT]
 
     def adopt(self, base: Base) -> None:
-        """The state is now this one, by our own step or because we caught up; its electors are ours. Rosters accepted
-        later than that still count: they may have given a result, too."""
+        """Take over a state, made by this peer's own step or fetched, with its electors. Rosters accepted later still
+        count: they may have made a result, too."""
         self._electors, self._since = base.electors, base.since
         self._pending = [(round_, members) for round_, members in self._pending if round_ > base.since]
 
@@ -142,17 +145,18 @@ class Quorum:
 
     @property
     def since(self) -> int:
-        """The round of the roster that made the state; -1: none did."""
+        """The round of the roster that made the state. -1: none did."""
         return self._since
 
     def remembered(self) -> Rosters:
-        """What must outlive a restart."""
+        """Return the rosters that must outlive a restart."""
         own = [(self._since, self._electors)] if self._electors else []
         return Rosters(tuple([*own, *self._pending][-KEPT:]), tuple(self._sizes), tuple(self._seen))
 
     def recall(self, kept: Rosters) -> None:
-        """After a restart. Who made the state that we come back with is not known, so all that is remembered counts:
-        more than half of each of these rosters has to be there, until they expire or we catch up with the group."""
+        """Restore the rosters after a restart. The electors of the state on disk are not known, so every remembered
+        roster counts. More than half of each must be there, until they expire or this peer catches up with the
+        group."""
         self._electors, self._since = (), -1
         self._pending = list(kept.rosters)
         self._sizes.extend(kept.sizes)

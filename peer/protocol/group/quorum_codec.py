@@ -1,7 +1,6 @@
-"""What a peer must not forget over a restart: the rosters it counts, of each fragment. Without them a part of a group
-that was cut off and restarted would take itself for a group of its own (`peer.protocol.group.quorum`).
-
-As JSON, small: each id once, rosters as indices into them."""
+"""The encoding of the rosters that a peer must remember over a restart, of each fragment. Without them a part of a
+group that was cut off and restarted would take itself for a group of its own (`peer.protocol.group.quorum`). The
+encoding is small JSON: each id once, rosters as indices into them."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _MAX_ID = 64
 
 
 def pack(quorums: Sequence[Quorum]) -> bytes:
-    """What `unpack` reads."""
+    """Encode rosters for `unpack`."""
     index: dict[PeerId, int] = {}
     fragments = []
     for quorum in quorums:

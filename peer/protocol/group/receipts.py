@@ -1,8 +1,6 @@
-"""What the owner of a shard puts its name to: the one result it gives to everybody in a round.
-
-Each member keeps the owner's signature over what it was given, and shows it to the leader of the fragment's next round.
-Two signatures of one owner over different results of one shard are a proof, whoever shows them. Pure: who signs and
-verifies is the caller's."""
+"""Receipts of shard owners: an owner signs the one result that it sends to all members in a round. Each member keeps
+the owner's signature over its result, and shows it to the leader of the fragment's next round. Two signatures of one
+owner over different results of one shard prove a fault. The module is pure: the caller signs and verifies."""
 
 from __future__ import annotations
 
@@ -18,21 +16,21 @@ _PURPOSE = b"shard result v1\0"
 
 @dataclass(frozen=True, slots=True)
 class ShardReceipt:
-    """Of one shard."""
+    """An owner's signature over the result of one shard."""
 
     shard: int
     digest: bytes
-    """`digest_of` what was given, 32 bytes."""
+    """`digest_of` the result, 32 bytes."""
     signature: bytes
     """The owner's over `statement`, 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vouchers:
-    """Of one round, as far as its results came."""
+    """The receipts of one round, as far as its results came."""
 
     roster: bytes = b""
-    """Its name, 32 bytes; empty: there was none yet."""
+    """The roster's name, 32 bytes. Empty: there is none yet."""
     shards: tuple[ShardReceipt, ...] = ()
     """Ascending."""
 
@@ -41,7 +39,7 @@ NO_VOUCHERS = Vouchers()
 
 
 def digesting(named: Sequence[int]) -> blake3:
-    """A hash of a result that is yet to be given the encoded mean, part by part."""
+    """Begin the hash of a result. The caller adds the encoded mean, part by part."""
     return blake3(b"".join(number.to_bytes(2, "big") for number in (len(named), *named)))
 
 
@@ -51,7 +49,7 @@ def digest_of(payload: bytes | bytearray | memoryview, named: Sequence[int]) -> 
 
 
 def statement(roster: bytes, shard: int, digest: bytes) -> bytes:
-    """What the owner signs. It cannot be taken for a roster, which is JSON."""
+    """Return the bytes that the owner signs. They cannot be taken for a roster, which is JSON."""
     assert len(roster) == len(digest) == 32, (roster, digest)
     return _PURPOSE + roster + shard.to_bytes(2, "big") + digest
 
@@ -59,8 +57,8 @@ def statement(roster: bytes, shard: int, digest: bytes) -> bytes:
 def contradictions(
     ours: Vouchers, theirs: Vouchers, owners: Sequence[PeerId], verify: Callable[[PeerId, bytes, bytes], bool]
 ) -> Iterator[tuple[PeerId, int]]:
-    """Owners that put their name to two results of one shard, and that shard. `owners`: of each shard of the round of
-    `ours`; a voucher whose signature does not hold proves nothing. verify(peer, raw, signature)."""
+    """Return the owners that signed two results of one shard, and that shard. `owners`: of each shard of the round of
+    `ours`. A receipt whose signature does not hold proves nothing. verify(peer, raw, signature)."""
     if not ours.roster or ours.roster != theirs.roster:
         return
     known = {voucher.shard: voucher for voucher in ours.shards}

@@ -1,8 +1,8 @@
-"""A round of a group: who leads it, how its leader collects the members, and the roster that it signs. Pure: the leader
-is told of joins and of the time, and says when the roster is closed.
+"""A round of a group: the order of its leaders, a leader's collection of members, and the roster that it signs. The
+module is pure: the leader passes joins and the time, and reads whether the roster is closed.
 
-Everybody orders the peers it sees by a keyed hash of (run, round, fragment, id) and asks the first one to lead; who
-does not answer is passed over for the next. Two leaders may so be at work in one round; `peer.protocol.group.quorum`
+Every peer orders the peers it sees by a keyed hash of (run, round, fragment, id) and asks the first one to lead. If
+that one does not answer, it asks the next. So two leaders may be at work in one round. `peer.protocol.group.quorum`
 says why not more than one of their rosters gives a result."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey, RunId
 
 ROSTER_DOMAIN = b"peer roster v1"
 MAX_MEMBERS = 64
-"""Whatever the manifest says: what a roster may cost those that read it."""
+"""Most members of a roster, whatever the manifest allows: a bound for the peers that read it."""
 MAX_ROSTER_BYTES = 16 * 1024
 LEAST_GRACE_S = 0.5
 _MAX_ID = 64
@@ -32,32 +32,32 @@ _MAX_ID = 64
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """`I take part in this round, from this base.`"""
+    """A member's request: `I take part in this round, from this base.`"""
 
     key: RoundKey
     base: Base
     dialable: bool = True
-    """Only members that others can dial own shards."""
+    """Whether others can dial it. Only dialable members own shards."""
     wait_s: float = 0.0
-    """How long the leader may hold the call before it says WAIT."""
+    """Seconds that the leader may hold the call before it says WAIT."""
     given: Vouchers = NO_VOUCHERS
-    """What the owners of shards put their names to when they last gave us results of this fragment."""
+    """Receipts of the owners that last sent this peer results of this fragment."""
 
 
 class JoinStatus(enum.StrEnum):
-    """What a leader answers."""
+    """A leader's answer to a join."""
 
     ROSTER = "roster"
-    """It is closed: here it is, whether you are in it or not."""
+    """The roster is closed and in the reply, with or without the caller."""
     WAIT = "wait"
-    """Not closed yet; ask again at once."""
+    """The roster is not closed yet: the caller asks again at once."""
     NONE = "none"
-    """There will be none from here; `reason` says why."""
+    """There will be no roster from here, `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedRoster:
-    """As it travels: the exact bytes, and the leader's signature over them (`ROSTER_DOMAIN`)."""
+    """A roster on the wire: its exact bytes, and the leader's signature over them (`ROSTER_DOMAIN`)."""
 
     raw: bytes
     signature: bytes
@@ -74,20 +74,20 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who averages in a round, and what they build on."""
+    """The members of a round's average, and the base that they build on."""
 
     run_id: RunId
     key: RoundKey
     leader: PeerId
-    """May be none of the members: its own base may be another one."""
+    """The peer that signed it. It may be no member: its own base may be another one."""
     base: Base
     members: tuple[PeerId, ...]
     """Sorted."""
     owners: tuple[PeerId, ...]
-    """Those of them that others can dial, sorted: they own the shards."""
+    """The dialable members, sorted: they own the shards."""
 
     def to_bytes(self) -> bytes:
-        """What is signed; the one spelling of this roster."""
+        """Return the bytes that are signed, the one encoding of this roster."""
         body = {
             "base": self.base.digest.hex(),
             "electors": list(self.base.electors),
@@ -102,14 +102,14 @@ class Roster:
         return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
     def name(self) -> bytes:
-        """BLAKE3 of its bytes: what contributions name."""
+        """BLAKE3 of its bytes: contributions name their roster by it."""
         return blake3(self.to_bytes()).digest()
 
 
 def parse_roster(raw: bytes) -> Roster:
-    """A roster's bytes, its form checked, not its signature. Raises BadPayload (`roster`)."""
+    """Decode a roster and check its form, not its signature. Raises BadPayload (`roster`)."""
     if len(raw) > MAX_ROSTER_BYTES:
-        raise BadPayload("roster", f"a roster of {len(raw)} bytes; at most {MAX_ROSTER_BYTES} are read")
+        raise BadPayload("roster", f"a roster of {len(raw)} bytes, at most {MAX_ROSTER_BYTES} are read")
     try:
         body = json.loads(raw)
         roster = _roster_of(body)
@@ -134,7 +134,7 @@ def _roster_of(body: dict[str, Any]) -> Roster:
 
 
 def check_base(base: Base) -> None:
-    """Raises ValueError unless its form is right."""
+    """Check the form of a base. Raises ValueError."""
     ids_of(list(base.electors))
     if len(base.digest) != 32 or type(base.since) is not int or not -1 <= base.since < MAX_ROUND:
         raise ValueError("base")
@@ -143,7 +143,7 @@ def check_base(base: Base) -> None:
 
 
 def ids_of(texts: object) -> tuple[PeerId, ...]:
-    """A list of peer ids: ascending, each once, not too many. Raises ValueError."""
+    """Read a list of peer ids: ascending, each once, not too many. Raises ValueError."""
     if not isinstance(texts, list) or len(texts) > MAX_MEMBERS:
         raise ValueError("ids")
     if not all(isinstance(t, str) and 0 < len(t) <= _MAX_ID and t.isascii() and t.isprintable() for t in texts):
@@ -154,8 +154,8 @@ def ids_of(texts: object) -> tuple[PeerId, ...]:
 
 
 def leaders(run_id: RunId, key: RoundKey, peers: Iterable[PeerId]) -> list[PeerId]:
-    """The peers in the order in which they are asked to lead. Keyed by the run, so that ids cannot be prepared for a
-    run that is not written yet."""
+    """Return the peers in the order in which they are asked to lead. The hash is keyed by the run, so that nobody can
+    prepare ids for a run that is not written yet."""
     begun = hashlib.blake2b(f"lead/{key.round}/{key.fragment}/".encode(), digest_size=16, key=run_id[:32])
 
     def score(peer: PeerId) -> tuple[bytes, PeerId]:
@@ -167,14 +167,14 @@ def leaders(run_id: RunId, key: RoundKey, peers: Iterable[PeerId]) -> list[PeerI
 
 
 class Grace:
-    """How long a leader with a quorum goes on waiting for the others: twice what they took of late, at least half a
-    second and at most a quarter of the round; before anything was seen, that quarter."""
+    """The time a leader with a quorum waits for further members. It is twice their recent slack, at least half a second
+    and at most a quarter of the round. Until a slack was seen, it is that quarter."""
 
     def __init__(self) -> None:
         self._slack: float | None = None
 
     def observe(self, slack_s: float) -> None:
-        """Between quorum and the last join of a round passed so long."""
+        """Note the seconds between the quorum and the last join of a round."""
         self._slack = slack_s if self._slack is None else 0.5 * (self._slack + slack_s)
 
     def seconds(self, round_s: float) -> float:
@@ -212,7 +212,7 @@ class RosterBuilder:
         self._quorum_at: float | None = None
 
     def on_join(self, peer: PeerId, join: Join, now: float) -> None:
-        """A peer asks to be in; asking again changes nothing."""
+        """Take a peer's join. Joining again changes nothing."""
         if peer not in self._joined and len(self._joined) < 4 * MAX_MEMBERS:
             self._joined[peer] = _Joined(now, join.base, join.dialable)
         if self._winner() is None:  # who has just come may have a later state
@@ -221,8 +221,8 @@ class RosterBuilder:
             self._quorum_at = now
 
     def closed(self, live: Collection[PeerId], now: float) -> Roster | None:
-        """The roster, once it is to be closed: everybody live has joined, or there is a quorum and its grace is over,
-        or the window is. `live`: all training peers we see."""
+        """Return the roster once it is closed: all live peers have joined, or a quorum's grace or the window is over.
+        `live`: all training peers that this peer sees."""
         if self._quorum_at is None:
             return None
         whole = self._joined.keys() >= set(live)
@@ -231,13 +231,15 @@ class RosterBuilder:
         return self._winner()
 
     def hopeless(self, live: Collection[PeerId], now: float) -> bool:
-        """There will be no quorum on any base: the window is over, or everybody has joined."""
+        """Whether no base can reach a quorum: the window is over, or all live peers have joined."""
         return self._quorum_at is None and (now >= self.closes_at or self._joined.keys() >= set(live))
 
     def rally(self) -> Roster | None:
-        """When enough have come, but split over several bases (each missed other shards of a round): a roster too small
-        for a result, by which the others learn whose state to fetch. The latest base; then the one that most have. When
-        members of a larger one will not contribute for the sake of a later state, that state."""
+        """Return a roster too small for a result, by which other members learn whose state to fetch. It is made when
+        enough have joined, but split over several bases, as after each missed other shards of a round.
+
+        The roster names the latest base, and of these the one that most have. If members of a larger one will not
+        contribute for the sake of a later state, it names that state."""
         joined, by_mark = tuple(self._joined), self._by_mark()
         bases = {mark: self._joined[peers[0]].base for mark, peers in by_mark.items()}
         founded = any(base.electors for base in bases.values())
@@ -256,11 +258,11 @@ class RosterBuilder:
         return by_mark
 
     def next_at(self) -> float:
-        """When to look again although nobody joins."""
+        """Return when to look again although nobody joins."""
         return self.closes_at if self._quorum_at is None else min(self._quorum_at + self.grace_s, self.closes_at)
 
     def slack(self, now: float) -> float | None:
-        """Since the quorum; None: there is none yet."""
+        """Seconds since the quorum. None: there is none yet."""
         return None if self._quorum_at is None else now - self._quorum_at
 
     @property
@@ -271,13 +273,14 @@ class RosterBuilder:
         return peer in self._joined
 
     def last_slack(self) -> float:
-        """Between the quorum and the last join."""
+        """Seconds between the quorum and the last join."""
         assert self._quorum_at is not None
         return max(0.0, max(joined.at for joined in self._joined.values()) - self._quorum_at)
 
     def _winner(self) -> Roster | None:
-        """On the base that most have, of those that enough have; then the later one, then ours, then the smaller mark.
-        One without electors counts only while nobody names any: newcomers may be more, and know less."""
+        """Return the roster on the base that most have, of the bases that enough have. Ties go to the later base, then
+        to ours, then to the smaller mark. A base without electors counts only while no member names any: newcomers may
+        be more, and know less."""
         by_mark = self._by_mark()
         bases = [self._joined[peers[0]].base for peers in by_mark.values()]
         own = self._joined[self.me].base.mark() if self.me in self._joined else b""
@@ -295,10 +298,10 @@ class RosterBuilder:
         return None if best is None else self._roster(best[1], best[2])
 
     def _left(self, base: Base, members: Collection[PeerId], later: Base) -> bool:
-        """Whether too few of these members will contribute to a result on this base: some were in the roster that made
-        a later state, and would have to be more than half of it (`peer.protocol.group.quorum`, 2). Without this a group
-        could wait for rounds on end for results of a state that others have left. Only of a roster that we remember:
-        else whoever comes with an invented state could keep the others from theirs."""
+        """Whether too few of these members will contribute to a result on this base. Some were in the roster that made
+        a later state, and would have to be more than half of it (`peer.protocol.group.quorum`, 2). Without this check a
+        group could wait for many rounds for results of a state that members have left. Only a remembered roster counts:
+        an invented later state must not keep members from theirs."""
         theirs = set(later.electors).intersection(members)
         if later.since <= base.since or not self.known(later) or 2 * len(theirs) > len(later.electors):
             return False

@@ -32,12 +32,12 @@ class Shard:
 
 
 def cut(roster: bytes, owners: Sequence[PeerId], elements: int, align: int = ALIGN) -> list[Shard]:
-    """The shards of a fragment, in order, none empty: as many as owners, or fewer where the fragment has not so many
-    blocks of `align` elements. Sizes differ by one block at most (the last may be shorter).
+    """Cut a fragment into shards, in order, none empty: one for each owner, or fewer where it has fewer blocks of
+    `align` elements. Sizes differ by one block at most (the last may be shorter).
 
-    Owners are found by rendezvous hashing over (roster, shard), with a cap of one: the first shard takes the peer of
-    best score, the next one the best that is left. So nobody owns more than one, and since the roster's name is part
-    of the score, nobody can choose what it will own."""
+    Owners are found by rendezvous hashing over (roster, shard), with a cap of one. The first shard takes the peer of
+    best score, the next one the best of the rest. So no peer owns more than one. The roster's name is part of the
+    score, so no peer can choose what it will own."""
     assert elements > 0
     assert owners
     blocks = -(-elements // align)
@@ -66,9 +66,9 @@ class ContributionHeader:
     tokens: int
     """The weight."""
     nbytes: int
-    """Of the contribution; 0: only the result is wanted."""
+    """Bytes of the contribution. 0: only the result is wanted."""
     transfer: int = 0
-    """Names it over all its streams; 0: it does not go on when one breaks. A transport's own matter."""
+    """The contribution's name over all its streams, set by the transport. 0: it cannot be resumed."""
     have: int = 0
     """Bytes of the result that former streams brought."""
 
@@ -78,7 +78,7 @@ MAX_TOKENS = 2**53
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What an owner gives: the encoded mean, and who is in it."""
+    """An owner's result: the encoded mean, and the members in it."""
 
     payload: bytes | bytearray | memoryview
     named: tuple[int, ...]
@@ -97,7 +97,7 @@ class ResultSink(Sink, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A member's end of one contribution; the payload is in its sink, and who is in it as well."""
+    """A member's report of one contribution. The payload and the members in it are in its sink."""
 
     bytes_sent: int
     bytes_received: int
@@ -112,29 +112,29 @@ class UploadSlot:
     patience_s: float = 60.0
     """How long the contribution may take to come in."""
     reader: PayloadReader | None = None
-    """What has taken the bytes that former streams brought; None: nothing was brought."""
+    """The reader of the bytes that former streams brought. None: none came."""
     transfer: int = 0
-    """That of the opening, where the owner goes on with it over another stream; else 0."""
+    """The header's transfer, if the owner resumes it over another stream, else 0."""
     have: int = 0
-    """Bytes of the contribution that are here already; all of them where nothing more is to be sent."""
+    """Bytes of the contribution that are here already. All of them: nothing more is to be sent."""
 
     def complete(self) -> None:
-        """The whole contribution is in the sink, verified. Raises PartnerRefused when it came too late, PartnerLost
-        when another stream has gone on with it."""
+        """Confirm that the complete contribution is in the sink, verified. Raises PartnerRefused when it came too late,
+        PartnerLost when another stream has resumed it."""
         raise NotImplementedError
 
     def spoilt(self) -> None:
-        """What came is wrong: nobody may go on with it."""
+        """Reject the contribution: it is wrong, and no stream may resume it."""
 
     async def result(self) -> ShardResult:
-        """Wait for it; bounded by the owner's deadline. Raises PartnerRefused when there is none."""
+        """Wait for the result, within the owner's deadline. Raises PartnerRefused when there is none."""
         raise NotImplementedError
 
     def taken(self) -> None:
-        """The member has said that it has the whole result."""
+        """Note that the member has the complete result."""
 
     def leave(self) -> None:
-        """The call is over, whatever came of it: the place is given back. May be called again."""
+        """End the call, whatever its outcome, and free the slot. May be called again."""
         raise NotImplementedError
 
 

@@ -25,13 +25,13 @@ def block_of(name: str) -> int | None:
 
 
 def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> Layout:
-    """The tensors in the order of their fragments, and the fragments. `whole` is one fragment in the given order.
+    """Cut a model into fragments. Return the tensors in the order of their fragments, and the fragments.
 
-    With n blocks and P fragments, block b of the ascending ones goes to fragment b * P // n (`sequential`) or b mod P
-    (`strided`); what lies outside the blocks goes to fragment 0. `balanced` looks at tensors only: the largest first,
-    each into the fragment with the fewest elements so far, so that none is larger than mean + largest tensor. `apart`:
-    what lies outside the blocks is the last fragment by itself, and the pattern is that of the others. The tensors of
-    a fragment keep their order.
+    `whole` is one fragment in the order of `tensors`. With n blocks and P fragments, block b of the ascending ones goes
+    to fragment b * P // n (`sequential`) or b mod P (`strided`). Tensors outside the blocks go to fragment 0.
+    `balanced` looks at tensors only: the largest first, each into the fragment with the fewest elements. So no fragment
+    is larger than mean + largest tensor. `apart`: tensors outside the blocks are the last fragment, and the pattern
+    cuts the blocks. The tensors of a fragment keep their order.
 
     `why_not` must have found nothing: asserted."""
     assert not (reason := why_not(tensors, fragments=fragments, pattern=pattern, apart=apart)), reason
@@ -45,11 +45,11 @@ def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: b
 
 
 def why_not(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> str:
-    """Why a model cannot be cut like this, for a person; empty: it can."""
+    """Return why a model cannot be cut like this, as a sentence. Empty: it can."""
     assert pattern in PATTERNS, pattern
     assert 1 <= fragments <= MOST_FRAGMENTS, fragments
     if pattern == "whole":
-        return "" if fragments == 1 and not apart else "whole is one fragment with everything in it"
+        return "" if fragments == 1 and not apart else "the pattern whole makes exactly one fragment"
     inside = [tensor for tensor in tensors if block_of(tensor.name) is not None]
     rest = fragments - apart
     if apart and len(inside) == len(tensors):
@@ -61,7 +61,7 @@ def why_not(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apar
     else:
         units, kind = len(_blocks(inside)), "blocks"
     if rest > units:
-        return f"the model has {units} {kind}, which is not enough for {rest} fragments of whole {kind}"
+        return f"the model has {units} {kind}, which is not enough for {rest} fragments of complete {kind}"
     return ""
 
 
@@ -71,7 +71,7 @@ def _blocks(tensors: Sequence[TensorSpec]) -> list[int]:
 
 
 def _by_block(tensors: Sequence[TensorSpec], of: Callable[[int, int], int]) -> dict[str, int]:
-    """Name to fragment; `of`: a block's rank and the number of blocks to its fragment."""
+    """Map each tensor to its fragment. `of` maps a block's rank and the number of blocks to its fragment."""
     blocks = _blocks(tensors)
     ranks = {block: rank for rank, block in enumerate(blocks)}
     placed = {}

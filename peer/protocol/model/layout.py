@@ -1,5 +1,5 @@
-"""Which tensors a model has, in which order, and how they are cut into fragments. The digest of this is compared at
-Hello: two peers that disagree on one shape, on the order or on the cut never exchange a byte of parameters."""
+"""The layout of a model: its tensors, their order, and how they are cut into fragments. Peers compare its digest at
+Hello. Two peers that disagree on a shape, on the order or on the cut never exchange parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Tensors in order, and fragments as half-open ranges of tensor indices; together they cover every tensor once."""
+    """Tensors in order, and fragments as half-open ranges of tensor indices. The fragments cover every tensor once."""
 
     tensors: tuple[TensorSpec, ...]
     fragments: tuple[tuple[int, int], ...]
@@ -42,7 +42,7 @@ class Layout:
         return cls(tuple(tensors), ((0, len(tensors)),))
 
     def arranged(self, names: Sequence[str], fragments: Sequence[tuple[int, int]]) -> Layout:
-        """The same tensors in another order, cut anew. `names` has each of theirs once: asserted."""
+        """Return the same tensors in another order, with other fragments. `names` has each of theirs once: asserted."""
         by_name = {tensor.name: tensor for tensor in self.tensors}
         assert len(names) == len(self.tensors), (len(names), len(self.tensors))
         assert by_name.keys() == set(names), by_name.keys() ^ set(names)
@@ -63,7 +63,7 @@ class Layout:
         return start, start + self.fragment_elements(fragment)
 
     def digest(self) -> bytes:
-        """SHA-256 over names in order, shapes, dtype and the fragment cut; 32 bytes."""
+        """SHA-256 over names in order, shapes, dtype and the fragment cut, 32 bytes."""
         body = {
             "dtype": "float32",
             "tensors": [[t.name, list(t.shape)] for t in self.tensors],
@@ -72,8 +72,8 @@ class Layout:
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).digest()
 
     def pieces(self) -> list[tuple[int, int, int]]:
-        """(first tensor, count, bytes), one after another over the flat vector in fp32: whole tensors up to
-        `piece_limit`; a larger tensor by itself, in parts of that size."""
+        """(first tensor, count, bytes) of each piece of the flat vector in fp32, in order. A piece holds complete
+        tensors up to `piece_limit`. A larger tensor is cut into parts of that size."""
         limit, cut, whole = self.piece_limit(), list[tuple[int, int, int]](), False
         for index, tensor in enumerate(self.tensors):
             nbytes = 4 * tensor.elements
@@ -86,7 +86,7 @@ class Layout:
         return cut
 
     def piece_limit(self) -> int:
-        """Bytes of the largest piece: small enough that what is in flight when a joiner dies is a small part of the
-        state, large enough that asking costs nothing; whole fp32 values."""
+        """Bytes of the largest piece, a multiple of an fp32 value. A joiner that dies loses a small part of the state
+        in flight, and asking for a piece costs next to nothing."""
         part = 4 * self.elements // PIECES_OF_STATE // 4 * 4
         return min(max(part, SMALLEST_PIECE), PIECE_BYTES)

@@ -1,15 +1,16 @@
-"""Who exchanges with whom: random pairs by offers, without a coordinator (NoLoCo draws them from a shared permutation,
-which needs equal views; offers do not).
+"""Random pairs by offers, without a coordinator. NoLoCo draws pairs from a shared permutation, which needs equal views.
+Offers do not.
 
-Everybody can compute the score of any two peers for a (round, fragment). Each peer offers to its live candidate of best
-score; two that hold each other are locked. This is greedy matching on shared edge weights (Preis 1999; Hoepman 2004):
-the best free edge is always mutual, so it ends, and no two views need to agree. Two that cannot be dialled cannot meet,
-so an edge between one of them and one that can outweighs all edges of two that can: else two of these would meet and
-leave two of the others over.
+Each peer can compute the score of any two peers for a (round, fragment). It offers to its live candidate of best score.
+Two peers that hold each other's offer are locked. This is greedy matching on shared edge weights (Preis 1999, Hoepman
+2004): the best free edge is always mutual, so the matching ends. No two views need to agree.
 
-Why a lock is safe: a peer has one offer in flight at a time and, until that is answered, locks with nobody but the
-peer it asked. So whoever answers LOCKED knows the asker will take it. A lost answer is asked again: the answer is the
-same."""
+Two peers that cannot be dialled cannot meet. So an edge between a dialable and an undialable peer outweighs all edges
+of two dialable ones. Otherwise two dialable peers would meet and leave two undialable ones over.
+
+A lock is safe. A peer has one offer in flight at a time, and until that is answered it locks only with the peer it
+asked. So a peer that answers LOCKED knows that the asker takes the lock. After a lost answer the asker asks again, and
+the answer is the same."""
 
 from __future__ import annotations
 
@@ -23,44 +24,46 @@ from functools import lru_cache
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
 
 AWAIT_S = 1.5
-"""Candidates that cannot be dialled and have not called for so long come after all the others."""
+"""Seconds after which a candidate that cannot be dialled and has not called ranks after all other candidates."""
 MAX_NOTICES = 32
-"""One that cannot be dialled tells at most so many others that it is locked: they could only wait for its call."""
+"""Most peers that an undialable peer tells of its lock. They could only wait for its call."""
 MAX_MET = 1024
 """So many peers that were met are remembered, whether they are in sight or not."""
 MULTIPLIER = 0x9E3779B97F4A7C15
-"""Odd; the golden ratio in 64 bits (Knuth, vol. 3, 6.4)."""
+"""The golden ratio in 64 bits, an odd number (Knuth, vol. 3, 6.4)."""
 LOW_BITS = 2**64 - 1
 MAX_MARKS = 16384
-"""Of a run; who has seen more peers than that hashes them all anew."""
+"""Most peers of a run whose hashes are kept. A peer that has seen more computes the hashes again."""
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
 
 def score(run_id: RunId, key: RoundKey, one: PeerId, other: PeerId) -> int:
-    """The weight of a pair in a round, 64 bits; the same whoever asks. Keyed by the run, so that ids cannot be prepared
-    for a run that is not written yet."""
+    """Return the weight of a pair in a round, 64 bits, the same on every peer. The hash is keyed by the run, so that
+    nobody can prepare ids for a run that is not written yet."""
     return _Scores(run_id, key).of([one], other)[one]
 
 
 class _Scores:
-    """All scores of one (round, fragment). A keyed hash is made once of each peer and once of the round; a pair's score
-    is a multiplicative hash of all three together (Dietzfelbinger et al. 1997: the high bits, which rank, depend on
-    every bit). A hash for every pair in every round would be most of what a peer of a large swarm computes."""
+    """The scores of one (round, fragment).
+
+    One keyed hash is made of each peer and one of the round. A pair's score is a multiplicative hash of all three
+    (Dietzfelbinger et al. 1997): its high bits, which rank, depend on every bit. A hash for every pair in every round
+    would be most of a peer's computing in a large swarm."""
 
     def __init__(self, run_id: RunId, key: RoundKey) -> None:
         self._run_id = run_id
         self._turn = _hashed(run_id, f"round {key.round}/{key.fragment}")
 
     def of(self, peers: Iterable[PeerId], me: PeerId) -> dict[PeerId, int]:
-        """Of each with this one."""
+        """Return the score of each peer with this one."""
         marks = _marks(self._run_id)
         own = self._turn ^ marks[me]
         return {peer: (own ^ marks[peer]) * MULTIPLIER & LOW_BITS for peer in peers}
 
 
 class _Marks(dict[PeerId, int]):
-    """Of peers, in a run; as many as are kept."""
+    """Hashes of the peers of a run, at most `MAX_MARKS`."""
 
     def __init__(self, run_id: RunId) -> None:
         self._run_id = run_id
@@ -80,7 +83,7 @@ def _hashed(run_id: RunId, text: str) -> int:
 
 
 def initiates(me: PeerId, other: PeerId, me_dialable: bool = True, other_dialable: bool = True) -> bool:
-    """Which of a locked pair dials: the one that cannot be dialled, else the one with the smaller id."""
+    """Whether `me` dials: the one of a locked pair that cannot be dialled, else the one with the smaller id."""
     return me < other if me_dialable == other_dialable else not me_dialable
 
 
@@ -108,8 +111,8 @@ class Matching:
         dialable: bool = True,
         await_s: float = AWAIT_S,
     ) -> None:
-        """`closes_at`: when the window closes; a candidate that is ready only later is out. `dialable`: whether others
-        can dial this peer. `await_s`: how many seconds it waits for candidates that it cannot dial."""
+        """`closes_at`: when the window closes, in the time of `now`. `dialable`: whether others can dial this peer.
+        `await_s`: how many seconds it waits for candidates that it cannot dial."""
         self.run_id, self.key, self.me = run_id, key, me
         self.dialable = dialable
         self._closes_at, self._await_s = closes_at, await_s
@@ -136,15 +139,15 @@ class Matching:
         """Peers that offered and were told HELD: they learn it when this peer locks with another."""
         self._outbox: list[Send] = []
         self._ranking: list[PeerId] | None = None
-        """Candidates, the best last; out and silent ones are dropped when they are met. None: to be computed again."""
+        """Candidates, the best last. Out and silent ones are dropped when they are met. None: to be computed again."""
 
     def extend(self, closes_at: float) -> None:
         """Move the end of the window: a candidate that is ready only later is out."""
         self._closes_at = closes_at
 
     def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
-        """New candidates from the directory; those known keep their fate. `undialable`: those that only call, and have
-        to be waited for. Two that cannot be dialled cannot meet."""
+        """Add candidates from the directory. Known ones keep their state. `undialable`: candidates that have to call.
+        Two peers that cannot be dialled cannot meet."""
         known = self._candidates
         new = [peer for peer in peers if peer not in known and peer != self.me]
         if not new:
@@ -157,7 +160,7 @@ class Matching:
         self._ranking = None
 
     def on_offer(self, sender: PeerId, now: float, dialable: bool = True) -> Answer:
-        """Another peer offers. One that offers is alive and a candidate, whatever we thought of it."""
+        """Answer another peer's offer. A peer that offers is alive and a candidate, even if it counted as out."""
         if self.locked is not None:
             return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
         if self.closed:
@@ -178,13 +181,13 @@ class Matching:
         return Answer(Verdict.HELD)
 
     def on_withdraw(self, sender: PeerId) -> None:
-        """Another peer is locked elsewhere."""
+        """Drop a candidate: it is locked elsewhere."""
         self._waiting.discard(sender)
         if sender in self._candidates and sender != self.locked:
             self._gone[sender] = "taken"
 
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
-        """The answer to the offer in flight."""
+        """Take the answer to the offer in flight."""
         if self._in_flight == peer:
             self._in_flight = None
         if answer.verdict is Verdict.LOCKED:
@@ -200,7 +203,7 @@ class Matching:
             self._drop(peer, answer.verdict.value if not answer.reason else answer.reason)
 
     def on_failed(self, peer: PeerId, reason: str) -> None:
-        """The offer in flight was not answered, or a locked partner was lost: it is out, the search goes on."""
+        """Drop a peer whose offer was not answered, or a locked partner that was lost. The search continues."""
         if self._in_flight == peer:
             self._in_flight = None
         if self.locked == peer:
@@ -208,7 +211,7 @@ class Matching:
         self._drop(peer, reason)
 
     def exclude(self, unwanted: Callable[[PeerId], bool], reason: str) -> int:
-        """Candidates of which this holds are out for this round, unless they are locked or being asked; how many."""
+        """Drop the candidates that `unwanted` names, but not a locked or asked one. Return how many."""
         busy = (self.locked, self._in_flight)
         out = [peer for peer in self._free() if peer not in busy and unwanted(peer)]
         for peer in out:
@@ -216,12 +219,12 @@ class Matching:
         return len(out)
 
     def close(self) -> None:
-        """The window is over, or an outcome is reached: hear TAKEN from now on."""
+        """Close the window. Every offer is answered TAKEN after this."""
         self.closed = True
         self._release_waiting()
 
     def actions(self, now: float) -> list[Send]:
-        """What to send now."""
+        """Return the offers to send now."""
         sends, self._outbox = self._outbox, []
         if self.locked is None and not self.closed and self._in_flight is None:
             best = self._best_to_ask(now)
@@ -231,7 +234,7 @@ class Matching:
         return sends
 
     def wake_at(self) -> float | None:
-        """When `actions` may have something new although nothing happened."""
+        """Return when `actions` may have something new although nothing happened."""
         if self.locked is not None or self.closed or self._in_flight is not None or (best := self._best()) is None:
             return None
         if best not in self._callers:
@@ -240,21 +243,21 @@ class Matching:
 
     @property
     def course(self) -> tuple[PeerId | None, PeerId | None, float | None, bool]:
-        """What `actions`, `wake_at`, `locked` and `exhausted` go by: while it stays the same, so do they."""
+        """The state that decides `actions`, `wake_at`, `locked` and `exhausted`. While it is the same, so are they."""
         return self.locked, self._best(), self.wake_at(), bool(self._outbox)
 
     @property
     def exhausted(self) -> bool:
-        """Nobody is left to ask."""
+        """Whether nobody is left to ask."""
         return self.locked is None and self._in_flight is None and self._best() is None
 
     @property
     def has_candidates(self) -> bool:
-        """Whatever became of them."""
+        """Whether there was any candidate, also one that is out now."""
         return bool(self._candidates)
 
     def why_alone(self) -> str:
-        """For a person: what became of the candidates."""
+        """Return a sentence about the fate of the candidates."""
         if not self._candidates:
             return "no other peer is known"
         fates = Counter(self._gone.get(peer, "undecided") for peer in self._candidates)
@@ -275,7 +278,7 @@ class Matching:
         return ranking[-1] if ranking else max(self._free(), key=self._candidates.__getitem__, default=None)
 
     def _comes(self, peer: PeerId, dialable: bool) -> None:
-        """It is in, whatever was thought of it, and may be the best now."""
+        """Take a peer in, even if it was out. It may be the best now."""
         if peer in self._gone or peer in self._silent:
             self._gone.pop(peer, None)
             self._silent.discard(peer)
@@ -292,13 +295,14 @@ class Matching:
         self._ranking = None
 
     def _awaited_until(self, caller: PeerId) -> float:
-        """All are waited for at the same time; one that was told HELD comes again."""
+        """Return until when a caller is waited for. All wait at the same time, and a caller that was told HELD calls
+        again."""
         assert self._awaited_since is not None
         return max(self._awaited_since, self._called_at.get(caller, 0.0)) + self._await_s
 
     def _best_to_ask(self, now: float) -> PeerId | None:
-        """None as well while the best is one that has to call us. It is waited for, since it asks its candidates in
-        the same order, but not for long: it may be dead."""
+        """Return the best candidate to ask. None while the best is one that has to call this peer. It is waited for,
+        since it asks its candidates in the same order, but only for a while: it may be dead."""
         while (best := self._best()) is not None:
             if best not in self._callers:
                 return best
@@ -324,7 +328,7 @@ class Matching:
         self._release_waiting()
 
     def _tell_those_who_wait(self) -> None:
-        """Others cannot ask us, so they wait for our call in silence: tell those that may."""
+        """Tell the best candidates of the lock. They cannot dial this peer, so they wait for its call in silence."""
         free = [peer for peer in self._free() if peer not in self._callers and peer != self.locked]
         self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._candidates.__getitem__))
 
@@ -335,8 +339,8 @@ class Matching:
 
 @dataclass(slots=True)
 class Acquaintance:
-    """From 8 live peers on, the same two meet at most twice in n/2 rounds: grinding a key so that its pair scores win
-    buys little."""
+    """The last rounds in which this peer met each other peer. With 8 live peers or more, two peers meet at most twice
+    in n/2 rounds. So grinding a key until its scores win buys little."""
 
     _met: dict[PeerId, list[int]] = field(default_factory=dict)
 
@@ -346,20 +350,20 @@ class Acquaintance:
         del recent[:-2]
 
     def too_often(self, peer: PeerId, round_: int, live: int) -> bool:
-        """`live`: live peers, ourselves included."""
+        """Whether this peer met `peer` too often. `live`: live peers, this one included."""
         recent = self._met.get(peer, [])
         return live >= 8 and len(recent) == 2 and recent[0] > round_ - live // 2
 
     def tired_of(self, round_: int, live: int) -> set[PeerId]:
-        """All that were met too often."""
+        """Return all peers that were met too often."""
         if live < 8:
             return set()
         since = round_ - live // 2
         return {peer for peer, recent in self._met.items() if len(recent) == 2 and recent[0] > since}
 
     def forget_absent(self, present: Iterable[PeerId]) -> None:
-        """Bound the memory: when it is long, to peers that are about. One that is out of sight in a round, as most of a
-        large swarm are, is remembered."""
+        """Keep only peers that are present, once more than `MAX_MET` are remembered. Most of a large swarm is out of
+        sight in any one round, so shorter memories keep absent peers."""
         if len(self._met) <= MAX_MET:
             return
         keep = set(present)

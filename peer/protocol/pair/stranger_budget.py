@@ -1,9 +1,13 @@
-"""How long strangers may hold up the trainer. In `full` schedules the trainer stands still while a locked partner is
-waited for; whoever makes a fresh key can be locked with, and then say nothing. So a partner that never exchanged with
-us (or offended since) is waited for out of a small allowance that refills with time: in the long run strangers cost at
-most `SHARE` of the trainer's time in vain, however many keys there are. Where calls take long, as on a line that is
-full, or a partner says that its inner step is under way yet, it is larger by a reserve: with the usual one nobody could
-begin in time, and all would stay strangers for ever. Pure: `now` is an argument, in seconds."""
+"""The budget of trainer time that strangers may cost.
+
+In `full` schedules the trainer stands still while a locked partner is waited for. A peer with a fresh key can be locked
+with and then stay silent. So a stranger, a partner that never exchanged with us or offended after that, is waited for
+out of a small allowance. The allowance refills with time. In the long run strangers cost at most `SHARE` of the
+trainer's time in vain, however many keys there are.
+
+A reserve enlarges the allowance where calls take long or a partner says that its inner step is under way. Without it
+nobody on a full line could begin in time, and all would stay strangers. The module is pure: `now` is an argument, in
+seconds."""
 
 from __future__ import annotations
 
@@ -15,22 +19,21 @@ from peer.protocol.messages import PeerId
 SHARE = 0.01
 """Part of all time that strangers may cost in vain."""
 MOST_S = 1.5
-"""What the allowance holds at most, and so the most one stranger may cost without the reserve; or SHARE of a round, if
+"""Most seconds that the allowance holds, and so that one stranger costs without the reserve. It is SHARE of a round if
 that is more."""
 LEAST_S = 0.3
-"""With less than this in it no stranger is tried: it would be given up before it could answer."""
+"""Seconds in the allowance below which no stranger is tried. It could not answer in less."""
 MOST_CALLS, LEAST_CALLS = 5.0, 1.5
-"""Round trips of ours that one stranger may cost, and that have to be there to try one, if those are longer. The first
+"""Round trips that one stranger may cost, and that must be in the allowance to try one, if they are longer. The first
 byte comes a round trip and a half after the partner has begun."""
 RESERVE_S = 40.0
-"""What strangers may cost beyond the usual allowance where lines or steps are slow; it refills when that is full."""
+"""Seconds that strangers may cost beyond the usual allowance where lines or steps are slow. The reserve refills after
+the allowance."""
 MAX_PROVEN = 4096
 
 
 class StrangerBudget:
-    """`round_s`: length of a round in seconds; None: rounds are counted in steps, where machines are alike and waiting
-    for each other is the method, and nobody is a stranger. `call_s`: seconds that a small call of ours takes, as
-    measured; 0: not yet."""
+    """The allowance and the peers that are no strangers."""
 
     def __init__(self, round_s: float | None, call_s: Callable[[], float] = lambda: 0.0) -> None:
         self._usual_s = None if round_s is None else max(MOST_S, SHARE * round_s)
@@ -41,23 +44,23 @@ class StrangerBudget:
         self._proven: OrderedDict[PeerId, None] = OrderedDict()
 
     def mark_known(self, peer: PeerId) -> None:
-        """An exchange with this peer ended well."""
+        """Note that an exchange with this peer ended well."""
         self._proven[peer] = None
         self._proven.move_to_end(peer)
         if len(self._proven) > MAX_PROVEN:
             self._proven.popitem(last=False)
 
     def offended(self, peer: PeerId) -> None:
-        """It is a stranger again."""
+        """Make the peer a stranger again."""
         self._proven.pop(peer, None)
 
     def max_wait(self, peer: PeerId, now: float, late_s: float = 0.0) -> float | None:
-        """Seconds the trainer may be held up by this peer; 0: it is not to be tried now. None: no special bound.
-        `late_s`: so long it says that its own trainer goes on."""
+        """Return how many seconds this peer may hold up the trainer. 0: it is not to be tried now. None: no special
+        bound. `late_s`: how long its own trainer goes on, as it says."""
         return None if peer in self._proven else self.with_strangers(now, late_s)
 
     def with_strangers(self, now: float, late_s: float = 0.0) -> float | None:
-        """As `of`, for whoever never exchanged with us."""
+        """Return `max_wait` of a peer that never exchanged with us."""
         if self._usual_s is None:
             return None
         (left, reserve), call_s = self._refilled(now), self._call_s()
@@ -66,14 +69,14 @@ class StrangerBudget:
         return most_s if most_s >= least_s else 0.0
 
     def charge(self, seconds: float, now: float) -> None:
-        """The trainer was held in vain by a stranger."""
+        """Charge seconds in which a stranger held up the trainer in vain."""
         left, reserve = self._refilled(now)
         self._left = max(0.0, left - seconds)
         self._reserve = max(0.0, reserve - max(0.0, seconds - left))
         self._at = now
 
     def _refilled(self, now: float) -> tuple[float, float]:
-        """The usual allowance, and the reserve."""
+        """Return the usual allowance and the reserve."""
         assert self._usual_s is not None
         sum_ = self._left + SHARE * max(0.0, now - self._at)
         left = min(self._usual_s, sum_)

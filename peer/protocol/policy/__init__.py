@@ -1,1 +1,1 @@
-"""What the operator and the volunteer allow."""
+"""The rules of the operator and of the volunteer."""

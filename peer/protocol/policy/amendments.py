@@ -1,5 +1,5 @@
-"""What an operator may change in a live run, and what holds in a given round. The chain of amendments is append-only
-and signed (`peer.run.amendments`); here is only what follows from it."""
+"""The policy of a live run: the changes that an operator may make, and the policy of each round. The chain of
+amendments is append-only and signed (`peer.run.amendments`). This module computes only the effects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Change(enum.StrEnum):
     """The kinds of amendment."""
 
     LR_SCALE = "lr_scale"
-    """Multiply the inner learning rate by `value`; the last one holds, they do not add up."""
+    """Multiply the inner learning rate by `value`. Only the last one holds."""
     PAUSE = "pause"
-    """No training and no exchange; peers still answer and donate."""
+    """No training and no exchange. Peers still answer and donate."""
     GO_ON = "go_on"
     WIRE = "wire"
     """Peers must speak a wire version from `low` to `high`."""
@@ -36,10 +36,10 @@ class Amendment:
     number: int
     """1, 2, 3, …"""
     round: int
-    """The first round it holds in; never below that of the one before."""
+    """The first round in which it holds, never below that of the one before."""
     change: Change
     reason: str
-    """The operator's words, for every volunteer to read."""
+    """The operator's reason, for every volunteer to read."""
     value: float = 1.0
     low: int = 0
     high: int = 0
@@ -50,7 +50,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """What holds in a round."""
+    """The policy of one round."""
 
     lr_scale: float = 1.0
     paused: str | None = None
@@ -59,14 +59,15 @@ class RunPolicy:
     banned: Mapping[PeerId, str] = field(default_factory=dict)
     """Peer to reason, which is never empty."""
     founded: bytes = b""
-    """Digest of the state to go on from; empty: the run's first one."""
+    """Digest of the state that all peers begin from. Empty: the run's first one."""
     founded_round: int = 0
     """The round in which that took effect."""
 
 
 def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = False) -> RunPolicy:
-    """The amendments that have taken effect by `round_`, one after another. `in_steps`: rounds are counted in inner
-    steps. Then none comes during a pause, so the word to go on ends it as soon as it is known, whatever its round."""
+    """Return the policy after all amendments that have taken effect by `round_`, in order. `in_steps`: rounds are
+    counted in inner steps. No round comes during a pause then, so the resuming amendment holds as soon as it is
+    known."""
     now = RunPolicy()
     for amendment in amendments:
         ends_the_pause = in_steps and now.paused is not None and amendment.change is Change.GO_ON
@@ -94,7 +95,7 @@ def _after(now: RunPolicy, amendment: Amendment) -> RunPolicy:
 
 
 def describe(amendment: Amendment) -> str:
-    """For a person."""
+    """Describe an amendment in a sentence."""
     match amendment.change:
         case Change.LR_SCALE:
             what = f"learning rate times {amendment.value:g}"

@@ -1,5 +1,5 @@
-"""Is this machine fit for this run? Whether one more inner step is begun before a round is due, and what a peer whose
-steps or whose link are too slow for the rounds is told, with its numbers, when it joins."""
+"""Fitness of a machine for a run. A peer whose steps or whose link are too slow for the rounds reads its numbers here
+when it joins."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 GRACE = 1 / 20
-"""Of a round: the trainer may be so late for it with its last inner step. Its partner waits meanwhile."""
+"""Part of a round by which the trainer may be late with its last inner step. Its partner waits meanwhile."""
 STANDSTILL = 0.25
-"""Of a round: a trainer that stands still for its exchanges longer than this is worth a word."""
+"""Part of a round. A trainer that stands still for its exchanges longer than this is reported."""
 LEAST_RATE = 62_500.0
-"""Bytes per second. A partner that nothing was measured of is given up when it is slower (and `SLACK_S` are over)."""
+"""Bytes per second. An exchange with a partner of unknown rate is ended when it is slower, and `SLACK_S` have
+passed."""
 SLACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class FitnessFinding:
-    """What a person is told."""
+    """A finding that the volunteer reads."""
 
     found: str
     fix: str
@@ -32,7 +33,8 @@ def rounds_a_step(step_s: float, round_s: float) -> int:
 
 
 def of_steps(step_s: float, round_s: float, rounds_left: int) -> FitnessFinding | None:
-    """Of a machine whose inner step takes `step_s`, rests included, in rounds of so many seconds; None: it is fit."""
+    """Judge a machine whose inner step takes `step_s`, rests included, for rounds of so many seconds. None: it is
+    fit."""
     rounds = rounds_a_step(step_s, round_s)
     if rounds == 1:
         return None
@@ -47,22 +49,22 @@ def of_steps(step_s: float, round_s: float, rounds_left: int) -> FitnessFinding 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a round of the run puts on a link."""
+    """The load of one round of the run on a link."""
 
     nbytes: int
     """Each way, in the largest round."""
     round_s: float
     again_s: float
-    """Until the same fragment is due again: what is under way then is given up. (Where the trainer waits for it,
-    `waits`, the rounds due meanwhile are missed instead.)"""
+    """Seconds until the same fragment is due again: an exchange under way then is ended. (Where the trainer waits for
+    it, `waits`, the rounds due meanwhile are missed instead.)"""
     waits: bool
     """The trainer stands still meanwhile."""
     alone: Literal["solo", "dropped"]
-    """What becomes of work whose exchange is given up: a solo outer step, or nothing."""
+    """The fate of work whose exchange is ended: a solo outer step, or nothing."""
 
 
 def of_link(load: Load, rate: float, what: str) -> FitnessFinding | None:
-    """Of a link with `rate` bytes per second in the direction `what`, for a person: `upload, by its cap`. None: it is
+    """Judge a link with `rate` bytes per second in the direction `what`, such as `upload, by its cap`. None: it is
     fit."""
     if not load.nbytes:
         return None
@@ -71,7 +73,7 @@ def of_link(load: Load, rate: float, what: str) -> FitnessFinding | None:
     takes += f"a round is {_seconds(load.round_s)}"
     fix = "Raise the cap, or join a run with a smaller model, longer rounds, or a codec of fewer bits."
     if _given_up(load, took):
-        end = "you would end solo" if load.alone == "solo" else "what you work would be dropped"
+        end = "you would end solo" if load.alone == "solo" else "your work would be dropped"
         return FitnessFinding(f"{takes}: {end} in every round", fix, True)
     if load.waits and took > load.round_s:
         missed = math.ceil(took / load.round_s)

@@ -1,9 +1,9 @@
-"""How much a peer is trusted after what it did. Each offence adds to a score that halves every few minutes; from
-`OUT_OF_FAVOUR` on the peer is no candidate and hears `standing` until the score has fallen below again. Pure: `now` is
-an argument, in seconds.
+"""The reputation of a peer, by its offences. Each offence adds to a score that halves every few minutes. From
+`OUT_OF_FAVOUR` on the peer is no candidate, and reads `standing` until the score has fallen below. The module is pure:
+`now` is an argument, in seconds.
 
-Only for peers that proved their key: an id that somebody merely names must never be blamed. Whoever is put out can come
-back with a fresh key; what stops that are the limits on Hellos, and that a new key begins without a record in the
+Scores are only for peers that proved their key. An id that a third peer merely names must never be blamed. A peer that
+is out can come back with a fresh key. The limits on Hellos slow that down, and a new key begins without a record in the
 directory."""
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ WEIGHTS: Mapping[str, float] = {
     "request": 3.0,
     "verdict": 3.0,
 }
-"""By code. Every other code names bytes that are not what they claim to be and costs WRONG_BYTES."""
+"""Weights by code. Any other code names bytes that are not what they claim to be and costs WRONG_BYTES."""
 
 
 def weight(code: str) -> float:
-    """What an offence of this code adds to a score."""
+    """Return what an offence of this code adds to a score."""
     return WEIGHTS.get(code, WRONG_BYTES)
 
 
@@ -75,12 +75,12 @@ class ReputationScore:
         return 0.0 if known is None else known.now(now)
 
     def out_for_s(self, peer: PeerId, now: float) -> float:
-        """Seconds until the peer is in favour again; 0: it is."""
+        """Seconds until the peer is in favour again. 0: it is."""
         score = self.score(peer, now)
         return HALF_LIFE_S * math.log2(score / OUT_OF_FAVOUR) if score > OUT_OF_FAVOUR else 0.0
 
     def out_of_favour(self, now: float) -> dict[PeerId, float]:
-        """Who is out, and the seconds left, the longest first."""
+        """Return the peers that are out and the seconds left, the longest first."""
         left = {peer: self.out_for_s(peer, now) for peer in self._scores}
         return dict(sorted(((p, s) for p, s in left.items() if s > 0), key=lambda item: -item[1]))
 

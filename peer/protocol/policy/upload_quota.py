@@ -1,13 +1,12 @@
-"""What is left of a volunteer's upload in the calendar day and month at hand: arithmetic on bytes, and on dates that
-the caller reads off its clock.
+"""The upload quota of a calendar day and month: arithmetic on bytes, and on dates that the caller reads off its clock.
 
-Counted are bytes as the line carries them. A payload is claimed whole before its first byte and given back as far as it
-was not sent, so that what is written down at a claim is never too little, whenever the process is killed. What control
-traffic and the directory send is an allowance by time, and that of the rest of the period is kept back: an exchange
-that would only fit without it does not fit. First come, first served: nothing is saved for the evening.
+Bytes are counted as the line carries them. A payload is claimed in full before its first byte. The part that was not
+sent is returned. So the count written at a claim is never too small, whenever the process is killed. Control traffic
+and the directory get an allowance by time, and that of the rest of the period is kept back. An exchange that would only
+fit without it does not fit. First come, first served: nothing is saved for the evening.
 
-What happens on failure: a count that was lost is taken for the most that it can have been (`lost`); a clock set back
-to an earlier day begins no new one, nor does it undo what was counted."""
+A lost count is taken for the most that it can have been (`lost`). A clock set back to an earlier day begins no new
+period and undoes no count."""
 
 from __future__ import annotations
 
@@ -23,22 +22,23 @@ PERIODS: tuple[Period, ...] = ("day", "month")
 FRAMING = 1.041
 """Bytes on the line for one of payload: HTTP/2 and TLS were measured at 0.5 %, TCP and IP take 3.6 %."""
 PER_CHUNK = 100
-"""And for each chunk, which may go in a packet of its own: the headers of the frame, gRPC, HTTP/2, TLS, TCP and IP."""
+"""Bytes of overhead of each chunk, which may go in a packet of its own: headers of the frame, gRPC, HTTP/2, TLS, TCP
+and IP."""
 CONTROL_RATE = 8_500.0
-"""Bytes per second beside all payload: what a peer of a swarm that never exchanges was measured to send."""
+"""Bytes per second of all traffic but payload, as a peer of a swarm without exchanges sends it."""
 DAY_S = 86_400.0
 LONGEST_MONTH = 31
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """Bytes on the line; None: no limit."""
+    """Limits in bytes on the line. None: no limit."""
 
     day: int | None = None
     month: int | None = None
 
     def each(self) -> Iterator[tuple[Period, int]]:
-        """Those that there are."""
+        """The limits that are set."""
         if self.day is not None:
             yield "day", self.day
         if self.month is not None:
@@ -72,8 +72,8 @@ def on_the_line(payload: int, chunks: int) -> int:
 
 
 def lost(limits: UploadLimits, moment: Moment) -> Used:
-    """What is taken for used where the count cannot be read: the day's whole budget; of the month as much as its days
-    so far could have used, without a daily limit all of it."""
+    """Return the bytes that count as used where the count cannot be read. For the day they are its full quota. For the
+    month they are as much as its days so far could have used, without a daily limit all of it."""
     daily, monthly = limits.day or 0, limits.month or 0
     return Used(moment.date, daily, min(monthly, daily * moment.date.day) if daily else monthly)
 
@@ -86,16 +86,16 @@ class QuotaLedger:
         self._date = used.date
         self._used: dict[Period, float] = {"day": used.day, "month": used.month}
         self._open = 0
-        """Claimed, and neither sent nor given back yet."""
+        """Bytes claimed, and neither sent nor returned yet."""
 
     @property
     def used(self) -> Used:
-        """What is under way counts as sent."""
+        """Bytes used in a period. Bytes under way count as sent."""
         return Used(self._date, math.ceil(self._used["day"]), math.ceil(self._used["month"]))
 
     def turn(self, moment: Moment, elapsed_s: float) -> None:
-        """So many seconds have passed since the last call. What they sent beside payload is counted for the period they
-        ended in; what is claimed and not sent yet goes over into a new one."""
+        """Count the control traffic of the seconds that have passed, in the period in which they ended. Claimed bytes
+        that are not sent yet move to a new period."""
         assert elapsed_s >= 0, elapsed_s
         before = self._date
         if moment.date > before:
@@ -106,14 +106,14 @@ class QuotaLedger:
         self._add(CONTROL_RATE * elapsed_s)
 
     def left(self, period: Period, moment: Moment) -> float | None:
-        """Bytes for payload; below 0: more was used. None: no limit."""
+        """Bytes left for payload, below 0 when more was used. None: no limit."""
         limit = self.limits.day if period == "day" else self.limits.month
         if limit is None:
             return None
         return limit - self._used[period] - CONTROL_RATE * moment.left_s(period)
 
     def lacking(self, nbytes: int, moment: Moment) -> Period | None:
-        """The period whose budget does not hold so many bytes, the longer where neither does; None: they fit."""
+        """Return the period whose quota does not hold so many bytes, the longer of two. None: they fit."""
         short: Period | None = None
         for period in PERIODS:
             left = self.left(period, moment)
@@ -127,12 +127,12 @@ class QuotaLedger:
         self._add(nbytes)
 
     def sent(self, nbytes: int) -> None:
-        """Of what was claimed."""
+        """Count claimed bytes as sent."""
         assert nbytes <= self._open, (nbytes, self._open)
         self._open -= nbytes
 
     def give_back(self, nbytes: int) -> None:
-        """Of what was claimed, and will not be sent."""
+        """Return claimed bytes that will not be sent."""
         self.sent(nbytes)
         self._add(-nbytes)
 
@@ -149,14 +149,14 @@ def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment) 
     limit = limits.day if period == "day" else limits.month
     assert limit is not None, period
     if holds_never(limit, period, nbytes):
-        beside = CONTROL_RATE * DAY_S * (1 if period == "day" else LONGEST_MONTH)
+        control = CONTROL_RATE * DAY_S * (1 if period == "day" else LONGEST_MONTH)
         return (
-            f"a {period}'s upload of {size(limit)} never holds an exchange of {size(nbytes)} beside the "
-            f"{size(beside)} of control traffic: no exchanges"
+            f"a {period}'s upload of {size(limit)} never holds an exchange of {size(nbytes)} besides the "
+            f"{size(control)} of control traffic: this peer will not exchange"
         )
     if period == "day":
-        return f"today's upload of {size(limit)} is used; next exchange after 00:00"
-    return f"this month's upload of {size(limit)} is used; next exchange after 00:00 on {first_of_next(moment.date)}"
+        return f"today's upload of {size(limit)} is used. Next exchange after 00:00"
+    return f"this month's upload of {size(limit)} is used. Next exchange after 00:00 on {first_of_next(moment.date)}"
 
 
 def holds_never(limit: int, period: Period, nbytes: int) -> bool:
@@ -180,19 +180,19 @@ def size(nbytes: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UploadNeed:
-    """What a run's exchanges put on the line."""
+    """The upload that a run's exchanges need."""
 
     nbytes: int
-    """Of the largest round."""
+    """Bytes of the largest round."""
     day: float
-    """Of a whole day of rounds."""
+    """Bytes of a full day of rounds."""
     sync_every: float
     """Seconds."""
 
 
 def too_much(limits: UploadLimits, need: UploadNeed) -> str:
-    """Where a day of the run needs more than the budget: by how much, when exchanges would stop, and which `sync_every`
-    would fit; empty: it does not."""
+    """Say by how much a day of the run exceeds the quota, when exchanges would stop, and which `sync_every` would fit.
+    Empty: it fits."""
     told = [_too_much(period, limit, need) for period, limit in limits.each()]
     return "; ".join(filter(None, told))
 

@@ -1,13 +1,14 @@
-"""How the records of a large run are spread over buckets, so that a look costs the same in a swarm of any size.
+"""Buckets for the records of a large run, so that a look costs the same in a swarm of any size.
 
-A bucket is named by the leading bits that the hashed ids of its members share; its depth is their number. There is no
-list of buckets: each peer finds its own depth from what it reads. A bucket with more than `split` live records splits:
-its members go one deeper, each by itself, for all of them see the same records. Two halves with at most half of `split`
-between them go back. A peer announces under its own bucket and under the one above, so that the members of one bucket
-see all of each other while some have moved and others have not.
+A bucket is named by the leading bits that the hashed ids of its members share. Its depth is the number of these bits.
+There is no list of buckets: each peer finds its own depth from the records it reads. A bucket with more than `split`
+live records splits. Its members each move one deeper on their own, for all of them see the same records. Two halves
+with at most half of `split` between them merge. A peer announces under its own bucket and under the one above. So the
+members of one bucket see all of each other while some have moved and others have not.
 
-In a round a peer reads its own bucket and the one across: own xor a number drawn for the round, a prefix of the same
-bits at every depth. So the peers of two buckets see each other whole, and in time everybody meets everybody."""
+In a round a peer reads its own bucket and the one across. Its name is the own one xor a number drawn for the round, a
+prefix of the same bits at every depth. So the peers of two buckets see all of each other, and in time every peer meets
+every other."""
 
 from __future__ import annotations
 
@@ -21,39 +22,39 @@ MAX_DEPTH = 10
 """With 64 in a bucket: 65,000 peers. Beyond that buckets grow."""
 SPLIT = 64
 FIT_EVERY = 4
-"""A bucket of few looks only so often whether it could go back: that takes two reads more."""
+"""Looks after which a small bucket checks whether it could merge: that takes two reads more."""
 
 Found = Mapping[str, Collection[PeerId]]
-"""Of each bucket read, who is live in it; each once."""
+"""The live peers in each bucket that was read, each peer once."""
 
 
 @lru_cache(maxsize=8192)
 def address(peer: PeerId) -> str:
-    """The bits by which a peer is placed, `MAX_DEPTH` characters 0 and 1; those of its bucket are a prefix."""
+    """Return the bits by which a peer is placed, `MAX_DEPTH` characters 0 and 1. The name of its bucket is a prefix."""
     return _bits(peer)
 
 
 @lru_cache(maxsize=64)
 def turn(round_: int) -> str:
-    """The bits of a round: which bucket is across from which."""
+    """Return the bits of a round: they pair the buckets."""
     return _bits(f"turn {round_}")
 
 
 @lru_cache(maxsize=1024)
 def across(bits: str, round_: int) -> str:
-    """The bucket that the members of this one meet in this round; it may be the same."""
+    """Return the bucket that the members of this one meet in this round. It may be the same."""
     return "".join("01"[own != drawn] for own, drawn in zip(bits, turn(round_), strict=False))
 
 
 def places_of(peer: PeerId) -> list[str]:
-    """All buckets that a peer can be in: what a node of the directory takes of it."""
+    """Return all buckets that a peer can be in: a node of the directory admits its record there."""
     bits = address(peer)
     return [bits[:depth] for depth in range(MAX_DEPTH + 1)]
 
 
 class DirectoryBuckets:
-    """One peer's place. Ask `reads` and then `more` what to look into, tell `saw` what was there, and announce under
-    `places`."""
+    """One peer's place in the buckets. The caller reads `reads` and then `more`, passes the result to `saw`, and
+    announces under `places`."""
 
     def __init__(self, me: PeerId, split: int = SPLIT) -> None:
         assert split >= 2, split
@@ -74,12 +75,13 @@ class DirectoryBuckets:
         self._everybody = True
 
     def places(self, now: float) -> list[str]:
-        """Where to announce: the own bucket, the one above, and for one lifetime of a record those just left."""
+        """Return where to announce: the own bucket, the one above, and for one lifetime of a record those just left."""
         self._left = {bits: until for bits, until in self._left.items() if until > now}
         return list(dict.fromkeys([self.own, self.own[:-1], *self._left]))
 
     def reads(self, round_: int) -> list[str]:
-        """Which buckets to look into: two; sometimes four; and who has found nobody yet, along its whole address."""
+        """Return the buckets to read: two, sometimes four. A peer that has found nobody yet reads along its full
+        address."""
         self._looks += 1
         if self._everybody:
             return [""]
@@ -92,14 +94,15 @@ class DirectoryBuckets:
         return wanted
 
     def more(self, round_: int, found: Found) -> list[str]:
-        """What to look into besides, having seen that: those across may be one less deep than we."""
+        """Return the buckets to read after those: the ones across may be one less deep than ours."""
         other = across(self.own, round_)
         if self._searching or not other or self._others(found.get(other, ())) >= self._few:
             return []
         return [] if other[:-1] in found else [other[:-1]]
 
     def saw(self, found: Found, now: float) -> bool:
-        """Learn from a whole look, and go where we belong. Whether we moved: announce then. `now`: of `places`."""
+        """Learn from a complete look, and move to the bucket where this peer belongs. Return whether it moved: it has
+        to announce then. `now`: as in `places`."""
         if self._everybody:
             depth = 0
         elif self._searching:

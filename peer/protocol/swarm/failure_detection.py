@@ -1,16 +1,16 @@
-"""Who is believed to be there, beyond what the directory says: suspicion first, death only on the word of others, after
-SWIM (Das, Gupta, Motivala 2002). Pure: fed with what was heard and what failed; says whom to ask, and who is out.
+"""The failure detector, after SWIM (Das, Gupta, Motivala 2002): suspicion first, and out only after other peers confirm
+it. It is pure: the caller reports contacts and failures, and reads whom to ask and who is out.
 
-A peer that does not answer is **suspected**, and stays a candidate. Others are asked whether they reach it:
+A peer that does not answer is **suspected**, and stays a candidate. Other peers are asked whether they reach it:
 
-* one of them does, or heard from it within `HEARD_S`: it lives, and the trouble is between us and it;
-* a later record of it appears: it lives;
-* `WITNESSES` of them do not (or all that there are), for `confirm_s` no record of it came while records of others did:
-  it is **out**: no candidate, until it is heard of again.
+* One of them does, or had contact with it within `HEARD_S`. Then the peer lives, and our link to it is the trouble.
+* A later record of it appears. Then the peer lives.
+* `WITNESSES` of them do not (or all that there are), and for `confirm_s` no record of it came while records of others
+  did. Then it is **out**: no candidate, until it makes contact again.
 
-So nobody is left out for a bad link of our own (whoever denies it has answered us), for a directory that stands still,
-or for a link so full that calls over it time out while its records and its other exchanges go on. Those who announce
-themselves every third of a record's life are never out while any live peer exchanges with them: see `confirm_after`."""
+So no peer is out for a bad link of our own: the witnesses answered us. None is out for a directory that stands still.
+None is out for a link so full that calls over it time out while its records and other exchanges arrive. A peer that
+announces itself every third of a record's life is never out while any live peer exchanges with it (`confirm_after`)."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from peer.protocol.messages import PeerId
 
 WITNESSES = 3
 CHECK_EVERY_S = 2.0
-"""One suspect is asked about no more often."""
+"""Least seconds between two questions about one suspect."""
 RECHECK_S = 30.0
-"""Nor one that is out."""
+"""Least seconds between two questions about a peer that is out."""
 HEARD_S = 20.0
-"""Who heard from a peer so lately vouches for it without calling it."""
+"""A witness that had contact with a peer within so many seconds vouches for it without calling it."""
 FRESH_S = 3.0
-"""A call that fails so soon after the peer was heard is no sign of anything: the call was lost, not the peer."""
+"""A call that fails within so many seconds of a contact says nothing: the call was lost, not the peer."""
 VOUCHED_S = 30.0
-"""A peer that others reach is not suspected anew for so long."""
+"""A peer that a witness reaches is not suspected again for so many seconds."""
 MAX_CASES = 256
 NOBODY: frozenset[PeerId] = frozenset()
 MAX_HEARD = 4096
 
 
 class Dated(Protocol):
-    """Of a record, what counts here."""
+    """The part of a record that counts here."""
 
     @property
     def issued_at(self) -> float: ...
@@ -54,21 +54,21 @@ class LivenessChange(enum.StrEnum):
     SUSPECTED = "suspected"
     OUT = "out"
     BACK = "back"
-    """Suspected or out before, and heard of again."""
+    """It was suspected or out, and made contact again."""
     VOUCHED = "vouched"
-    """Suspected before; others reach it: our own link to it is the trouble."""
+    """It was suspected, and others reach it: our own link to it is the trouble."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What became of a peer, for the journal."""
+    """A change of a peer's liveness, for the journal."""
 
     peer: PeerId
     change: LivenessChange
     reason: str
-    """For a person."""
+    """The reason as a sentence."""
     seconds: float
-    """Since it was first suspected."""
+    """Seconds from the first suspicion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class Case:
     why: str
     out: bool = False
     asked: dict[PeerId, float] = field(default_factory=dict)
-    """Whom, and when."""
+    """The witnesses that were asked, and when."""
     denied: dict[PeerId, str] = field(default_factory=dict)
-    """Who does not reach it either, and why."""
+    """The witnesses that do not reach it either, and why."""
 
     def confirm(self) -> None:
         """The peer is out."""
@@ -100,14 +100,15 @@ class Case:
 
 
 def confirm_after(lifetime_s: float, look_every_s: float) -> float:
-    """Seconds without a record after which a live peer would have been seen: it announces itself at a third of a
-    record's life, we look at 1.2 times `look_every_s` at most, and the directory takes its time."""
+    """Return the seconds without a record after which a live peer would have been seen. A live peer announces itself at
+    a third of a record's life. This peer looks at 1.2 times `look_every_s` at most, and the directory takes its
+    time."""
     return lifetime_s / 3 + 1.5 * look_every_s + 5.0
 
 
 class Membership:
-    """One peer's opinion of the others. All times are `now` of one clock, seconds; `issued_at` of records is on the
-    swarm's common clock, which is the same one."""
+    """One peer's opinion of all other peers. All times are `now` of one clock, in seconds: the swarm's common clock, in
+    which `issued_at` of records counts too."""
 
     def __init__(self, confirm_s: float) -> None:
         self.confirm_s = confirm_s
@@ -119,7 +120,7 @@ class Membership:
     # -- what happened -----------------------------------------------------------------------------------------------
 
     def heard(self, peer: PeerId, now: float, what: str = "it answered") -> list[Changed]:
-        """It called, answered, or exchanged with us."""
+        """Note that a peer called, answered, or exchanged with this one."""
         self._heard[peer] = now
         self._heard.move_to_end(peer)
         while len(self._heard) > MAX_HEARD:
@@ -127,7 +128,7 @@ class Membership:
         return self._close(peer, LivenessChange.BACK, what, now)
 
     def failed(self, peer: PeerId, now: float, why: str) -> list[Changed]:
-        """It did not answer a call."""
+        """Note that a peer did not answer a call."""
         if peer in self._cases or now - self._vouched.get(peer, float("-inf")) < VOUCHED_S:
             return []
         if now - self._heard.get(peer, float("-inf")) < FRESH_S:
@@ -138,8 +139,8 @@ class Membership:
         return [Changed(peer, LivenessChange.SUSPECTED, why, 0.0)]
 
     def seen(self, records: Mapping[PeerId, Dated], now: float) -> list[Changed]:
-        """The directory was read: the records at hand. Suspects without one are forgotten: the directory has let them
-        go."""
+        """Note the records that a look at the directory found. Suspects without a record are forgotten: their records
+        have expired."""
         self._vouched = {peer: at for peer, at in self._vouched.items() if now - at < VOUCHED_S}
         if not self._cases:
             return []  # nor does a record of today say anything about those to come
@@ -154,7 +155,7 @@ class Membership:
         return changed
 
     def word(self, by: PeerId, about: PeerId, reaches: bool, reason: str, now: float) -> list[Changed]:
-        """A peer that was asked has answered."""
+        """Take a witness's answer."""
         case = self._cases.get(about)
         if case is None:
             return []
@@ -168,7 +169,8 @@ class Membership:
     # -- what to do --------------------------------------------------------------------------------------------------
 
     def checks(self, able: Collection[PeerId], now: float, rng: random.Random) -> tuple[list[Check], list[Changed]]:
-        """Whom to ask about whom now, and who is out from now on. `able`: live peers that can be called."""
+        """Return whom to ask about whom now, and the peers that are out from now on. `able`: live peers that can be
+        called."""
         checks, changed = [], []
         for peer, case in self._cases.items():
             witnesses = [p for p in able if p != peer and p not in self._cases]
@@ -189,21 +191,21 @@ class Membership:
     # -- what is believed --------------------------------------------------------------------------------------------
 
     def out(self, peer: PeerId) -> bool:
-        """Whether it is no candidate."""
+        """Whether the peer is no candidate."""
         case = self._cases.get(peer)
         return case is not None and case.out
 
     def outs(self) -> frozenset[PeerId]:
-        """All that are out."""
+        """Return all peers that are out."""
         return frozenset(peer for peer, case in self._cases.items() if case.out) if self._cases else NOBODY
 
     def heard_ago(self, peer: PeerId, now: float) -> float | None:
-        """Seconds since it called, answered or exchanged; None: never, or long ago."""
+        """Seconds after its last call, answer or exchange. None: never, or long ago."""
         at = self._heard.get(peer)
         return None if at is None else max(0.0, now - at)
 
     def cut_off(self, now: float) -> float | None:
-        """Seconds for which several peers do not answer and nobody else was heard: our own connection is down, most
+        """Seconds for which several peers do not answer and no peer made contact. Our own connection is down then, most
         likely. None: it is not."""
         if len(self._cases) < 2:
             return None
@@ -212,15 +214,15 @@ class Membership:
         return now - first if last < first else None
 
     def suspects(self) -> bool:
-        """Whether there are any."""
+        """Whether any peer is suspected or out."""
         return bool(self._cases)
 
     def cases(self) -> dict[PeerId, Case]:
-        """The suspected and the out, the longest first. Not to be changed."""
+        """Return the suspected and the out peers, the longest first. Not to be changed."""
         return dict(sorted(self._cases.items(), key=lambda item: item[1].since))
 
     def forget(self) -> None:
-        """We were asleep: what failed before says nothing."""
+        """Forget all cases after a sleep of this machine: their failures say nothing."""
         self._cases.clear()
         self._vouched.clear()
 
@@ -231,4 +233,4 @@ class Membership:
 
 def _verdict(case: Case) -> str:
     by = ", ".join(peer[-6:] for peer in list(case.denied)[:WITNESSES])
-    return f"{case.why}; {len(case.denied)} others do not reach it either ({by}), and no later record of it came"
+    return f"{case.why}. {len(case.denied)} others do not reach it either ({by}), and no later record of it came"

@@ -1,8 +1,7 @@
-"""Whether others can dial us, and where: decided from what other peers found when they tried (as AutoNAT does in
-libp2p). Nobody can tell it of himself.
-
-A single prober may lie or sit in the same network, so the last words of up to `MAX_VOICES` different peers count, the
-majority of them decides, and an address is believed in only when somebody reached us there."""
+"""Reachability: whether others can dial this peer, and where. Other peers decide it by dialling back, as AutoNAT does
+in libp2p. No peer can see it for itself. A single prober may lie or sit in the same network. So the majority of the
+last answers of up to `MAX_VOICES` different peers decides. An address counts only when some peer reached this one
+there."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ WORD_LASTS_S = 900.0
 SETTLED_EVERY_S = 300.0
 UNSETTLED_EVERY_S = 15.0
 UNHEARD_EVERY_S = 2.0
-"""While nobody has a word on us: we say that we can be dialled until then, and who believes it loses a round."""
+"""Seconds between questions while no peer has answered. Until then this peer says that it can be dialled, and a peer
+that believes it may lose a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,16 @@ class _Voice:
 
 @dataclass(slots=True)
 class Reachability:
-    """Feed it `Probed`s; read `reachable`, `why` and `endpoints`. Times in seconds of one clock."""
+    """The answers of probers. Feed it `Probed`s, read `reachable`, `why` and `endpoints`. Times in seconds of one
+    clock."""
 
     _voices: dict[PeerId, _Voice] = field(default_factory=dict)
     _asked_at: float | None = None
     _verdict: bool | None = None
-    """Of the voices; asked for more often than heard."""
+    """The majority of the answers. `reachable` is read more often than answers arrive, so it is kept."""
 
     def heard(self, prober: PeerId, probed: Probed, now: float) -> None:
-        """A peer tried to dial us. One that declined says nothing."""
+        """Take the answer of a peer that tried to dial this one. A declined probe says nothing."""
         if not probed.tried:
             return
         self._voices.pop(prober, None)
@@ -56,7 +57,7 @@ class Reachability:
         return tuple(dict.fromkeys(found))[:MAX_ENDPOINTS]
 
     def why(self) -> str:
-        """For a person."""
+        """The reason as a sentence."""
         reached = self.reachable()
         if reached is None:
             return "nobody has tried to dial this peer yet"
@@ -65,7 +66,8 @@ class Reachability:
         if reached:
             return f"{of}, at {', '.join(self.endpoints())}"
         newest = list(self._voices.values())[-1].probed
-        return f"{of} ({newest.reason}): most likely a router or firewall lets nothing in; this peer dials the others"
+        likely = "most likely a router or firewall lets nothing in"
+        return f"{of} ({newest.reason}): {likely}. This peer can still dial other peers"
 
     def has_word_of(self, peer: PeerId) -> bool:
         """Whether its verdict is among those that count: others are asked first."""
@@ -79,8 +81,7 @@ class Reachability:
         return now - self._asked_at >= (UNHEARD_EVERY_S if self._verdict is None else every_s)
 
     def at_once(self) -> int:
-        """How many to ask: while nobody has a word on us several, for those who cannot be called take long to show
-        it."""
+        """How many peers to ask. Several, while no peer has answered: an undialable address takes long to fail."""
         return MAX_VOICES if self._verdict is None else 1
 
     def settled(self) -> bool:

@@ -1,6 +1,6 @@
-"""How long a small call to a peer may take: from the round trips measured, as TCP does it (RFC 6298: srtt + 4 rttvar).
-A link that fills up makes its calls slower, not its peers dead, so a call that was given up doubles the patience for
-the next one; else nothing slow would ever be measured. Pure: seconds go in, seconds come out."""
+"""Time limits of small calls to a peer, from measured round trips, as in TCP (RFC 6298: srtt + 4 rttvar). A link that
+fills up makes its calls slower, not its peers dead. So a call that timed out doubles the limit of the next one:
+otherwise nothing slow would ever be measured. The module is pure: seconds go in, seconds come out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_S = 1.5
 LEAST_S = 1.0
 """A machine that is busy for a moment answers within this."""
 MOST_S = 8.0
-"""Whatever is measured: a round has other candidates."""
+"""Most seconds, whatever is measured: a round has other candidates."""
 GAIN, VARIATION_GAIN, SPREAD = 1 / 8, 1 / 4, 4.0
 """RFC 6298, section 2."""
 MAX_PEERS = 1024
@@ -22,7 +22,7 @@ MAX_PEERS = 1024
 
 @dataclass(slots=True)
 class RoundTrip:
-    """One estimate. `timeout_s` is None before anything was measured or given up."""
+    """One estimate. `timeout_s` is None until something was measured or timed out."""
 
     srtt_s: float | None = None
     rttvar_s: float = 0.0
@@ -63,7 +63,7 @@ class RoundTrips:
         self._all.observe(took_s)
 
     def gave_up(self, peer: PeerId, after_s: float) -> None:
-        """It may be dead: that says nothing of the others, so the estimate over all stays."""
+        """Note a call that timed out. The peer may be dead, so the estimate over all peers stays."""
         self._trip(peer).gave_up(after_s)
 
     def timeout(self, peer: PeerId) -> float:
@@ -76,12 +76,12 @@ class RoundTrips:
         return FIRST_S if everyone is None else max(FIRST_S, everyone)
 
     def srtt(self, peer: PeerId) -> float | None:
-        """Smoothed round trip in seconds; None: never measured."""
+        """Smoothed round trip in seconds. None: never measured."""
         known = self._of.get(peer)
         return None if known is None else known.srtt_s
 
     def usual(self) -> float:
-        """Seconds, smoothed, over all calls to whomever; 0: none was answered yet."""
+        """Smoothed round trip over all calls, in seconds. 0: none was answered yet."""
         return self._all.srtt_s or 0.0
 
     def forget(self) -> None:

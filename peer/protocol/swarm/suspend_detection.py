@@ -1,8 +1,7 @@
-"""Notices that this machine slept, that this process stood still, or that somebody set the clock: from three clocks
-read at a steady beat. Pure.
-
-`steady` counts while the machine sleeps, `awake` does not, `wall` is what a person sees and may set. Rounds go by the
-steady one, so a step of the wall clock moves none; a sleep does, and what went by meanwhile is to be told."""
+"""Suspend detection: whether this machine slept, this process stood still, or the clock was set. It compares three
+clocks, read at a steady beat. `steady` counts while the machine sleeps, `awake` does not, `wall` is the one that people
+see and may set. Rounds use the steady one, so a step of the wall clock moves none. A sleep does, and the rounds that
+passed are reported. The module is pure."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class Slept:
 
     seconds: float
     suspended_s: float
-    """Of these, the whole machine slept; the rest this process was stopped or held up."""
+    """Seconds of these in which the machine slept. In the rest the process was stopped or held up."""
 
     def __str__(self) -> str:
         what = "asleep" if self.suspended_s >= self.seconds / 2 else "stopped"
@@ -42,7 +41,7 @@ class Stepped:
     """The wall clock was set."""
 
     seconds: float
-    """Forward; negative: back."""
+    """Seconds forward, negative: back."""
 
 
 class Pulse:
@@ -53,7 +52,7 @@ class Pulse:
         self._last = first
 
     def beat(self, reading: Reading) -> list[Slept | Stepped]:
-        """What happened since the last reading."""
+        """Return what happened after the last reading."""
         last, self._last = self._last, reading
         passed, noticed = reading.steady - last.steady, list[Slept | Stepped]()
         if (late := passed - self._beat_s) >= ASLEEP_S:

@@ -32,16 +32,15 @@ MAX_CHUNK = 9 * 2**16
 and the window before it go in a round trip. A receiver holds one message of each call that it reads from, also of
 a hostile one: `peer.transport.server.read_slots` says how many."""
 USUAL_CHUNK = 5 * 2**16
-"""Of whom it is not known that it takes larger ones. As much may be sent ahead of a reader
-(`peer.transport.client.connections`): when a stream breaks, that and the chunk being taken go again, which are two
-chunks at most."""
+"""Bytes of the largest chunk for a reader that has not told its own limit. As much may be sent ahead of a reader
+(`peer.transport.client.connections`). When a stream breaks, that and the chunk being taken are sent again."""
 LEAST_TOLD = 2**17
-"""Who tells that it takes less is not heard."""
+"""Least limit in bytes that a reader may tell. A smaller one is ignored."""
 MAX_OPEN = 4096
 DIGEST = 32
 REWIND = 2**23
-"""So many bytes may have been sent and not have arrived when a stream breaks: what gRPC's window and its buffers hold,
-several times. Who lacks more than that is not gone on with."""
+"""Bytes that may have been sent and not have arrived when a stream breaks: several times gRPC's window and its buffers.
+A transfer that lacks more cannot be resumed."""
 MARK = 2**16
 """Bytes between two places that a writer goes back to cheaply."""
 
@@ -57,29 +56,29 @@ class Kind(enum.IntEnum):
 class Frame:
     kind: Kind
     offset: int
-    """Of a chunk in the payload; of END the payload's length."""
+    """Offset of a chunk in the payload. For END: the payload's length."""
     body: bytes
 
 
 def pack(kind: Kind, offset: int, body: bytes) -> bytes:
-    """One frame's bytes."""
+    """Return one frame's bytes."""
     return HEADER.pack(MAGIC, VERSION, kind, 0, offset, len(body), google_crc32c.value(body)) + body
 
 
 def largest_for(told: int) -> int:
-    """Bytes of the largest chunk that may be sent to one who told that it takes so many; 0: it did not tell."""
+    """Return the bytes of the largest chunk for a reader that told this limit. 0: it told none."""
     return min(max(told, LEAST_TOLD), MAX_CHUNK) if told else USUAL_CHUNK
 
 
 def kind_of(raw: bytes) -> int:
-    """What a frame says it is, unverified; 0: no frame."""
+    """Return the kind that a frame claims, unverified. 0: no frame."""
     return raw[5] if len(raw) >= HEADER.size else 0
 
 
 def unpack(raw: bytes) -> Frame:
-    """One frame, its header and checksum verified. Raises BadPayload for anything else, whatever the bytes."""
+    """Verify header and checksum of one frame. Raises BadPayload for anything else, whatever the bytes."""
     if len(raw) < HEADER.size:
-        raise BadPayload("frame", f"a frame of {len(raw)} bytes has no whole header")
+        raise BadPayload("frame", f"a frame of {len(raw)} bytes has no complete header")
     magic, version, kind, zero, offset, length, checksum = HEADER.unpack_from(raw)
     if magic != MAGIC or version != VERSION or zero != 0 or kind not in Kind.__members__.values():
         raise BadPayload("frame", "not a frame of this version")
@@ -93,7 +92,7 @@ def unpack(raw: bytes) -> Frame:
 
 
 class PayloadReader:
-    """Takes the frames that follow OPEN, for a payload of exactly `nbytes`."""
+    """The receiving end of a payload of exactly `nbytes`, after OPEN."""
 
     def __init__(self, nbytes: int, begun: PayloadReader | None = None) -> None:
         """`begun`: the reader whose progress this one continues."""
@@ -107,15 +106,15 @@ class PayloadReader:
         """This stream has had its END."""
 
     def fork(self) -> PayloadReader:
-        """One that goes on by itself from where this one is, on another stream."""
+        """Return a reader that continues from here on another stream."""
         return PayloadReader(self._nbytes, self)
 
     def go_on(self) -> None:
-        """What follows comes on another stream, from `received` on: the missing chunks, and END."""
+        """Expect the missing chunks, from `received` on, and END on another stream."""
         self.over = False
 
     def take(self, raw: bytes) -> Frame:
-        """The next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
+        """Take the next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
         frame = unpack(raw)
         if self.over or frame.kind not in (Kind.CHUNK, Kind.END):
             raise BadPayload("order", f"{frame.kind.name} where nothing of the kind is due")
@@ -144,8 +143,8 @@ class PayloadReader:
 
 
 class PayloadWriter:
-    """Makes the frames that follow OPEN, in order. The digest at a few places of the last `REWIND` bytes is kept, so
-    that it can go back without hashing everything again."""
+    """The sending end of a payload, after OPEN. It keeps the digest at a few places of the last `REWIND` bytes. So it
+    can go back without hashing everything again."""
 
     def __init__(self) -> None:
         self._digest = blake3()
@@ -160,7 +159,7 @@ class PayloadWriter:
         return frame
 
     def skip(self, data: bytes) -> None:
-        """These bytes belong to the payload; the receiver has them already."""
+        """Count these bytes as sent: the receiver has them already."""
         self._digest.update(data)
         self.offset += len(data)
         if self.offset >= self._marks[-1][0] + MARK:
@@ -169,11 +168,11 @@ class PayloadWriter:
             self._marks.popleft()
 
     def reaches(self, offset: int) -> bool:
-        """Whether `go_back` can."""
+        """Whether `go_back` can go to `offset`."""
         return self._marks[0][0] <= offset <= self.offset
 
     def go_back(self, offset: int) -> None:
-        """To the last mark that is not behind `offset`; what lies between the two is to be skipped."""
+        """Go back to the last mark that is not behind `offset`. The caller skips the bytes between the two."""
         assert self.reaches(offset), (offset, self.offset)
         while self._marks[-1][0] > offset:
             self._marks.pop()

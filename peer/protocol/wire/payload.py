@@ -47,7 +47,7 @@ class Source(Protocol):
 
     @property
     def grain(self) -> int:
-        """Bytes: chunks of whole grains are the cheapest to read."""
+        """Bytes: chunks of a multiple of this are the cheapest to read."""
 
     @property
     def most(self) -> int:

@@ -138,11 +138,11 @@ def test_a_lost_count_is_taken_for_the_most_it_can_have_been() -> None:
 
 def test_sentences_say_which_budget_and_until_when() -> None:
     limits = UploadLimits(5 * GB, 100 * GB)
-    assert why_used(limits, "day", 1, at()) == "today's upload of 5 GB is used; next exchange after 00:00"
+    assert why_used(limits, "day", 1, at()) == "today's upload of 5 GB is used. Next exchange after 00:00"
     month = why_used(limits, "month", 1, at())
-    assert month == "this month's upload of 100 GB is used; next exchange after 00:00 on 2026-12-01"
+    assert month == "this month's upload of 100 GB is used. Next exchange after 00:00 on 2026-12-01"
     never = why_used(UploadLimits(day=GB), "day", GB, at())
-    assert never.startswith("a day's upload of 1 GB never holds an exchange of 1 GB beside the 734 MB of control")
+    assert never.startswith("a day's upload of 1 GB never holds an exchange of 1 GB besides the 734 MB of control")
 
 
 @pytest.mark.parametrize(
