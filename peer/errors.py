@@ -1,6 +1,6 @@
-"""Every error that `peer` raises on purpose.
+"""The errors that `peer` raises on purpose.
 
-PeerError                      what a person did or met; ends the command with `exit_code`
+PeerError                      an error of use or surroundings, ends the command with `exit_code`
 ├── UsageError            2    a flag or value that cannot be
 ├── IdentityError        10    the key file is unreadable, malformed or too open
 ├── HomeBusy             11    a second process on one identity
@@ -15,13 +15,13 @@ PeerError                      what a person did or met; ends the command with `
 ├── AddressError         31    a port is occupied or an address cannot be parsed
 ├── JoinRefused          32    a peer of the run refused us, with its reason
 ├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
-├── ClockWrong           34    this machine's clock differs too much from the others'
-├── TrainerFailed        40    the trainer kept dying; the cause is named
+├── ClockWrong           34    this machine's clock differs too much from other peers'
+├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
 └── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
 
-ExchangeError                  between two daemons; never ends one: the round goes on without it
+ExchangeError                  between two daemons: the round continues without it
 ├── PartnerLost                cannot be reached, or the connection broke
 │   └── PartnerSilent          is connected and says nothing
 ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
@@ -29,7 +29,7 @@ ExchangeError                  between two daemons; never ends one: the round go
 ├── NoRoster                   a group's round came to no roster with us in it
 └── Stale                      the group builds on another state than ours: catch up first
 
-TrainerDied                    the trainer process ended; the coordinator restarts it
+TrainerDied                    the trainer process ended, and the round loop restarts it
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from typing import ClassVar
 
 
 class PeerError(Exception):
-    """What was found, why it matters, and what to do about it: three sentences or a few, for a person.
+    """An error that ends a command: what was found, why it matters, and how to fix it, in a few sentences.
 
-    Every leaf has a `why` and a `fix` of its own; who raises it may say more exactly, with the values at hand."""
+    Every leaf has a `why` and a `fix` of its own. The raiser may replace them by more exact ones, with values."""
 
     exit_code: ClassVar[int] = 1
     retry: ClassVar[bool] = False
-    """Whether starting again without a change may help: what a supervisor goes by."""
+    """Whether a supervisor should start the command again without a change."""
     why: str = "The daemon could not do what it was asked to do."
-    fix: str = "Try again; the daemon's own output may say more."
+    fix: str = "Try again. The daemon's own output may say more."
 
     def __init__(self, found: str, fix: str = "", why: str = "") -> None:
         super().__init__(found)
@@ -58,8 +58,8 @@ class PeerError(Exception):
 
     @property
     def page(self) -> str:
-        """Where the documentation tells more."""
-        return f"docs/reference/exit-codes.md#{self.exit_code}"
+        """Section of the documentation about this error."""
+        return f"docs/exit-codes.md#{self.exit_code}"
 
 
 class UsageError(PeerError):
@@ -74,12 +74,12 @@ class IdentityError(PeerError):
     """The key file cannot be read or made, is malformed, or is open to others."""
 
     exit_code = 10
-    why = "The key is the identity of this peer. Without it the peer cannot sign, and another reader can pose as it."
+    why = "The key is this peer's identity. Without it the peer cannot sign. Another reader of it can pose as the peer."
     fix = "Give your user (and nobody else) access to the key file, or choose another --home."
 
 
 class HomeBusy(PeerError):
-    """Another process holds the lock of this home or key; its pid is named."""
+    """Another process holds the lock of this home or key. The message names its pid."""
 
     exit_code = 11
     why = "Two processes under one identity would answer for each other and overwrite each other's state."
@@ -90,7 +90,7 @@ class HomeUnusable(PeerError):
     """The home directory cannot be made, read or written."""
 
     exit_code = 12
-    why = "Key, journal and checkpoints live there; without them nothing this peer does would survive a restart."
+    why = "Key, journal and checkpoints live there. Without them nothing that this peer does survives a restart."
     fix = "Free the path or some space on its disk, or choose another --home."
 
 
@@ -106,12 +106,12 @@ class TorchWrong(PeerError):
     """torch is missing, cannot be loaded, or is not the version this program is made for."""
 
     exit_code = 14
-    why = "Training is tested with exactly one version of torch; with another it would fail later and less clearly."
-    fix = "Install this program again in a virtual environment of its own: pip install peer-swarm"
+    why = "Training is tested with exactly one version of torch. With another it would fail later and less clearly."
+    fix = "Install this program in a new virtual environment: pip install peer-swarm"
 
 
 class MachineTooSlow(PeerError):
-    """This machine or its link could never take part in a round of the run; the numbers are told."""
+    """This machine or its link could never take part in a round of the run. The message tells the numbers."""
 
     exit_code = 15
     why = "It would train alone, and its work would never reach another peer."
@@ -122,16 +122,16 @@ class ManifestError(PeerError):
     """The manifest cannot be read, does not check, or its signature does not verify."""
 
     exit_code = 20
-    why = "The manifest is the run: everybody in it works by the same signed bytes, so none that is in doubt is used."
-    fix = "The operator mends the lines named and signs again. Everybody else gets the file from the operator."
+    why = "The manifest is the run: all its peers work by the same signed bytes, so doubtful ones are not used."
+    fix = "The operator corrects the named lines and signs again. Everybody else gets the new file from the operator."
 
 
 class TicketError(PeerError):
     """The ticket is truncated, mistyped, or of a newer format."""
 
     exit_code = 21
-    why = "The ticket says which run to join and where to find it; with one wrong character it is another run, or none."
-    fix = "Copy the whole ticket again; it is one word without spaces."
+    why = "The ticket names the run and its addresses. With one wrong character it names another run, or none."
+    fix = "Copy the complete ticket again. It is one string without spaces."
 
 
 class DataError(PeerError):
@@ -147,7 +147,7 @@ class SwarmUnreachable(PeerError):
 
     exit_code = 30
     retry = True
-    why = "Manifest and state come from other peers. There is nothing to begin with until one of them answers."
+    why = "Manifest and state come from other peers. This peer cannot begin until one of them answers."
     fix = "Check this machine's connection, then ask the operator for the state of the bootstrap node or a new ticket."
 
 
@@ -155,16 +155,16 @@ class AddressError(PeerError):
     """A port is occupied or an address cannot be parsed."""
 
     exit_code = 31
-    why = "Other peers find this one by its address; it cannot listen there."
-    fix = "Choose another port or address; port 0 takes any free one."
+    why = "Other peers find this peer by its address, and it cannot listen there."
+    fix = "Choose another port or address. Port 0 takes any free one."
 
 
 class JoinRefused(PeerError):
-    """Every peer of the run refused this one; their sentence is the message."""
+    """Every peer of the run refused this one. Their sentence is the message."""
 
     exit_code = 32
-    why = "Asking again gives the same answer until what they name has changed."
-    fix = "Do what the sentence says; if it is not clear, ask the operator of the run."
+    why = "The answer stays the same until the named cause has changed."
+    fix = "Do what the sentence says. If it is not clear, ask the operator of the run."
 
 
 class DirectoryFailed(PeerError):
@@ -172,24 +172,24 @@ class DirectoryFailed(PeerError):
 
     exit_code = 33
     retry = True
-    why = "Peers find each other through it; without it this peer is alone."
+    why = "Peers find each other through it. Without it this peer is alone."
     fix = "Reinstall hivemind, which brings p2pd: pip install --force-reinstall --no-deps hivemind"
 
 
 class ClockWrong(PeerError):
-    """This machine's clock differs too much from the clocks of other peers."""
+    """This machine's clock differs too much from other peers' clocks."""
 
     exit_code = 34
-    why = "Rounds and records go by the clock: with a wrong one this peer misses every exchange and is taken for gone."
+    why = "Rounds and records use the clock. With a wrong one this peer misses every exchange and is taken for gone."
     fix = "Set the clock, e.g. with: timedatectl set-ntp true"
 
 
 class TrainerFailed(PeerError):
-    """The trainer kept dying; the cause is named."""
+    """The trainer kept dying. The message names the cause."""
 
     exit_code = 40
-    why = "A trainer that dies at once, again and again, would go on doing so. Work that was applied is kept."
-    fix = "See trainer.log in the run's folder below the home; too little memory is the usual cause."
+    why = "A trainer that dies at once, again and again, would continue to do so. All applied work is kept."
+    fix = "See trainer.log in the run's folder below the home. Too little memory is the usual cause."
 
 
 class StateError(PeerError):
@@ -197,7 +197,7 @@ class StateError(PeerError):
 
     exit_code = 41
     retry = True
-    why = "A peer never starts from nothing: it would pull the model of everybody it meets back to the beginning."
+    why = "A peer never starts from nothing: it would pull every partner's model back to the beginning."
     fix = "Try again later: one peer with the state, or the bootstrap node, has to be up."
 
 
@@ -205,7 +205,7 @@ class NotRunning(PeerError):
     """No daemon answers under this home."""
 
     exit_code = 50
-    why = "This command only asks a running daemon; it does nothing by itself."
+    why = "This command only asks a running daemon. It does nothing by itself."
     fix = "Start one with `peer join TICKET`, or name its folder with --home."
 
 
@@ -213,17 +213,17 @@ class SwarmFailed(PeerError):
     """A peer of a local swarm ended with an error although nobody killed it."""
 
     exit_code = 60
-    why = "The report of such a swarm would not tell what the settings are worth."
-    fix = "Read the log named; the last lines say why."
+    why = "The report of such a swarm would not show the effect of the settings."
+    fix = "Read the named log. Its last lines say why."
 
 
 def file_advice(error: OSError, path: Path) -> str:
-    """What to do about a file of ours that could not be made, read or written."""
+    """Return how to fix a file of ours that could not be made, read or written."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return f"Free some space on the disk of {path.parent}, or choose another --home."
         case errno.EROFS:
-            return f"The disk of {path.parent} can only be read; choose a --home on another one."
+            return f"The disk of {path.parent} can only be read. Choose a --home on another one."
         case errno.EACCES | errno.EPERM:
             return f"Give your user the right to read and write {path.parent}, or choose another --home."
         case errno.ENOTDIR | errno.EEXIST:
@@ -233,7 +233,7 @@ def file_advice(error: OSError, path: Path) -> str:
 
 
 class ExchangeError(Exception):
-    """Something between two daemons went wrong. The round goes on without it."""
+    """An error between two daemons. The round continues without the exchange."""
 
 
 class PartnerLost(ExchangeError):
@@ -241,8 +241,8 @@ class PartnerLost(ExchangeError):
 
 
 class PartnerSilent(PartnerLost):
-    """The partner is connected, or said that it would call, and nothing came of it for too long. `code` is `late` when
-    it never began, `silent` when it stopped in the middle."""
+    """The partner is connected, or said that it would call, but sent nothing for too long. `code` is `late` when it
+    never began, `silent` when it stopped in the middle."""
 
     def __init__(self, reason: str, code: str = "late") -> None:
         super().__init__(reason)
@@ -250,7 +250,7 @@ class PartnerSilent(PartnerLost):
 
 
 class PartnerRefused(ExchangeError):
-    """The partner answered with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
+    """The partner answered with a typed refusal. `eta_s`: seconds until asking again makes sense. 0: not known."""
 
     def __init__(self, code: str, reason: str, eta_s: float = 0.0) -> None:
         super().__init__(f"{reason} ({code})")
@@ -269,12 +269,13 @@ class BadPayload(ExchangeError):
 
 
 class NoRoster(ExchangeError):
-    """This round of a group has no roster that we are in: too few peers, no leader, or we were late. The work stays."""
+    """This round of a group has no roster with this peer in it: too few peers, no leader, or it was late. The work
+    stays."""
 
 
 class Stale(ExchangeError):
-    """The group's roster builds on another state of the fragment than ours. Nothing of ours entered it; the state is to
-    be fetched from the roster's members (`roster`: a `peer.protocol.group.roster.Roster`)."""
+    """The group's roster builds on another state of the fragment than ours. It contains no work of ours. The state is
+    fetched from the roster's members (`roster`: a `peer.protocol.group.roster.Roster`)."""
 
     def __init__(self, reason: str, roster: object) -> None:
         super().__init__(reason)

@@ -34,8 +34,8 @@ NEEDS = {
 @click.argument("change", type=click.Choice(list(WORDS)))
 @click.argument("value", required=False)
 @click.option("--at-round", type=click.IntRange(0), help="First round it holds in.  [default: as soon as it is known]")
-@click.option("--in-rounds", type=click.IntRange(1), help="Instead: so many rounds ahead of now.")
-@click.option("--reason", default="", help="For every volunteer to read.")
+@click.option("--in-rounds", type=click.IntRange(1), help="First round it holds in, as rounds from now.")
+@click.option("--reason", default="", help="Reason that every volunteer can read.")
 @home
 @identity_path
 def command(
@@ -48,16 +48,16 @@ def command(
     home: Path,
     identity_path: Path | None,
 ) -> None:
-    """Change a run that is under way: sign an amendment and add it to the file beside the manifest, run.amendments.
+    """Change a run that is under way: sign an amendment and add it to run.amendments in the manifest's folder.
 
-    The bootstrap node reads that file while it runs and hands it on; every peer obeys from the round named. lr-scale
-    takes a factor, wire a range, ban and unban a peer id, refound the digest of the state to go on from; pause and
-    go-on take nothing."""
+    The bootstrap node reads that file while it runs and spreads it. Every peer obeys from the named round on. lr-scale
+    takes a factor, wire a range, ban and unban a peer id. refound takes the digest of the new state. pause and go-on
+    take nothing."""
     signed = load_signed(file)
     operator = identities.load_or_create(identity_path or Home(home).identity)
     if operator.peer_id != signed.manifest.operator:
         raise ManifestError(
-            f"{file} names {signed.manifest.operator} as operator; your key is {operator.peer_id}",
+            f"{file} names {signed.manifest.operator} as operator. Your key is {operator.peer_id}",
             "Only the operator's key amends a run: name it with --identity-path, or its --home.",
         )
     chain = Chain(RunId(signed.run_id), signed.manifest.operator)
@@ -70,19 +70,19 @@ def command(
     try:
         chain.make(operator, earliest if at_round is None else at_round, kind, reason, **_fields(kind, value))
     except BadPayload as bad:
-        fix = f"The last amendment holds from round {earliest} on; give --at-round {earliest} or later."
+        fix = f"The last amendment holds from round {earliest} on. Give --at-round {earliest} or later."
         raise UsageError(
             bad.reason, fix if bad.code == "amendment_order" else f"Give {NEEDS.get(kind, 'nothing')}."
         ) from None
     keep(beside(file), chain)
     click.echo(describe(chain.amendments[-1]))
-    click.echo(f"wrote {beside(file)}; a bootstrap node that runs from {file} reads it within seconds")
+    click.echo(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
 def _round_now(signed: SignedManifest, home: Path) -> int:
-    """By this machine's clock and the start that the manifest, or the bootstrap node under this home, knows. Raises
-    UsageError when that cannot tell it."""
-    sync, advice = signed.manifest.sync, "Give --at-round; `peer status` of any peer tells the round."
+    """Compute the round from this machine's clock and the run's start. The start is known to the manifest, or to the
+    bootstrap node under this home. Raises UsageError when neither knows it."""
+    sync, advice = signed.manifest.sync, "Give --at-round. `peer status` of any peer tells the round."
     if sync.clock != "seconds":
         raise UsageError("this run counts its rounds in inner steps: only its peers know the round", advice)
     start = signed.manifest.start
@@ -95,7 +95,7 @@ def _round_now(signed: SignedManifest, home: Path) -> int:
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:
-    """What the amendment says beyond its kind. Raises UsageError."""
+    """Return the amendment's fields beyond its kind. Raises UsageError."""
     if (change in NEEDS) != (value is not None):
         raise UsageError(f"{change.value} takes {NEEDS.get(change, 'no value')}", f"Give {NEEDS.get(change, 'none')}.")
     text = value or ""

@@ -20,7 +20,7 @@ def command() -> None:
 @click.option("--mb", type=float, default=64, show_default=True, help="Million bytes of fp32.")
 @as_json
 def codec(codec: str, mb: float, as_json: bool) -> None:
-    """One codec on one thread, beside memcpy: GB of fp32 a second."""
+    """Measure one codec on one thread: GB of fp32 a second, with memcpy to compare."""
     from peer.lab.bench.codecs import measure
 
     rates = measure(codec, mb)
@@ -36,7 +36,7 @@ def codec(codec: str, mb: float, as_json: bool) -> None:
 @command.command(epilog="Example: peer bench exchange --codec e3m0 --mb 256 --against gloo --json")
 @click.option("--codec", default="e3m0", show_default=True, help="fp32, fp16, bf16, int8, int4, e3m0 or topk.")
 @click.option("--mb", type=float, default=256, show_default=True, help="Million bytes of fp32.")
-@click.option("--against", default="", help="gloo: beside its all-reduce of the same fp32.")
+@click.option("--against", default="", help="gloo: compare with its all-reduce of the same fp32.")
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
 @as_json
 def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -> None:
@@ -54,7 +54,9 @@ def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -
 
 
 @command.command(epilog="Example: peer bench trainer --manifest run.toml --steps 100 --json")
-@click.option("--manifest", type=click.Path(path_type=Path), help="The run's; the built-in tiny one by default.")
+@click.option(
+    "--manifest", type=click.Path(path_type=Path), help="Manifest of the run. The built-in tiny one by default."
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--steps", type=int, default=50, show_default=True, help="Inner steps measured, after warming up.")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Of the trainer.")

@@ -17,7 +17,7 @@ from peer.protocol.swarm.buckets import SPLIT
 @initial_peers
 @host_maddrs
 @announce_maddrs
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the exchange service; 0: any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
 @click.option(
@@ -31,7 +31,7 @@ from peer.protocol.swarm.buckets import SPLIT
 @click.option(
     "--state",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Give joiners this checkpoint folder of a peer instead of the first state; see `peer manifest amend`.",
+    help="Give joiners this checkpoint folder of a peer instead of the first state. See `peer manifest amend`.",
 )
 def command(
     manifest: Path,

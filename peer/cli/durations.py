@@ -20,5 +20,5 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         text = str(value)
         seconds = sum(float(n) * UNITS[unit] for n, unit in _PART.findall(text)) if _WHOLE.fullmatch(text) else 0.0
         if seconds <= 0:
-            self.fail(f"{text!r} is no time; write 90s, 30m, 2h or 1h30m", param, ctx)
+            self.fail(f"{text!r} is no time. Write 90s, 30m, 2h or 1h30m", param, ctx)
         return seconds

@@ -1,4 +1,4 @@
-"""Whether the torch this program is made for is there: asked first, for a traceback from inside it helps nobody."""
+"""The check that the right torch is installed. It runs first, for a traceback from inside torch helps nobody."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PINNED = re.compile(r"torch==([0-9][0-9A-Za-z.]*)\s*$")
 
 
 def check_torch() -> None:
-    """Raise TorchWrong when no torch is installed or another than this program's own requirements name. Looks at the
-    installation's metadata only; nothing is imported."""
+    """Raise TorchWrong when torch is missing or has another version than this program's requirements name. Reads the
+    installation's metadata only, and imports nothing."""
     wanted = _wanted()
     try:
         found = metadata.version("torch")
@@ -46,8 +46,8 @@ def loading_torch() -> Iterator[None]:
 
 
 def load() -> None:
-    """Import the daemon of a peer: seconds. What an import makes stays, and looking through it again and again for
-    garbage would be a fifth of the time; nor is it ever looked through later."""
+    """Import the daemon of a peer, which takes seconds. Imported objects stay, so the garbage collector is off
+    meanwhile and never looks through them later."""
     gc.disable()
     try:
         import peer.node.peer  # noqa: F401
@@ -70,7 +70,7 @@ def _is_torchs(error: BaseException) -> bool:
 
 
 def _wanted() -> str:
-    """The version our own metadata pins; empty when we run without being installed."""
+    """Return the version that our own metadata pins. Empty when this program runs without being installed."""
     try:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
     from peer.run.options import JoinOptions
 
-MICRO_BATCH = "Windows that go through the model at once; as many as fit into memory by default."
+MICRO_BATCH = "Windows that go through the model at once. As many as fit into memory by default."
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
 
 
@@ -49,25 +49,33 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @initial_peers
 @host_maddrs
 @announce_maddrs
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the exchange service; 0: any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--max-download", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @upload_budget
-@click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer; all but one core by default.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer. All but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
 @step_seconds
 @click.option(
-    "--checkpoint-every", type=click.FloatRange(min=1), default=60.0, help="Seconds, at least.", show_default=True
+    "--checkpoint-every",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    help="Least seconds between two checkpoints.",
+    show_default=True,
 )
 @click.option(
-    "--keep-checkpoints", type=click.IntRange(1, 100), default=3, show_default=True, help="So many of the last ones."
+    "--keep-checkpoints",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Number of checkpoints to keep.",
 )
 @click.option(
     "--quiet-hours", callback=_quiet, metavar="HH:MM-HH:MM", help="Pause every day, local time, e.g. 22:00-07:00."
 )
-@click.option("--resume", is_flag=True, help="End the pause that this peer was left in by `peer pause`.")
+@click.option("--resume", is_flag=True, help="End a pause of this peer by `peer pause`.")
 @click.option("--trail", is_flag=True, help="Log which batches were trained on to trail.log in the run's folder.")
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
@@ -104,10 +112,13 @@ def command(
     metrics_host: str,
     plain: bool,
 ) -> None:
-    """Take part in the run of a TICKET (@FILE: the one in that file; or of a manifest file, with --initial-peers).
+    """Take part in the run of a TICKET.
 
-    Finds the others, fetches the model's state, trains, and exchanges with one random partner a round. Runs until the
-    run is over or you press Ctrl+C, which finishes what is under way and saves; the next start goes on from there."""
+    TICKET may be @FILE, for the ticket in that file, or a manifest file together with --initial-peers.
+
+    The peer finds the others, fetches the model's state, trains, and exchanges with one random partner a round. It runs
+    until the run is over or you press Ctrl+C. Ctrl+C finishes the exchange under way and saves. The next start
+    continues from there."""
     laps = PhaseTimer()
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon

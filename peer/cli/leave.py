@@ -18,4 +18,4 @@ def command(home: Path) -> None:
     from peer.run.home import Home
 
     asyncio.run(ask(Home(home).control_socket, "leave", 5.0))
-    click.echo("leaving: it finishes what is under way and saves")
+    click.echo("leaving: the daemon finishes its exchange and saves")

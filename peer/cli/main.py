@@ -1,5 +1,5 @@
-"""The command line's entry: commands are loaded when they are called, so that `--help` is quick; errors a person can
-mend are printed with why they matter and what to do, and the process returns their exit code."""
+"""The command line's entry. Commands are loaded when they are called, so that `--help` is quick. An error that its
+reader can fix is printed with its reason and its fix. The process returns the error's exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMANDS = {
     "manifest": "Make, check, sign and show manifests.",
     "ticket": "Show what a ticket holds.",
     "id": "Show this peer's identity.",
-    "swarm": "Run a whole swarm on this machine.",
+    "swarm": "Run a complete swarm on this machine.",
     "simulate": "Plan a run by arithmetic: bandwidth, waiting.",
     "bench": "Measure codecs, exchange and trainer here.",
 }
@@ -71,6 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def told(error: PeerError) -> str:
-    """What a person reads of an error, on stderr: a command's --json stays alone on stdout."""
+    """Write an error's text, for stderr: a command's --json stays alone on stdout."""
     lines = [f"error: {error.found}", f"  why: {error.why}", f"  fix: {error.fix}", f"  see: {error.page}"]
     return harmless("\n".join(lines))

@@ -34,7 +34,7 @@ FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run
 
 @click.group("manifest")
 def command() -> None:
-    """Make, check, sign, show and amend manifests. Its exact bytes are hashed into the run's id."""
+    """Make, check, sign, show and amend manifests. The exact bytes of a manifest are hashed into the run's id."""
 
 
 @command.command("new", epilog="Example: peer manifest new run.toml --set sync_every=300 --set name=my-run")
@@ -79,8 +79,9 @@ def sign(file: Path, home: Path, identity_path: Path | None) -> None:
 @FILE
 @as_json
 def show(file: Path, as_json: bool) -> None:
-    """Tell what a manifest means: run id, every choice of its method and who made it, and what the method costs with
-    this model: bytes on the wire, the rate they need, memory."""
+    """Show the meaning of a manifest: run id, every choice of its method with its source, and the method's costs.
+
+    The costs are bytes on the wire, the rate they need, and memory, for this model."""
     raw = read_raw(file)
     manifest = parse_manifest(raw)
     method = resolve(manifest.sync)
@@ -121,7 +122,7 @@ def _signature(file: Path) -> str:
     try:
         load_signed(file)
     except ManifestError as error:
-        return f"none that holds: {error.found}"
+        return f"not valid: {error.found}"
     return "good"
 
 

@@ -35,7 +35,7 @@ def home(function: F) -> F:
         type=click.Path(path_type=Path, file_okay=False),
         envvar="PEER_HOME",
         default=default_home,
-        help="Where key, runs and checkpoints lie.  [default: PEER_HOME, else ~/.local/share/peer]",
+        help="Folder of key, runs and checkpoints.  [default: PEER_HOME, else ~/.local/share/peer]",
     )(function)
 
 
@@ -55,7 +55,7 @@ def initial_peers(function: F) -> F:
         envvar="PEER_INITIAL_PEERS",
         metavar="MADDR",
         callback=_checked,
-        help="Address of a peer of the run, /ip4/…/tcp/…/p2p/…; repeatable (PEER_INITIAL_PEERS: spaces between).",
+        help="Address of a peer of the run, /ip4/…/tcp/…/p2p/…. Repeatable (PEER_INITIAL_PEERS: spaces between).",
     )(function)
 
 
@@ -66,7 +66,7 @@ def host_maddrs(function: F) -> F:
         envvar="PEER_HOST_MADDRS",
         metavar="MADDR",
         callback=_checked,
-        help="Where to listen, e.g. /ip4/0.0.0.0/tcp/4810 or /ip6/::/tcp/4810 (default: any free port); repeatable.",
+        help="Where to listen, e.g. /ip4/0.0.0.0/tcp/4810 or /ip6/::/tcp/4810 (default: any free port). Repeatable.",
     )(function)
 
 
@@ -77,7 +77,7 @@ def announce_maddrs(function: F) -> F:
         envvar="PEER_ANNOUNCE_MADDRS",
         metavar="MADDR",
         callback=_checked,
-        help="The address others can reach, where it cannot be known from here; repeatable.",
+        help="The address that other peers can reach, where this machine cannot know it. Repeatable.",
     )(function)
 
 
@@ -93,14 +93,17 @@ def step_seconds(function: F) -> F:
 def upload_budget(function: F) -> F:
     """`--daily-upload` and `--monthly-upload`, in bytes."""
     function = click.option(
-        "--monthly-upload", type=Size(), envvar="PEER_MONTHLY_UPLOAD", help="As --daily-upload, of a calendar month."
+        "--monthly-upload",
+        type=Size(),
+        envvar="PEER_MONTHLY_UPLOAD",
+        help="Send no more than this in a calendar month, as --daily-upload.",
     )(function)
     return click.option(
         "--daily-upload",
         type=Size(),
         envvar="PEER_DAILY_UPLOAD",
         metavar="SIZE",
-        help="Send no more than this in a day, local time, e.g. 5GB; then train alone until midnight.  [default: all]",
+        help="Send no more than this in a day, local time, e.g. 5GB. Then train alone until midnight.  [default: all]",
     )(function)
 
 
@@ -111,13 +114,13 @@ def metrics(function: F) -> F:
         default="127.0.0.1",
         envvar="PEER_METRICS_HOST",
         show_default=True,
-        help="Who can ask for metrics: there is no password.",
+        help="Address that answers requests for metrics. There is no password.",
     )(function)
     return click.option(
         "--metrics-port",
         type=click.IntRange(0, 65535),
         envvar="PEER_METRICS_PORT",
-        help="Serve Prometheus metrics at this port, path /metrics; 0: any free one.  [default: none]",
+        help="Serve Prometheus metrics at this port, path /metrics. 0: any free one.  [default: none]",
     )(function)
 
 

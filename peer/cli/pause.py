@@ -16,13 +16,14 @@ from peer.cli.options import as_json, home
 @click.command("pause", epilog="Example: peer pause --for 2h")
 @home
 @click.option(
-    "--for", "for_s", type=Duration(), help="Go on by itself after this, e.g. 90s, 30m, 2h.  [default: never]"
+    "--for", "for_s", type=Duration(), help="Resume by itself after this, e.g. 90s, 30m, 2h.  [default: never]"
 )
 @as_json
 def command(home: Path, for_s: float | None, as_json: bool) -> None:
-    """Stop training within a step, and exchange nothing more; an exchange under way is finished.
+    """Stop training within a step and begin no further exchange. An exchange under way is finished.
 
-    The work is kept and the others see that this peer is paused. It stays so through restarts, until `peer resume`."""
+    The work is kept, and other peers see that this peer is paused. The pause survives restarts and ends with `peer
+    resume`."""
     from peer.node.control import ask
     from peer.run.home import Home
 
@@ -33,7 +34,7 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
 def what_holds(told: dict[str, Any]) -> str:
     """The daemon's answer to a pause or resume, for a person."""
     ours, operators = told["paused"]["now"], told["paused_by_the_operator"]
-    lines = ["going on with the next round" if ours == "no" else f"{ours}; go on with `peer resume`"]
+    lines = ["training continues with the next round" if ours == "no" else f"{ours}. Resume with `peer resume`"]
     if operators is not None:
-        lines.append("the operator has paused the run: nobody trains until the operator goes on")
+        lines.append("the operator has paused the run: nobody trains until the operator resumes it")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from peer.cli.pause import what_holds
 @home
 @as_json
 def command(home: Path, as_json: bool) -> None:
-    """End `peer pause`, or today's quiet hours: training goes on with the next round."""
+    """End `peer pause`, or today's quiet hours: training continues with the next round."""
     from peer.node.control import ask
     from peer.run.home import Home
 

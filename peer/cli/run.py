@@ -1,4 +1,4 @@
-"""How a daemon is run from the command line: the loop, the exit code, plain lines."""
+"""Running a daemon from the command line: the loop, the exit code, plain lines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _read_some() -> bytes:
 
 
 def run_daemon(main: Coroutine[Any, Any, int]) -> None:
-    """Run to the end and exit with its code; PeerErrors go up to the command line's own handler."""
+    """Run to the end and exit with the returned code. PeerErrors go to the command line's own handler."""
     from peer.node.process import tune
 
     tune()

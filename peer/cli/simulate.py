@@ -16,7 +16,7 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     invoke_without_command=True,
     epilog="Example: peer simulate --peers 16 --hours 6 --link cable --churn 0.5",
 )
-@click.option("--peers", type=int, help="Simulate a whole swarm of so many; without it, only the commands below.")
+@click.option("--peers", type=int, help="Peers of the simulated swarm. Without it, only the commands below run.")
 @click.option("--preset", help="Synchronization preset.  [default: noloco]")
 @click.option("--hours", type=float, default=2.0, show_default=True, help="Virtual ones.")
 @click.option(
@@ -29,11 +29,17 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     show_default=True,
     help="home, fibre, cable, dsl, lte, datacentre, transatlantic, full, lan.",
 )
-@click.option("--churn", type=float, default=0.0, show_default=True, help="Kills a peer and hour; each comes back.")
+@click.option(
+    "--churn", type=float, default=0.0, show_default=True, help="Kills a peer and hour. Each killed peer returns."
+)
 @click.option("--speeds", type=float, default=1.0, show_default=True, help="Fastest peer over slowest.")
-@click.option("--step-seconds", type=float, default=1.0, show_default=True, help="An inner step of the slowest.")
+@click.option(
+    "--step-seconds", type=float, default=1.0, show_default=True, help="Seconds of an inner step of the slowest peer."
+)
 @click.option("--trainer", default="fake", show_default=True, help="fake: costs nothing. tiny: really learns.")
-@click.option("--parameters", type=int, default=65536, show_default=True, help="Of the fake trainer's model.")
+@click.option(
+    "--parameters", type=int, default=65536, show_default=True, help="Parameters of the fake trainer's model."
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @as_json
 @click.pass_context
@@ -53,9 +59,9 @@ def command(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Plan a run: a whole swarm in virtual time (--peers), or arithmetic (the commands). Nothing leaves this machine.
+    """Plan a run with a simulated swarm in virtual time (--peers), or with arithmetic (the commands).
 
-    See docs/guides/simulate.md for what is modelled and what is not."""
+    Nothing leaves this machine. See docs/simulate.md for the model and its limits."""
     if context.invoked_subcommand is not None:
         return
     if peers is None:
@@ -88,14 +94,14 @@ def command(
     "utilization",
     epilog="Example: peer simulate utilization --params 1e9 --layers 24 --step-seconds 0.1 --preset streaming-diloco",
 )
-@click.option("--params", type=float, required=True, help="Of the model, e.g. 1e9.")
-@click.option("--layers", type=int, required=True, help="Equal ones.")
+@click.option("--params", type=float, required=True, help="Parameters of the model, e.g. 1e9.")
+@click.option("--layers", type=int, required=True, help="Layers of the model, all equal.")
 @click.option("--step-seconds", type=float, required=True, help="Pure computing time of an inner step.")
 @click.option("--preset", type=click.Choice(list(BITS)), default="streaming-diloco", show_default=True)
-@click.option("--every", type=int, default=100, show_default=True, help="Inner steps between syncs; ddp: always 1.")
+@click.option("--every", type=int, default=100, show_default=True, help="Inner steps between syncs. ddp: always 1.")
 @click.option("--fragment-layers", type=int, default=3, show_default=True, help="streaming-diloco: layers a fragment.")
 @click.option("--delay", type=int, default=1, show_default=True, help="streaming-diloco: steps until it is merged.")
-@click.option("--bits", type=float, help="A parameter on the wire.  [default: 16; streaming-diloco: 4]")
+@click.option("--bits", type=float, help="Bits of a parameter on the wire.  [default: 16, with streaming-diloco 4]")
 @as_json
 def utilization(
     params: float,

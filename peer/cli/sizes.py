@@ -1,4 +1,5 @@
-"""Amounts of data as people write them: 500MB, 5GB, 1.5 TB; GiB and the like are powers of 1024; no unit: bytes."""
+"""Amounts of data as people write them: 500MB, 5GB, 1.5 TB. GiB and the like are powers of 1024. Without a unit they
+are bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ LARGEST = 10**18
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
-    """Gives whole bytes, above 0."""
+    """An amount of data as bytes, above 0."""
 
     name = "size"
 
@@ -27,5 +28,5 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         unit = UNITS.get(found[2].lower()) if found else None
         nbytes = round(float(found[1]) * unit) if found and unit else 0
         if not 0 < nbytes <= LARGEST:
-            self.fail(f"{text!r} is no amount of data; write 500MB, 5GB or 1.5TB", param, ctx)
+            self.fail(f"{text!r} is no amount of data. Write 500MB, 5GB or 1.5TB", param, ctx)
         return nbytes

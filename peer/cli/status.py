@@ -17,7 +17,7 @@ ANSWERS = {True: "yes", False: "no", None: "not known"}
 @home
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(home: Path, as_json: bool) -> None:
-    """Tell what the daemon under this home is doing: round, partner, peers, work done."""
+    """Show the daemon's status under this home: round, partner, peers, work done."""
     from peer.node.control import ask
     from peer.run.home import Home
 

@@ -1,4 +1,4 @@
-"""`peer swarm`: a whole swarm on this machine."""
+"""`peer swarm`: a complete swarm on this machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
-@click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest; the tiny built-in run by default.")
+@click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest. The tiny built-in run by default.")
 @click.option("--preset", help="Synchronization preset: noloco, streaming-noloco, diloco, streaming-diloco, none.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Exchanges of every fragment.")
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer (clock in steps).")
-@click.option("--minutes", type=click.FloatRange(min=0.05), help="Leave after so long.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of the run.")
+@click.option("--minutes", type=click.FloatRange(min=0.05), help="The peers leave after so many minutes.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the run.")
 @click.option("--kill", "kills", multiple=True, metavar="K@SECONDS", help="SIGKILL daemon K, so long after the start.")
 @click.option("--join", "joins", multiple=True, metavar="K@SECONDS", help="Start newcomer K (or a killed K again).")
 @click.option(
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 )
 @step_seconds
 @click.option(
-    "--chaos", metavar="PROFILE", help="Faults: gentle, rough, links or all; all@20s: one in 20 s on average."
+    "--chaos", metavar="PROFILE", help="Faults: gentle, rough, links or all. all@20s: one in 20 s on average."
 )
 @click.option(
-    "--home", type=click.Path(path_type=Path), help="An empty folder for the homes; a temporary one by default."
+    "--home", type=click.Path(path_type=Path), help="An empty folder for the homes. A temporary one by default."
 )
-@click.option("--data", metavar="[K@]FOLDER", multiple=True, help="Texts, of peer K alone; repeatable.")
+@click.option(
+    "--data", metavar="[K@]FOLDER", multiple=True, help="Folder of texts, of all peers or of peer K alone. Repeatable."
+)
 @click.option("--state", type=click.Path(path_type=Path), help="Begin from this checkpoint folder of a peer.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write one JSON object here.")
 def command(
@@ -60,9 +62,9 @@ def command(
 ) -> None:
     """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
 
-    With --chaos they live behind relays on 127.1.0.x, and a plan of faults that --seed draws befalls them: daemons,
-    trainers and directory helpers are killed or stopped, links are cut or slow, disks are full, clocks jump. The
-    plan is printed, and the report says how long each took to get over. Linux only.
+    With --chaos the peers live behind relays on 127.1.0.x and suffer a plan of faults, drawn from --seed. Daemons,
+    trainers and directory helpers are killed or stopped. Links are cut or slow, disks are full, clocks jump. The plan
+    is printed, and the report says how long each recovery took. Linux only.
 
     Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
     after a failure)."""

@@ -12,7 +12,7 @@ from peer.errors import UsageError
 from peer.identity import load_or_create
 
 KEY = "Key file of a node that need not run yet: goes into the ticket with each --address."
-ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.example/tcp/4810; repeatable."
+ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.example/tcp/4810. Repeatable."
 
 
 @click.command("ticket", epilog="Example: peer ticket peersw…   or: peer ticket run.toml --initial-peers /ip4/…")
@@ -28,8 +28,9 @@ def command(
     addresses: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show the run and the addresses in a TICKET (@FILE: the one in that file); or make a ticket for a manifest file
-    and addresses, which are not dialled."""
+    """Show the run and the addresses in a TICKET (@FILE: the one in that file).
+
+    Or make a ticket for a manifest file and addresses, which are not dialled."""
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
 

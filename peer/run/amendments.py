@@ -1,5 +1,5 @@
 """Amendments as bytes: small JSON documents, hashed and signed by the run's operator, each naming the one before. The
-exact bytes count, as with the manifest: nobody writes them anew."""
+exact bytes count, as with the manifest: no peer encodes them again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Body(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> _Body:
         if self.format != FORMAT:
-            raise ValueError(f"format {self.format}; this program knows {FORMAT}")
+            raise ValueError(f"format {self.format}, this program knows {FORMAT}")
         change = Change(self.change)
         if change in (Change.BAN, Change.UNBAN):
             public_key_of(self.peer)
@@ -70,14 +70,14 @@ class SignedAmendment:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256; the next amendment names it."""
+        """SHA-256, which the next amendment names."""
         return hashlib.sha256(self.raw).digest()
 
 
 def parse(raw: bytes) -> _Body:
     """Raises BadPayload `amendment`: not a document this program understands."""
     if len(raw) > MAX_BYTES:
-        raise BadPayload("amendment", f"an amendment of {len(raw)} bytes; at most {MAX_BYTES} are read")
+        raise BadPayload("amendment", f"an amendment of {len(raw)} bytes, at most {MAX_BYTES} are read")
     try:
         return _Body.model_validate_json(raw)
     except (ValidationError, ValueError, RecursionError) as error:
@@ -86,7 +86,7 @@ def parse(raw: bytes) -> _Body:
 
 
 class Chain:
-    """The amendments of one run, in order. Whatever is added has been checked against all before it."""
+    """The amendments of one run, in order. Each was checked against all before it."""
 
     def __init__(self, run_id: RunId, operator: str) -> None:
         """`operator`: peer id of the key that signs."""
@@ -113,7 +113,7 @@ class Chain:
             raise BadPayload("amendment_signature", "an amendment that the operator did not sign")
         held = len(self.signed)
         if body.number <= held and self.signed[body.number - 1].raw != signed.raw:
-            reason = f"the operator signed two amendments number {body.number}; the one that came first holds here"
+            reason = f"the operator signed two amendments number {body.number}; the first one to arrive holds here"
             raise BadPayload("amendment_fork", reason)
         if body.number != held + 1 or bytes.fromhex(body.previous) != self.head:
             raise BadPayload("amendment_order", f"amendment {body.number} does not follow on number {held} held here")
@@ -124,8 +124,8 @@ class Chain:
         return self.amendments[-1]
 
     def since(self, held: int, head: bytes) -> list[SignedAmendment]:
-        """What one who holds `held` of them, the last with digest `head`, lacks. Whoever holds another one there gets
-        ours of that number too: so it sees that the operator signed two."""
+        """Return the amendments that a peer with `held` of them lacks. `head`: the digest of its last one. A peer with
+        another one under that number gets ours of that number too: so it sees that the operator signed two."""
         if not 0 < held <= len(self.signed):
             return self.signed[held:]
         same = self.signed[held - 1].digest == head
@@ -175,14 +175,14 @@ def lines_of(chain: Chain) -> bytes:
 
 
 def keep(path: Path, chain: Chain) -> None:
-    """Write the file whole. Raises HomeUnusable."""
+    """Write the file completely or not at all. Raises HomeUnusable."""
     write_whole(path, lines_of(chain))
 
 
 def load(path: Path, chain: Chain) -> list[Amendment]:
-    """Add to the chain what the file holds beyond it; what was added. A missing file holds nothing.
+    """Add the amendments of a file to the chain, and return the new ones. A missing file holds none.
 
-    Raises ManifestError, naming the line, when one does not check; those before it are added."""
+    Raises ManifestError, naming the line, when one does not check. Those before it are added."""
     try:
         raw = path.read_bytes()[: MAX_FILE + 1]
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""What may cross the wire as what, and how many bytes it is. Here rather than with the codecs, so that a manifest is
-checked and its cost told without loading torch; the codecs' own `nbytes` say the same, which a test compares."""
+"""The codecs of each kind of payload, and their sizes. They are here and not with the codecs, so that checking a
+manifest and its cost loads no torch. The codecs' own `nbytes` give the same sizes, which a test compares."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A codec's payload: `code_bits` an element, the sum in whole bytes, and `chunk_bytes` for each `chunk` of elements
-    that has begun."""
+    """The form of a codec's payload: `code_bits` an element, the sum in full bytes, and `chunk_bytes` for each `chunk`
+    of elements that has begun."""
 
     code_bits: int
     chunk: int = 1
@@ -21,7 +21,7 @@ class Form:
 
     @property
     def bits(self) -> float:
-        """Of an element, in the long run."""
+        """Bits of an element, in the long run."""
         return self.code_bits + 8 * self.chunk_bytes / self.chunk
 
 
@@ -42,20 +42,21 @@ KINDS = {
     "pseudo_gradient": ("fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk"),
     "result": ("fp32", "bf16", "fp16", "int8"),
 }
-"""The codecs for each kind of payload: whole parameters (pairs) need their full range, or a receiver whose own are near
-(modulo; where they are not it asks for more, which is not counted in its form); updates (groups) bear more loss,
-and the result that every member of a group applies is coded a second time, hence more finely than its parts."""
+"""The codecs for each kind of payload. Full parameters (pairs) need their full range, or a receiver whose own are near
+(modulo). A modulo receiver whose own are not near asks for more, which its form does not count. Updates (groups)
+tolerate more loss. The result that every member of a group applies is coded a second time, so it is coded more finely
+than its parts."""
 
 WHY = {
-    "params": "in pairs whole parameters cross the wire, whose small differences a few bits would round away",
+    "params": "in pairs the parameters themselves cross the wire, whose small differences a few bits would round away",
     "pseudo_gradient": "it is read against the receiver's own params, which updates are not near to",
     "result": "every member applies the result, which is rounded a second time: so not to a few bits",
 }
 """Why a codec is not there."""
 
 RESULT_OF = {"fp32": "fp32", "bf16": "bf16"}
-"""The result's codec where the manifest names none, by that of the contributions; else `fp16`: eight times finer than
-bf16, and a mean of updates is far from the end of its range."""
+"""The result's codec by that of the contributions, where the manifest names none. Otherwise it is `fp16`. That is eight
+times finer than bf16, and a mean of updates is far from the end of its range."""
 
 
 def result_codec_for(codec: str) -> str:

@@ -1,4 +1,4 @@
-"""What a method costs with a model, by arithmetic alone: bytes on the wire, the rate they need, memory."""
+"""The costs of a method with a model, by arithmetic alone: bytes on the wire, the rate they need, memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from peer.run.sections import ModelSection
 
 FP32 = 4
 STREAMED_BYTES = 20 * 10**6
-"""Of a payload that is made and decoded as it goes, and of all else that a swap takes, both ways. (Measured: 20 MB of a
-fragment of 256; with modulo 37 to 61, half a byte an element for what is known of the blocks.)"""
+"""Bytes that a payload and everything else of a swap hold, both ways, when it is made and decoded as it goes. With
+modulo another half a byte an element is added for the known part of the blocks."""
 
 GROUPED_BYTES = 31 * 10**6
 """In a group, besides what an owner holds. (Measured: 23 MB with int4, 31 with fp32.)"""
@@ -24,19 +24,19 @@ COPIED = ("topk",)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one peer. What it sends in a round it receives, too."""
+    """The costs of one peer. It receives as much in a round as it sends."""
 
     parameters: int
     peers: int
-    """That exchange with one another in a round; assumed: `max_group` in groups."""
+    """Peers that exchange with each other in a round. Assumed to be `max_group` in groups."""
     fragment_bytes: tuple[int, ...]
     """Each way in the round of each fragment: payload, without frames and messages."""
     bytes_per_hour: float | None
-    """Each way; None: a clock in steps does not know how long a step takes."""
+    """Each way. None: a clock in steps does not know how long a step takes."""
     peak_within: float
-    """Seconds or inner steps, as the clock counts, in which the largest fragment has to cross; 0: nothing does."""
+    """Seconds or inner steps, as the clock counts, in which the largest fragment has to cross. 0: nothing does."""
     peak_bits_per_s: float | None
-    """Each way; None as above."""
+    """Each way. None as above."""
     arena_bytes: int
     """Two fp32 slots a fragment, shared with the trainer."""
     outer_bytes: int
@@ -44,17 +44,17 @@ class Cost:
     momentum_bytes: int
     """outer_momentum, fp32."""
     buffer_bytes: int
-    """What a partner's values are decoded into, or a group's mean, made once. Exchanges that overlap take one more
-    each, all of them together no more than the whole model."""
+    """Buffers into which a partner's values are decoded, or a group's mean, made once. Overlapping exchanges take one
+    more each, all of them together no more than the full model."""
     payload_bytes: int
-    """The most that an exchange of the largest fragment holds beside that: what is under way. Groups: the others'
-    contributions to our own shard, and then its result, too."""
+    """The most that an exchange of the largest fragment holds besides: the payloads under way. In groups these are the
+    members' contributions to our own shard, and then its result, too."""
     saving_bytes: int
-    """What the writing of a checkpoint holds: outer_params and outer_momentum once more."""
+    """Memory of writing a checkpoint: outer_params and outer_momentum once more."""
 
     @property
     def bytes_per_sync(self) -> int:
-        """Each way in a whole `sync_every`."""
+        """Each way in a complete `sync_every`."""
         return sum(self.fragment_bytes)
 
     @property
@@ -88,8 +88,9 @@ def cost_of(model: ModelSection, method: Method) -> Cost:
 
 
 def exchange_bytes(method: Method, elements: int, peers: int) -> int:
-    """Each way, for one fragment of so many elements. In a group of M each peer owns an M-th: it sends the others
-    theirs and receives its own from each, and then the result of its own goes to each and theirs come."""
+    """Return the bytes each way for one fragment of so many elements. In a group of M each peer owns an M-th. It sends
+    each owner that owner's part, and receives its own part from each member. Then it sends its own result to each
+    member and receives theirs."""
     if method.topology == "solo":
         return 0
     if method.topology == "pair":
@@ -99,7 +100,8 @@ def exchange_bytes(method: Method, elements: int, peers: int) -> int:
 
 
 def largest_payload(method: Method, layout: Layout) -> int:
-    """Bytes of the largest single payload a peer may get: a whole fragment (a group may be small)."""
+    """Return the bytes of the largest single payload that a peer may receive: a complete fragment (a group may be
+    small)."""
     if method.topology == "solo":
         return 0
     largest = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
@@ -108,7 +110,8 @@ def largest_payload(method: Method, layout: Layout) -> int:
 
 
 def _within(method: Method) -> float:
-    """The delay of the merge; without one the trainer waits, and the window for that is known in seconds only."""
+    """Return the delay of the merge. Without one the trainer waits, and the window for that is known in seconds
+    only."""
     if method.topology == "solo":
         return 0.0
     if method.fragment_sync_delay:

@@ -16,7 +16,7 @@ WITH_GROUPS = ("result_codec", "max_group", "founders")
 
 
 def method_rows(sync: SyncSection) -> Iterator[Row]:
-    """Every choice, and where it comes from: the preset, the manifest, or what follows from the others (`default`)."""
+    """Return every choice and its source: the preset, the manifest, or the consequence of other choices (`default`)."""
     yield "preset", sync.preset, ""
     for name, value, source in sources(sync):
         yield name, "none" if name in WITH_GROUPS and not value else _value(value), source
@@ -39,7 +39,7 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
         parts["a partner's values"] = cost.buffer_bytes
     parts |= {"an exchange": cost.payload_bytes, "a checkpoint": cost.saving_bytes}
     shares = [f"{name} {_mib(nbytes)}" for name, nbytes in parts.items()]
-    yield "memory", _mib(cost.memory_bytes), f"{', '.join(shares)}; without trainer and libraries"
+    yield "memory", _mib(cost.memory_bytes), f"{', '.join(shares)}, without trainer and libraries"
 
 
 def _what_crosses(method: Method, cost: Cost) -> str:

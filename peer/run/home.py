@@ -28,7 +28,7 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """What one run keeps under a home."""
+    """The files of one run under a home."""
 
     path: Path
 
@@ -50,7 +50,7 @@ class RunFolder:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file of ours whole or not at all: a crash or a full disk leaves the former one, and no draft.
+    """Write a file of ours completely or not at all. A crash or a full disk leaves the former one, and no draft.
 
     Raises HomeUnusable."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -67,7 +67,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 class Home:
-    """A home directory; made on first use. Raises HomeUnusable when it cannot be made or entered."""
+    """A home directory, made on first use. Raises HomeUnusable when it cannot be made or entered."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
@@ -79,9 +79,10 @@ class Home:
 
     @property
     def control_socket(self) -> Path:
-        """In the home; when that path is too long for a socket, in a private folder of ours in the temp directory.
+        """The path of the control socket in the home. When that path is too long for a socket, it is in a private
+        folder of ours in the temp directory.
 
-        Raises HomeUnusable when that folder is somebody else's or open to others, or lies too deep as well."""
+        Raises HomeUnusable when that folder is somebody else's or open to others, or its path is too long as well."""
         plain = self.path / "control.sock"
         if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
             return plain

@@ -1,4 +1,4 @@
-"""What the rounds of a run ask of a line: bytes an hour, and the largest payload."""
+"""The load of a run on a line: bytes an hour, and the largest payload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.run.method import Method
 
 
 def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:
-    """What the run puts on the line in a day; None where rounds are in inner steps or nothing is exchanged."""
+    """Return the upload of the run in a day. None where rounds are in inner steps or nothing is exchanged."""
     cost = cost_of(manifest.model, method)
     if cost.bytes_per_hour is None or method.topology == "solo":
         return None
@@ -28,7 +28,7 @@ def too_much_with(codec: str, manifest: Manifest, method: Method, limits: Upload
 
 
 def load_of(manifest: Manifest, method: Method) -> Load | None:
-    """What the run puts on a link; None where rounds are in inner steps or nothing is exchanged."""
+    """Return the load of the run on a link. None where rounds are in inner steps or nothing is exchanged."""
     if method.clock != "seconds" or method.topology == "solo":
         return None
     return Load(

@@ -1,5 +1,5 @@
-"""A signed manifest: the exact bytes of a TOML file are hashed (run id) and signed by the operator's key. The signature
-lies beside it as one line of base64 (`run.toml.sig`)."""
+"""Signed manifests. The exact bytes of a TOML file are hashed (run id) and signed by the operator's key. The signature
+is one line of base64 in the same folder (`run.toml.sig`)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class SignedManifest:
             raise ManifestError(f"the manifest {file} names no operator, so nobody can have signed it", fix)
         if not verify(public_key_of(operator), DOMAIN, self.raw, self.signature):
             raise ManifestError(
-                f"the signature beside {file} is not {operator}'s over its bytes: "
-                "the manifest (or the signature) was changed after it was signed",
+                f"the signature of {file} does not fit its operator {operator}: "
+                "the manifest or the signature was changed after it was signed",
                 f"If you are the operator: peer manifest sign {file}. If not: get both files again from the operator.",
             )
 
@@ -89,7 +89,7 @@ def read_raw(path: Path) -> bytes:
 
 
 def load_signed(path: Path) -> SignedManifest:
-    """A manifest file and its signature beside it, checked and verified. Raises ManifestError."""
+    """Read a manifest file and its signature file, checked and verified. Raises ManifestError."""
     raw = read_raw(path)
     parse_manifest(raw)  # what is wrong in the file is told before that it is not signed
     try:
@@ -121,7 +121,7 @@ def keep(path: Path, signed: SignedManifest) -> None:
 
 
 def sign_file(path: Path, operator: Identity) -> SignedManifest:
-    """Sign the bytes of a file as they are; writes the signature beside it. Raises ManifestError when the manifest does
+    """Sign the bytes of a file as they are, and write its signature file. Raises ManifestError when the manifest does
     not check, or names another operator."""
     raw = read_raw(path)
     named = parse_manifest(raw).operator
@@ -152,17 +152,17 @@ def derive(text: str, settings: Iterable[str]) -> str:
 
 
 def write_new(path: Path, operator: Identity, settings: Iterable[str] = ()) -> SignedManifest:
-    """The commented default, signed; with `settings` (`key=value`) put over it the comments are lost.
+    """Write the commented default, signed. With `settings` (`key=value`) the comments are lost.
 
-    Raises ManifestError when there is a file already or the result does not check, UsageError for an unknown key; then
+    Raises ManifestError when there is a file already or the result does not check, UsageError for an unknown key. Then
     nothing is written."""
     text, settings = default_text(operator.peer_id), list(settings)
     if settings:
         text = derive(text, settings)
     try:
-        path.open("xb").close()  # whoever comes second is refused
+        path.open("xb").close()  # the second of two writers is refused
     except FileExistsError:
-        raise ManifestError(f"{path} exists", "Choose another name; nothing was overwritten.") from None
+        raise ManifestError(f"{path} exists", "Choose another name. Nothing was overwritten.") from None
     except OSError as error:
         raise ManifestError(f"cannot write {path}: {error.strerror}", "Choose another place.") from error
     try:
@@ -179,7 +179,7 @@ def default_text(operator: str = "") -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
+    """Write a new file completely or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(data)

@@ -23,12 +23,12 @@ BUFFER_BYTES = 4
 """In pairs, for each vector that is sent: what a partner's values are decoded into, made once. In streaming that is as
 much when the exchanges of all fragments overlap. (Measured with 39 million parameters, bf16, all together: 20.)"""
 GROUP_BYTES = 26
-"""In groups: the state, and the most that an exchange and a checkpoint hold beside it."""
+"""Bytes of a parameter in groups: the state, and the most that an exchange and a checkpoint hold besides."""
 BOOTSTRAP_BYTES = 12
 DAEMON_BASE, TRAINER_BASE = 300 * MIB, 250 * MIB
 """Interpreter and libraries, before there is a model."""
 ACTIVATION_SHARE = 0.8
-"""Of what is free beside everything else, the part that an inner step may take: the rest is the owner's."""
+"""Part of the remaining free memory that an inner step may take: the rest is the volunteer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class MemoryNeed:
 def need_of(
     manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False, micro_batch: int = 1
 ) -> MemoryNeed:
-    """What taking part holds at its peak. `micro_batch`: windows that go through the model at once; the trainer takes
-    as many as fit, so one is the least there has to be room for. `trains_here` False: the trainer's tensors lie on
-    another device. `donates_only`: a bootstrap node, without a trainer."""
+    """Return the peak memory of taking part. `micro_batch`: windows that go through the model at once. The trainer
+    takes as many as fit, so there must be room for one. `trains_here` False: the trainer's tensors lie on another
+    device. `donates_only`: a bootstrap node, without a trainer."""
     parameters = manifest.model.parameters
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
@@ -67,15 +67,15 @@ def _daemon_bytes(manifest: Manifest) -> int:
 
 
 def activation_bytes(manifest: Manifest, free: int | None) -> int | None:
-    """Of `free` bytes, measured before the trainer has its tensors, what an inner step may hold beside everything else;
-    None: not known."""
+    """Return the bytes that the activations of an inner step may hold, of `free` bytes measured before the trainer has
+    its tensors. None: not known."""
     if free is None:
         return None
     return max(0, int(ACTIVATION_SHARE * (free - need_of(manifest, micro_batch=0).total)))
 
 
 def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None:
-    """Raise MachineTooSmall when `need` is more than `free` bytes; None: unknown here, nothing is checked."""
+    """Raise MachineTooSmall when `need` is more than `free` bytes. None: not known here, nothing is checked."""
     if free is None or need.total <= free:
         return
     parts = f"daemon {_mib(need.daemon)}"
@@ -83,7 +83,7 @@ def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None
         parts += f", trainer {_mib(need.trainer)}, shared {_mib(need.shared)}"
     raise MachineTooSmall(
         f"run {manifest.name!r} needs about {_mib(need.total)} of memory for its {manifest.model.parameters:,} "
-        f"parameters ({parts}); {_mib(free)} are free here",
+        f"parameters ({parts}). {_mib(free)} are free here",
         f"Free {_mib(need.total - free)} (close other programs, or raise the container's memory limit), "
         "or join a run with a smaller model.",
     )
@@ -96,8 +96,8 @@ def trains_in_main_memory(device: str) -> bool:
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """What this process may still take: the system's available memory, or what its control groups leave it if that is
-    less. None where neither is told (not Linux)."""
+    """Return the memory that this process may still take. It is the system's available memory, or the rest of its
+    control groups if that is less. None where neither is known (not Linux)."""
     told = [_available(root / "proc/meminfo"), *_left_in_groups(root)]
     return min((value for value in told if value is not None), default=None)
 
@@ -110,7 +110,8 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _left_in_groups(root: Path) -> list[int | None]:
-    """Of our control group and each one above it, version 2 (`0::/path`) and 1 (`4:memory:/path`)."""
+    """Return the memory left in our control group and each one above it, version 2 (`0::/path`) and 1
+    (`4:memory:/path`)."""
     left = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -128,7 +129,7 @@ def _left_in_groups(root: Path) -> list[int | None]:
 
 
 def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Limit less usage, where files in the cache that could be dropped count as free; None without a limit."""
+    """Return limit less usage. Files in the cache that could be dropped count as free. None without a limit."""
     most, used = _read(group / limit).strip(), _read(group / usage).strip()
     if not most.isdigit() or not used.isdigit() or int(most) >= 2**60:  # version 1 says "none" by a huge number
         return None

@@ -12,17 +12,17 @@ class Method:
     topology: str
     """`pair`: a random partner a round. `group`: everybody of the round. `solo`: nobody."""
     rule: str
-    """Of the outer step: `noloco`, `nesterov` or `sgd`."""
+    """Rule of the outer step: `noloco`, `nesterov` or `sgd`."""
     outer_lr: float
     outer_momentum: float
     consensus: float
     """NoLoCo's gamma: the pull towards the partner's outer_params. Zero for the other rules."""
     codec: str
-    """What a peer sends: its params in pairs, its pseudo-gradients in groups."""
+    """Codec of the payload that a peer sends: its params in pairs, its pseudo-gradients in groups."""
     result_codec: str = ""
-    """What an owner of a shard sends back to the group; empty without a group."""
+    """Codec of the result that a shard owner sends to the group. Empty without a group."""
     schedule: str = "full"
-    """`full`: the whole model at once, the trainer waits. `streaming`: a fragment at a time, beside the training."""
+    """`full`: the full model at once, and the trainer waits. `streaming`: a fragment at a time, during training."""
     fragments: int = 1
     fragment_layout: str = "whole"
     """The pattern of the cut: see `peer.protocol.model.fragments.cut`."""
@@ -32,17 +32,17 @@ class Method:
     sync_every: float = 300.0
     """Seconds or inner steps between two exchanges of the same fragment."""
     fragment_sync_delay: float = 0.0
-    """Seconds or inner steps from a round's snapshot to the earliest merge of the result; 0: the trainer waits."""
+    """Seconds or inner steps from a round's snapshot to the earliest merge of the result. 0: the trainer waits."""
     fragment_update_alpha: float = 0.0
-    """The merge: how much of the local value is kept; 0: replaced by outer_params."""
+    """Part of the local value that the merge keeps. 0: it is replaced by outer_params."""
     max_group: int = 0
-    """The largest group; 0 without one."""
+    """The largest group, 0 without one."""
     founders: int = 0
     """How many peers a group is expected to begin with: its first result takes more than half. 0: of those seen."""
 
     @property
     def round_length(self) -> float:
-        """Seconds or inner steps from one round to the next; each round is one fragment's."""
+        """Seconds or inner steps from one round to the next. Each round is one fragment's."""
         return self.sync_every / self.fragments
 
     @property
@@ -53,7 +53,7 @@ class Method:
     @property
     def vectors(self) -> int:
         """How many vectors of a fragment's length a peer sends in a round. In pairs, params alone suffice when
-        consensus = outer_lr; else outer_params have to travel with them."""
+        consensus = outer_lr. Otherwise outer_params travel with them."""
         if self.topology == "solo":
             return 0
         return 2 if self.topology == "pair" and self.consensus != self.outer_lr else 1

@@ -20,7 +20,7 @@ def refusals(method: Method) -> Iterator[Refusal]:
 
 
 def control_refusals(control: Method, given: Mapping[str, Any]) -> Iterator[Refusal]:
-    """The control is to stay what it is; nothing crosses its wire, so a codec changes nothing."""
+    """Refuse choices that would change the control. Nothing crosses its wire, so a codec changes nothing."""
     for name, value in given.items():
         fixed = getattr(control, name)
         if name != "codec" and value != fixed:
@@ -31,14 +31,14 @@ def _rule(method: Method) -> Iterator[Refusal]:
     if method.rule == "noloco" and method.topology == "group":
         yield (
             "rule",
-            "noloco draws two partners together; the members of a group share one state, there is nothing to draw: "
-            'use "nesterov" or "sgd", or topology = "pair"',
+            "noloco draws two partners together, but the members of a group share one state. "
+            'Use "nesterov" or "sgd", or topology = "pair"',
         )
     if method.rule != "noloco" and method.topology == "pair":
         yield (
             "rule",
-            f"{method.rule} has no consensus: with random partners the replicas drift apart for ever; use "
-            '"noloco" (with outer_momentum = 0 and outer_lr = 1 it is plain averaging), or topology = "group"',
+            f"{method.rule} has no consensus: with random partners the replicas drift apart for ever. "
+            'Use "noloco" (with outer_momentum = 0 and outer_lr = 1 it averages), or topology = "group"',
         )
     if method.rule != "noloco" and method.consensus:
         yield "consensus", f"rule {method.rule} has no consensus, so it cannot be {method.consensus:g}"
@@ -55,20 +55,21 @@ def _spread(method: Method) -> Iterator[Refusal]:
     if method.codec.startswith("modulo") and method.consensus != method.outer_lr:
         yield (
             "codec",
-            f"{method.codec} sends params alone; with a consensus other than outer_lr outer_params have to travel too",
+            f"{method.codec} sends params alone. With a consensus other than outer_lr outer_params must travel too",
         )
     growth = spread_growth(method.outer_momentum, method.consensus)
     if growth >= 1:
         yield (
             "outer_momentum",
-            f"outer_momentum {method.outer_momentum:g} with consensus {method.consensus:g} diverges: the variance of "
-            f"the replicas would change by a factor of {growth:.3f} a round, which has to be below 1",
+            f"outer_momentum {method.outer_momentum:g} with consensus {method.consensus:g} diverges: the replicas' "
+            f"variance would change by a factor of {growth:.3f} a round. It has to be below 1",
         )
 
 
 def spread_growth(momentum: float, consensus: float) -> float:
-    """By which factor the variance of the replicas shrinks (below 1) or grows a round under random pairs without
-    gradients: the spectral radius of the map of second moments (E phi^2, E phi m, E m^2), two at a time."""
+    """Return the factor by which the variance of the replicas changes in a round of random pairs without gradients:
+    below 1 it shrinks. It is the spectral radius of the map of second moments (E phi^2, E phi m, E m^2), two at a
+    time."""
     a, g, k = momentum, consensus, 0.5
     to_w = np.array([g * g * k, -2 * a * g * k, a * a])
     to_p = np.array([-g * k, a, 0.0])
@@ -104,14 +105,14 @@ def _streaming(method: Method) -> Iterator[Refusal]:
             f"{delay:g} {unit} are not below sync_every ({every:g}): a fragment has to be merged before it is due",
         )
     if method.fragment_layout == "whole" and method.fragments > 1:
-        yield "fragment_layout", f"whole is one fragment, not {method.fragments}"
+        yield "fragment_layout", f"the layout whole makes one fragment, not {method.fragments}"
     if method.clock == "steps" and delay != int(delay):
         yield "fragment_sync_delay", f"{delay:g} is no whole number of inner steps"
     if method.clock == "steps" and every % method.fragments:
         yield (
             "sync_every",
-            f"{every:g} inner steps cannot be divided by {method.fragments} fragments: each round is a whole number "
-            "of steps",
+            f"{every:g} inner steps cannot be divided by {method.fragments} fragments: each round is a whole "
+            "number of steps",
         )
     if method.fragment_update_alpha == 1 and method.topology != "solo":
         yield "fragment_update_alpha", "at 1 the trainer keeps its own values, so that no exchange ever reaches it"
@@ -135,7 +136,7 @@ def _codecs(method: Method) -> Iterator[Refusal]:
 
 
 def _misfit(codec: str, kind: str) -> str:
-    return f"{codec} does not fit: {WHY[kind]}; use one of {', '.join(KINDS[kind])}"
+    return f"{codec} does not fit: {WHY[kind]}. Use one of {', '.join(KINDS[kind])}"
 
 
 def _group(method: Method) -> Iterator[Refusal]:

@@ -15,7 +15,7 @@ def layout_for(model: ModelSection, method: Method) -> Layout:
 
 
 def why_no_layout(model: ModelSection, method: Method) -> str:
-    """Why this model cannot be cut as the method says, for a person; empty: it can."""
+    """Return why the method cannot cut this model, as a sentence. Empty: it can."""
     pattern = _pattern(method)
     return why_not(tensors_of(model), fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
 
@@ -25,7 +25,7 @@ def _pattern(method: Method) -> str:
 
 
 def tensors_of(model: ModelSection) -> list[TensorSpec]:
-    """Names and shapes in the order in which the model itself has them (`peer.trainer.model`); without torch."""
+    """Return names and shapes in the order in which the model itself has them (`peer.trainer.model`), without torch."""
     hidden, inner = model.hidden_size, model.intermediate_size
     narrow = model.num_key_value_heads * (hidden // model.num_attention_heads)
     block = {

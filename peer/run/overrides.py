@@ -1,4 +1,4 @@
-"""`--set key=value` on a manifest: TOML text in, TOML text out. Comments are lost; the result is signed anew anyway."""
+"""`--set key=value` on a manifest: TOML text in, TOML text out. Comments are lost, and the caller signs the result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
 
 
 def _find(key: str) -> tuple[str, str]:
-    """(section, field); section "" is the top of the file."""
+    """Return (section, field). Section "" is the top of the file."""
     known = {name: ("", name) for name in TOP}
     for section, model in SECTIONS.items():
         for field in model.model_fields:
@@ -65,7 +65,7 @@ def _find(key: str) -> tuple[str, str]:
 
 
 def _value(text: str, section: str, name: str) -> Any:
-    """A TOML value; anything else is a string, and so is all that is for a field of text (a name may be `5`)."""
+    """Read a TOML value. Anything else is a string, and so is every value of a text field (a name may be `5`)."""
     if not text.isprintable():
         raise UsageError(f"--set {name}: {text!r} holds characters that cannot be printed", "Leave them out.")
     try:

@@ -1,5 +1,5 @@
-"""A synchronization method is five independent choices; a preset names a set of them, the manifest may override any.
-Where each number comes from: docs/decisions/0007-method-defaults.md."""
+"""Presets of synchronization methods. A method is five independent choices. A preset names a set of them, and the
+manifest may override any. docs/methods.md tells where each number comes from."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ PRESETS = {
     CONTROL: Method(codec="fp32", **_NONE),
 }
 CHOICES = tuple(name for name in asdict(PRESETS[CONTROL]) if name not in ("clock", "sync_every"))
-"""What a preset settles and a manifest may override, in the order of Method; clock and sync_every are not its."""
+"""The choices of a preset, in the order of Method. A manifest may override them. Clock and sync_every are not among
+them."""
 
 
 def resolve(sync: SyncSection) -> Method:
@@ -63,7 +64,7 @@ def resolve(sync: SyncSection) -> Method:
 
 
 def method_findings(sync: SyncSection) -> list[ManifestFinding]:
-    """Every reason why this method cannot be; empty: it can."""
+    """Return every reason why this method cannot be. Empty: it can."""
     method, given = method_of(sync), overrides(sync)
     wrong = control_refusals(PRESETS[CONTROL], given) if sync.preset == CONTROL else refusals(method)
     return [ManifestFinding(("sync", field), reason) for field, reason in wrong]
@@ -75,7 +76,7 @@ def overrides(sync: SyncSection) -> dict[str, Any]:
 
 
 def method_of(sync: SyncSection) -> Method:
-    """The method as it would be; not checked."""
+    """Return the method of a sync section, not checked."""
     given = overrides(sync)
     chosen = replace(PRESETS[sync.preset], clock=sync.clock, sync_every=sync.sync_every, **given)
     for follow in (_schedule, _cut, _rule, _group):

@@ -1,5 +1,5 @@
-"""What a manifest may say, and how its bytes are checked. It names only built-in kinds and holds no paths and no
-addresses: nothing in it makes a volunteer run foreign code or read a file."""
+"""The schema of a manifest, and the check of its bytes. A manifest names only built-in kinds and holds no paths and no
+addresses. Nothing in it makes a volunteer run foreign code or read a file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONGEST_LINE = 256
 
 
 class Manifest(Section):
-    """A checked manifest. Every field is bounded; unknown keys are errors."""
+    """A checked manifest. Every field is bounded, and unknown keys are errors."""
 
     format: int = Field(ge=1, le=FORMAT)
     name: str = Field("unnamed", min_length=1, max_length=64, pattern=r"^[\w .:-]+$")
@@ -44,10 +44,10 @@ class Manifest(Section):
     operator: str = ""
     """Peer id of the operator's key."""
     start: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """When round 0 begins, seconds since the epoch; 0: when the bootstrap node says."""
+    """Seconds since the epoch at which round 0 begins. 0: the bootstrap node says it."""
     init: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """BLAKE3 of the first outer_params (fp32, little endian, the tensors in the model's own order), which are given to
-    the operator's node; empty: they are made from the seed."""
+    """BLAKE3 of the first outer_params (fp32, little endian, the tensors in the model's own order). The operator's node
+    serves them. Empty: they are made from the seed."""
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     tokenizer: TokenizerSection = TokenizerSection()
@@ -112,8 +112,8 @@ def _finding(item: Any) -> ManifestFinding:
 
 
 def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFinding]]:
-    """The sections whose fields check one by one, and what speaks against combinations within one: neither an unknown
-    key nor one wrong section may hide what else is wrong."""
+    """Return the sections that check one by one, and the findings about combinations within one. An unknown key or one
+    wrong section must not hide other findings."""
     sections, found = {}, list[ManifestFinding]()
     for name, kind in SECTIONS.items():
         given = table.get(name, {})
@@ -131,7 +131,7 @@ def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFindi
 
 
 def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
-    """What single sections cannot see."""
+    """Return the findings across sections."""
     get = sections.get
     model, train, sync, wire, limits = get("model"), get("train"), get("sync"), get("wire"), get("limits")
     found = []
@@ -161,7 +161,7 @@ def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
 
 
 def _of_method(model: ModelSection | None, sync: SyncSection) -> list[ManifestFinding]:
-    """What speaks against the method, and against cutting this model as it says."""
+    """Return the findings about the method, and about cutting this model with it."""
     found, method = method_findings(sync), method_of(sync)
     cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
     if model and cuttable and (reason := why_no_layout(model, method)):

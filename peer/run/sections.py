@@ -11,13 +11,13 @@ from peer.protocol.model.fragments import MOST_FRAGMENTS
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-"""Of a moving average; at 1 Adam's bias correction divides by zero."""
+"""A factor of a moving average. At 1 Adam's bias correction divides by zero."""
 Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
 
 
 class Section(BaseModel):
-    """Frozen, and closed: an unknown key is an error, so that a typo is not a silent default. Strict: `"8"` is no
-    number and `true` is no 1 (a whole number where a fraction may stand is fine)."""
+    """A frozen and closed section: an unknown key is an error, so that a typo is not a silent default. It is strict:
+    `"8"` is no number and `true` is no 1 (an integer where a fraction may stand is fine)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -75,7 +75,7 @@ class OptimizerSection(Section):
     beta2: Decay = 0.95
     weight_decay: float = Field(0.1, ge=0, le=1)
     clip: Positive = 1.0
-    """Largest norm of the whole gradient."""
+    """Largest norm of the gradient over all parameters."""
     warmup_fraction: Fraction = 0.05
     """Part of the run in which the learning rate rises linearly."""
     final_fraction: Fraction = 0.05
@@ -88,7 +88,7 @@ class TrainSection(Section):
     batch: int = Field(4, ge=1, le=2**16)
     """Windows a peer and inner step."""
     total_rounds: int = Field(40, ge=1, le=10**9)
-    """Length of the run: the learning rate is a function of round / total_rounds; at the end peers finish."""
+    """Length of the run, after which peers finish. The learning rate is a function of round / total_rounds."""
     eval_every: int = Field(10, ge=1, le=10**6)
     """Rounds between two evaluations of outer_params."""
     eval_windows: int = Field(128, ge=1, le=2**16)
@@ -108,9 +108,9 @@ class SyncSection(Section):
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     consensus: Annotated[float, Field(ge=0, le=2)] | None = None
     codec: Codec | None = None
-    """Of what a peer sends."""
+    """Codec of the payload that a peer sends."""
     result_codec: Codec | None = None
-    """Of what the owner of a shard sends back to its group."""
+    """Codec of the result that a shard owner sends to its group."""
     schedule: Literal["full", "streaming"] | None = None
     fragments: Annotated[int, Field(ge=1, le=MOST_FRAGMENTS)] | None = None
     fragment_layout: Literal["whole", "sequential", "strided", "balanced"] | None = None

@@ -1,9 +1,10 @@
-"""A ticket: run id and addresses in one word that survives shells, URL hosts and upper case. It holds nothing secret.
+"""Tickets: run id and addresses in one string that survives shells, URL hosts and upper case. It holds nothing secret.
 
     base32( magic, 4 bytes | version, 1 | run id, 32 | number of addresses, 1 | addresses | checksum, 4 )
     address: kind, 1 | length of host, 1 | host | port, 2 | public key, 32
 
-in lower case, without padding. The magic makes every ticket begin with `peersw`; the checksum is of a SHA-256."""
+The string is in lower case, without padding. The magic makes every ticket begin with `peersw`. The checksum is of a
+SHA-256."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _CHECKSUM = 4
 _KINDS = {"ip4": 1, "ip6": 2, "dns4": 3, "dns6": 4}
 _NAMES = {number: name for name, number in _KINDS.items()}
 _ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz234567")
-_FIX = "Copy the whole ticket again; it is one word without spaces."
+_FIX = "Copy the complete ticket again. It is one string without spaces."
 _FORM = "expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER"
 
 
@@ -51,7 +52,7 @@ class Ticket:
 
     @classmethod
     def named(cls, argument: str) -> Ticket:
-        """What a person named: the word itself, or `@FILE` with the word in it. Raises TicketError."""
+        """Read a command's argument: a ticket, or `@FILE` with a ticket in it. Raises TicketError."""
         return cls.decode(_read(Path(argument[1:])) if argument.startswith("@") else argument)
 
     @classmethod
@@ -92,7 +93,7 @@ def _to_base32(raw: bytes) -> str:
 
 
 def _from_base32(word: str) -> bytes:
-    """The whole bytes in a word of any length; what is left over of the last character is looked at by the caller."""
+    """Decode the complete bytes of a string of any length. The caller checks the rest of the last character."""
     if not word or len(word) > MAX_CHARACTERS:
         raise TicketError(f"a ticket has 1 to {MAX_CHARACTERS} characters, this has {len(word)}", _FIX)
     if strange := sorted(set(word) - _ALPHABET):

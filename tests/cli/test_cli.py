@@ -22,7 +22,7 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_errors_are_printed_with_their_fix_and_their_code_is_returned(tmp_path: Path) -> None:
     for arguments, code, words in [
-        (("join", "peernonsense"), 21, "fix: Copy the whole ticket again"),
+        (("join", "peernonsense"), 21, "fix: Copy the complete ticket again"),
         (("bootstrap", "absent.toml"), 20, "peer manifest new"),
         (("status", "--home", str(tmp_path)), 50, "fix:"),
         (("join",), 2, "Usage"),

@@ -58,7 +58,7 @@ def test_pause_and_resume(tmp_path: Path) -> None:
     with answering(tmp_path) as rest:
         assert "paused by you since" in call(tmp_path, "pause").output
         assert rest.active.is_set()
-        assert call(tmp_path, "resume").output == "going on with the next round\n"
+        assert call(tmp_path, "resume").output == "training continues with the next round\n"
         assert not rest.active.is_set()
         told = json.loads(call(tmp_path, "pause", "--for", "2h", "--json").output)
         assert told["paused"]["until"] - told["paused"]["since"] == pytest.approx(7200, abs=1)

@@ -36,4 +36,4 @@ def test_others_are_refused(text: str) -> None:
 def test_a_wrong_budget_is_told_before_anything_begins() -> None:
     result = CliRunner().invoke(command, ["a-ticket", "--monthly-upload", "much"])
     assert result.exit_code == 2
-    assert "'much' is no amount of data; write 500MB, 5GB or 1.5TB" in result.output
+    assert "'much' is no amount of data. Write 500MB, 5GB or 1.5TB" in result.output

@@ -42,7 +42,7 @@ def found(**options: Any) -> list[tuple[str, str]]:
         ({"preset": "streaming-diloco", "fragment_update_alpha": 1.0}, "fragment_update_alpha", "no exchange"),
         ({"codec": "int8"}, "codec", "fp32, bf16, fp16, modulo7, modulo6"),
         ({"preset": "diloco", "codec": "modulo7"}, "codec", "updates"),
-        ({"codec": "topk"}, "codec", "whole parameters"),
+        ({"codec": "topk"}, "codec", "parameters themselves"),
         ({"result_codec": "fp32"}, "result_codec", "only in groups"),
         ({"preset": "diloco", "result_codec": "bf16"}, "result_codec", "narrower"),
         ({"preset": "diloco", "codec": "fp16", "result_codec": "int8"}, "result_codec", "narrower"),
