@@ -1,5 +1,12 @@
-"""An event that one task waits for, for so long and no longer. As `asyncio.Event` under `asyncio.timeout`, without an
-exception each time that nothing happens, which is most of the times: a peer does little else."""
+"""Waiting primitives that the standard library lacks.
+
+Use `asyncio.Event` where a task waits without a limit, and `asyncio.timeout` where a timeout is an error. Otherwise:
+
+- `Signal`: an event that a task awaits for a limited time; that time passing is an ordinary result.
+- `Latch`: an event whose waiters need a future, for `asyncio.wait` or `race`.
+- `Shutdown`: the latch of an orderly stop.
+- `Condition`: several tasks wait until some state changes, and check that state themselves.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +17,26 @@ from typing import TypeVar
 
 from peer.aio.tasks import race
 
+T = TypeVar("T")
 
-class Signal:
-    """Rung, it stays so until it is hushed. One task waits at a time."""
 
-    def __init__(self) -> None:
-        self._rung = False
-        self._waiter: asyncio.Future[None] | None = None
+class Signal(asyncio.Event):
+    """Event with a bounded wait. It stays set until it is cleared."""
 
-    @property
-    def rung(self) -> bool:
-        return self._rung
+    async def wait_for(self, seconds: float) -> bool:
+        """Wait until the event is set, at most `seconds`; return whether it is set.
 
-    def ring(self) -> None:
-        self._rung = True
-        if self._waiter is not None:
-            _release(self._waiter)
-
-    def hush(self) -> None:
-        """What was rung before counts no more."""
-        self._rung = False
-
-    async def within(self, seconds: float) -> bool:
-        """Wait for it, but no longer; whether it has been rung. At once when it was before; else others run at least
-        once meanwhile."""
-        if self._rung:
+        An event that is set already returns at once. Otherwise the event loop runs other tasks at least once."""
+        if self.is_set():
             return True
-        assert self._waiter is None, "somebody waits already"
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(max(seconds, 0.0), _release, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
-        return self._rung
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self.wait()
+        return self.is_set()
 
 
 class Latch:
-    """Set and cleared as an `asyncio.Event` is; who waits for it has a future."""
+    """Event that can be awaited together with other futures. Waiting for it needs no task of its own."""
 
     __slots__ = ("_future", "_set")
 
@@ -64,7 +46,7 @@ class Latch:
 
     @property
     def future(self) -> asyncio.Future[None]:
-        """Done as soon as the flag is set. All who wait share it: not to be cancelled."""
+        """Future that is done once the latch is set. All waiters share it, so no waiter may cancel it."""
         if self._future is None:
             self._future = asyncio.get_running_loop().create_future()
             if self._set:
@@ -80,48 +62,43 @@ class Latch:
             self._future.set_result(None)
 
     def clear(self) -> None:
+        """Reset the latch. Tasks that wait for an unset latch go on waiting."""
         self._set = False
         if self._future is not None and self._future.done():
             self._future = None
 
 
-class Condition:
-    """Wakes everybody who waits for something to change; they look again for themselves."""
+class Shutdown(Latch):
+    """Latch of an orderly stop, set once by `peer leave` or by a signal. It is true while a stop is asked for."""
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Until it rings, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(timeout_s, 0.001)):
-                await self._event.wait()
-
-
-T = TypeVar("T")
-
-
-class Shutdown:
-    """Set once, by `peer leave` or a signal."""
-
-    def __init__(self) -> None:
-        self.told = Latch()
+    __slots__ = ()
 
     def __bool__(self) -> bool:
-        return self.told.is_set()
+        return self.is_set()
 
-    def set(self) -> None:
-        self.told.set()
+    async def wait_for(self, seconds: float) -> bool:
+        """Wait until the stop is asked for, at most `seconds`; return whether it is."""
+        await asyncio.wait({self.future}, timeout=seconds)
+        return self.is_set()
 
-    async def within(self, seconds: float) -> bool:
-        """Wait so long; True at once when told to leave meanwhile."""
-        await asyncio.wait({self.told.future}, timeout=seconds)
-        return bool(self)
+    async def race(self, call: Awaitable[T]) -> T | None:
+        """Return the result of `call`, or cancel it and return None when the stop is asked for first."""
+        return await race(self.future, call)
 
-    async def unless(self, call: Awaitable[T]) -> T | None:
-        """The call's result, or None when we were told to leave first; then the call is cancelled."""
-        return await race(self.told.future, call)
+
+class Condition:
+    """Wakes all waiting tasks when some state may have changed. Each of them checks the state for itself.
+
+    `asyncio.Condition` adds a lock, which state needs not that changes only between two awaits."""
+
+    def __init__(self) -> None:
+        self._changed = Signal()
+
+    def notify_all(self) -> None:
+        """Wake the tasks that wait now; a later wait is not affected."""
+        self._changed.set()
+        self._changed = Signal()
+
+    async def wait_for(self, seconds: float) -> None:
+        """Wait until the next `notify_all`, at most `seconds`."""
+        await self._changed.wait_for(max(seconds, 0.001))

@@ -1,4 +1,4 @@
-"""Tasks that end with the block that began them, and work that ends whole."""
+"""Tasks that end together with the block that started them, and calls that cancellation does not interrupt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def background_task(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Runs beside the block; cancelled and awaited at its end. What it raised is raised there, unless the block did."""
+    """Run `work` next to the block; cancel and await it when the block ends.
+
+    The block's end raises what the task raised, unless the block itself raised."""
     task = asyncio.create_task(work)
     try:
         yield task
@@ -23,7 +25,7 @@ async def background_task(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio
 
 
 async def uninterrupted(call: Awaitable[T]) -> T:
-    """Run to the end even when cancelled meanwhile; the cancellation comes after."""
+    """Run `call` to its end even when the caller is cancelled; the cancellation is raised afterwards."""
     running = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(running)
@@ -33,7 +35,7 @@ async def uninterrupted(call: Awaitable[T]) -> T:
 
 
 async def race(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
-    """The call's result, or None when the future was done first; then the call is cancelled."""
+    """Return the result of `call`, or cancel it and return None when the future `told` is done first."""
     running = asyncio.ensure_future(call)
     try:
         await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -43,9 +45,9 @@ async def race(told: asyncio.Future[Any], call: Awaitable[T]) -> T | None:
 
 
 async def cancel_and_wait(running: asyncio.Future[Any]) -> None:
-    """Cancelled, unless it has ended, and awaited. What it raised is for those who ask it: it is not raised here."""
+    """Cancel a future that has not ended, and await it. Its own exception is not raised here."""
     if not running.done():
         running.cancel()
         await asyncio.wait({running})
     if not running.cancelled():
-        running.exception()  # else asyncio says that nobody asked, of a call that ended just as it was given up
+        running.exception()  # a call may fail just as it is cancelled; asyncio logs exceptions that nobody reads

@@ -1,4 +1,4 @@
-"""Heavy work off the event loop, in a thread of low priority."""
+"""Threads of low priority for work that would hold up the event loop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 BULK_NICE = 5
-"""Below the trainer, which the trainer's steps did not notice, and yet served: on two cores with ten times the programs
-that fit, 1 ms of a round's work took 1300 ms from when it was due at nice 19, 40 ms at nice 5 and 34 ms at nice 0
-(medians, `python -m benchmarks.bulk_priority`)."""
+"""Niceness of the thread, below the trainer's 0. A busy machine hardly serves a nice 19 thread at all.
+
+Source: `python -m benchmarks.bulk_priority`."""
 
 
 def _lower_this_thread() -> None:
-    """To `BULK_NICE`, this thread alone. Linux counts priorities per thread; elsewhere the whole process would sink."""
+    """Lower the priority of the calling thread to `BULK_NICE`."""
+    # Only Linux has priorities per thread; elsewhere the call would lower the entire process.
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BULK_NICE)
 
 
 class LowPriorityThread:
-    """Codec and outer step run here, one after another, so that they never hold up the event loop."""
+    """One thread that runs the codec and the outer step, one call after another."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bulk", initializer=_lower_this_thread)
@@ -34,10 +35,11 @@ class LowPriorityThread:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def start(self, work: Callable[[], T], /) -> Future[T]:
-        """The same without waiting."""
+        """Queue `work` and return its future at once."""
         return self._pool.submit(work)
 
     def close(self) -> None:
+        """Drop the queued work. Work that has begun runs to its end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -45,3 +47,8 @@ class Offload(Protocol):
     """Runs heavy work off the event loop, at low priority."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    """Run `work` in the event loop's own thread: the `Offload` of small work and of virtual time."""
+    return work()

@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 
 from peer.aio.tasks import background_task
+from peer.aio.threads import Offload, inline
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
 from peer.join.donors import (
     MAX_DONORS,
@@ -33,7 +34,7 @@ from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.model.layout import Layout
 from peer.state.checkpoint import CheckpointStore
-from peer.state.transfer.download import Download, Offload, Outcome, in_place
+from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore, shares
 from peer.state.transfer.scheduler import DonorRates
 
@@ -80,7 +81,7 @@ async def obtain_state(
     *,
     momentum: bool = False,
     folder: Path | None = None,
-    offload: Offload = in_place,
+    offload: Offload = inline,
 ) -> JoinedState:
     """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
     for them, saying so. `momentum`: a group's state has it, too. `folder`: for the pieces that are here, so that they

@@ -168,7 +168,7 @@ class PeerTable:
 
     def touch(self) -> None:
         """Our record changed in a way others should know soon (status)."""
-        self._dirty.ring()
+        self._dirty.set()
 
     async def look(self) -> None:
         """Read the directory now."""
@@ -186,7 +186,7 @@ class PeerTable:
 
     async def announce(self) -> None:
         """Publish our record now."""
-        self._dirty.hush()
+        self._dirty.clear()
         self._announced = self._describe()
         await self._directory.announce(self._announced)
 
@@ -213,7 +213,7 @@ class PeerTable:
             announced = self._clock.now()
             glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
             while not self._stale(announced):
-                if await self._dirty.within(glance_s):
+                if await self._dirty.wait_for(glance_s):
                     break
 
     def _stale(self, announced_at: float) -> bool:

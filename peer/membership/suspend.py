@@ -62,10 +62,10 @@ class SuspendRecovery:
         """For ever; the owner cancels."""
         async with asyncio.TaskGroup() as refreshing:
             while True:
-                await self._noticed.within(BEAT_S)
+                await self._noticed.wait_for(BEAT_S)
                 self._look()
-                if self._noticed.rung:
-                    self._noticed.hush()
+                if self._noticed.is_set():
+                    self._noticed.clear()
                     refreshing.create_task(self._make_good())
 
     async def settled(self) -> None:
@@ -86,7 +86,7 @@ class SuspendRecovery:
                 )
             )
             self._fresh.clear()
-            self._noticed.ring()
+            self._noticed.set()
             self._woke(what)
 
     async def _make_good(self) -> None:

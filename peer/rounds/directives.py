@@ -68,8 +68,8 @@ class Directives:
         if digest == self.founded:
             return round_, None  # what held us is over before we stood still
         tell(Status.JOINING, "fetching the state that the operator goes on from")
-        while (params := await leaving.unless(self._fetch_founded(digest))) is None:
-            if await leaving.within(RETRY_S) or self.rest.active.is_set():
+        while (params := await leaving.race(self._fetch_founded(digest))) is None:
+            if await leaving.wait_for(RETRY_S) or self.rest.active.is_set():
                 break
             round_ = round_now(round_)
         if params is not None:
@@ -96,7 +96,7 @@ class Directives:
             if holds != told:
                 tell(Status.PAUSED, "; ".join(holds.values()))
                 told = holds
-            if await leaving.within(LOOK_EVERY_S):
+            if await leaving.wait_for(LOOK_EVERY_S):
                 return round_
             round_ = round_now(round_)
         emit(events.WentOn(round=round_))

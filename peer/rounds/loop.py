@@ -229,11 +229,11 @@ class RoundLoop:
         """Peers of a local swarm begin together; and a clock in seconds has to have begun."""
         deadline = self._clock.now() + GATE_S
         while self._view.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
-            if await self._leaving.within(0.2):
+            if await self._leaving.wait_for(0.2):
                 return
             await self._view.look()
         while not self._times.in_steps and (wait := self._times.until_start()) > 0:
-            if await self._leaving.within(min(0.2, wait)):
+            if await self._leaving.wait_for(min(0.2, wait)):
                 return
             await self._view.look()
 
@@ -248,7 +248,7 @@ class RoundLoop:
         await self._supervised(lambda: self._evaluate(round_, own_too=True))
         deadline = self._clock.now() + LINGER_S
         while self._clock.now() < deadline and self._view.others_training():
-            if await self._leaving.within(0.5):
+            if await self._leaving.wait_for(0.5):
                 return
             await self._view.look()
         if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
@@ -261,7 +261,7 @@ class RoundLoop:
         reason = "after the last round the group has another state than ours"
         changed = await self._topology.follow(round_, reason, at_last)
         if self.live.status is Status.FINISHED and not self._leaving:
-            await self._leaving.within(FAREWELL_S)  # others may have to ask us
+            await self._leaving.wait_for(FAREWELL_S)  # others may have to ask us
         return changed
 
     async def _apply_directives(self, round_: int) -> int:
@@ -379,7 +379,7 @@ class RoundLoop:
         scale = self._orders.lr_scale(key.round)
         round_s = None if due is None else self._times.rounds.round_length
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
-        told = self._leaving.told.future, self._orders.rest.active.future
+        told = self._leaving.future, self._orders.rest.active.future
         return await self._flights.beside(self._trainer.work(request), *told)
 
     def _pause_after(self, hold: bool) -> int | None:

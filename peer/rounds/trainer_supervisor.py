@@ -53,7 +53,7 @@ class TrainerSupervisor:
                     "See trainer.log in the run's folder under --home. Too little memory is the usual cause.",
                 )
             self.drop_outstanding(f"the trainer died: {death.cause}")
-            if await self._leaving.within(min(30.0, 0.25 * 2**self._deaths)):
+            if await self._leaving.wait_for(min(30.0, 0.25 * 2**self._deaths)):
                 return
             try:
                 info = await self._trainer.start(self._outer.params, round_, None)

@@ -13,8 +13,8 @@ from peer.lab.sim.virtual_clock import run_virtual
 def test_it_is_heard_when_it_rings_and_not_later() -> None:
     async def main() -> None:
         bell, loop = Signal(), asyncio.get_running_loop()
-        loop.call_later(3.0, bell.ring)
-        assert await bell.within(10.0)
+        loop.call_later(3.0, bell.set)
+        assert await bell.wait_for(10.0)
         assert loop.time() == 3.0
 
     run_virtual(main())
@@ -23,10 +23,10 @@ def test_it_is_heard_when_it_rings_and_not_later() -> None:
 def test_it_is_waited_for_so_long_and_no_longer() -> None:
     async def main() -> None:
         bell, loop = Signal(), asyncio.get_running_loop()
-        assert not await bell.within(2.0)
+        assert not await bell.wait_for(2.0)
         assert loop.time() == 2.0
-        loop.call_later(1.0, bell.ring)
-        assert await bell.within(5.0)
+        loop.call_later(1.0, bell.set)
+        assert await bell.wait_for(5.0)
         assert loop.time() == 3.0
 
     run_virtual(main())
@@ -35,12 +35,12 @@ def test_it_is_waited_for_so_long_and_no_longer() -> None:
 def test_one_that_was_rung_before_is_heard_at_once_until_it_is_hushed() -> None:
     async def main() -> None:
         bell, loop = Signal(), asyncio.get_running_loop()
-        bell.ring()
-        assert await bell.within(5.0)
-        assert await bell.within(5.0)
+        bell.set()
+        assert await bell.wait_for(5.0)
+        assert await bell.wait_for(5.0)
         assert loop.time() == 0.0
-        bell.hush()
-        assert not await bell.within(5.0)
+        bell.clear()
+        assert not await bell.wait_for(5.0)
         assert loop.time() == 5.0
 
     run_virtual(main())
@@ -51,7 +51,7 @@ def test_without_any_time_others_run_all_the_same(seconds: float) -> None:
     async def main() -> None:
         bell, turns = Signal(), list[int]()
         asyncio.get_running_loop().call_soon(turns.append, 1)
-        assert not await bell.within(seconds)
+        assert not await bell.wait_for(seconds)
         assert turns == [1]
 
     run_virtual(main())
@@ -60,12 +60,12 @@ def test_without_any_time_others_run_all_the_same(seconds: float) -> None:
 def test_one_whose_wait_is_cancelled_can_be_waited_for_again() -> None:
     async def main() -> None:
         bell = Signal()
-        task = asyncio.create_task(bell.within(100.0))
+        task = asyncio.create_task(bell.wait_for(100.0))
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled()
-        bell.ring()
-        assert await bell.within(1.0)
+        bell.set()
+        assert await bell.wait_for(1.0)
 
     run_virtual(main())

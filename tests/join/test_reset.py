@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from peer.aio.threads import inline
 from peer.join.reset import ResetStates, digest_of, founded_on
 from peer.lab.sim.network import MemoryTransport, Network
-from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.handler import RequestHandler
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status

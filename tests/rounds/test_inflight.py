@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 import torch
 
+from peer.aio.threads import inline
 from peer.errors import PartnerLost, TrainerDied
 from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStrategy, MissedState
 from peer.identity import Identity
-from peer.lab.sim.virtual_clock import inline
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.trainer import Merge, WorkSnapshot

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from peer.aio.threads import inline
 from peer.clock.run_clock import RunClock
 from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
@@ -20,7 +21,7 @@ from peer.exchange.pair.swap import PairSwap
 from peer.identity import Identity
 from peer.lab.sim.network import MemoryTransport
 from peer.lab.sim.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
-from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, inline, run_virtual
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.reputation import SHOWN, Reputation
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
 from peer.ports.transport import Transport

@@ -14,6 +14,7 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.exchange.group.context import GroupContext
@@ -21,7 +22,7 @@ from peer.exchange.group.member import GroupMean, GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
 from peer.lab.sim.network import MemoryTransport, Network
-from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, inline, run_virtual
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
 from peer.outer.state import OuterState

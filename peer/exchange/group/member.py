@@ -161,7 +161,7 @@ class GroupMember:
             if (desk := self._desks.setdefault(key, None)) is not None:
                 desk.give_up()
             drop_finished_rounds(self._desks, lambda desk: desk is None or desk.over)
-            self._bell.ring()
+            self._bell.notify_all()
         if averaged.spans:
             self._coming[key.fragment] = Base(b"", roster.members, key.round)
         self._short[key.fragment] = averaged.spans != [(0, gradient.numel())]
@@ -247,7 +247,7 @@ class GroupMember:
         budget_s = self._budget_s(elements)
         desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
         self._desks[key] = desk
-        self._bell.ring()
+        self._bell.notify_all()
         until = min(began + START_S + 2 * budget_s, give_up)
         async with asyncio.TaskGroup() as all_:
             tasks = [
@@ -337,5 +337,5 @@ class GroupMember:
         while key not in self._desks and (now := self._around.clock.now()) < until:
             if key not in self._begun and self._latest is not None and key <= self._latest:
                 return None
-            await self._bell.wait(until - now)
+            await self._bell.wait_for(until - now)
         return self._desks.get(key)

@@ -96,7 +96,7 @@ class ShardReducer:
         self._close()
         self._parts.clear()
         self._outcome = self._outcome or PartnerRefused("gone", "the owner of the shard gave the round up")
-        self._bell.ring()
+        self._bell.notify_all()
 
     async def _collect(self, own: Source, tokens: int) -> None:
         clock, began = self._around.clock, self._around.clock.now()
@@ -106,7 +106,7 @@ class ShardReducer:
             if not quorate and not self._lacking(self._parts.keys()):
                 until, quorate = min(until, now + (now - began) + LEAST_GRACE_S), True
                 continue
-            await self._bell.wait(until - now)
+            await self._bell.wait_for(until - now)
         self._close()
 
     def _close(self) -> None:
@@ -173,7 +173,7 @@ class ShardReducer:
         if sender not in self._accepted:
             self._accepted[sender] = opening.transfer
             self._parts[sender] = Contribution(opening.tokens, BytesSource(payload))
-        self._bell.ring()
+        self._bell.notify_all()
 
     def drop(self, sender: PeerId, place: ContributionUpload) -> None:
         """Of what this place took nothing can be used."""
@@ -187,7 +187,7 @@ class ShardReducer:
     async def result_for(self, sender: PeerId) -> ShardResult:
         """Bounded by the deadline, and by the time that averaging takes."""
         while self._outcome is None:
-            await self._bell.wait(LEAST_GRACE_S)
+            await self._bell.wait_for(LEAST_GRACE_S)
         if sender in self._refused:
             raise self._refused[sender]
         if isinstance(self._outcome, PartnerRefused):

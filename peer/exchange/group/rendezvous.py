@@ -85,7 +85,7 @@ class Rendezvous:
     def begins(self, round_: int) -> None:
         """We take part from this round on: who asks for an earlier one need not wait for us."""
         self._first = round_
-        self._bell.ring()
+        self._bell.notify_all()
 
     async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
         """Call those that would lead the round, from `opens_at` on, so that one that has died costs nobody a part of
@@ -186,13 +186,13 @@ class Rendezvous:
         self._latest = key if self._latest is None else max(self._latest, key)
         for quorum in self._quorums:
             quorum.saw(around.counted())
-        self._bell.ring()
+        self._bell.notify_all()
         try:
             await around.clock.sleep(opens_at - around.clock.now())
             seeking.signed, roster = await self._roster(seeking, opens_at, closes)
         finally:
             seeking.over = "" if seeking.signed else "this peer came to no roster"
-            self._bell.ring()
+            self._bell.notify_all()
             drop_finished_rounds(self._rounds, lambda seeking: seeking.ended)
         self._check_place(seeking.join, roster)
         return roster
@@ -306,14 +306,14 @@ class Rendezvous:
             self._quorums[seeking.join.key.fragment].remembers,
         )
         collecting.on_join(around.me, seeking.join, clock.now())
-        self._bell.ring()
+        self._bell.notify_all()
         while (roster := collecting.closed(around.live(), now := clock.now())) is None:
             if collecting.hopeless(around.live(), now):
                 if (roster := collecting.rally()) is not None:
                     return self._signed(roster)
                 if now >= closes:
                     raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
-            await self._bell.wait(min(collecting.next_at() - now, LOOK_S))
+            await self._bell.wait_for(min(collecting.next_at() - now, LOOK_S))
         self._grace.observe(collecting.last_slack())
         return self._signed(roster)
 
@@ -356,7 +356,7 @@ class Rendezvous:
                     return JoinReply(JoinStatus.NONE, reason=seeking.over)
             if now >= until:
                 return JoinReply(JoinStatus.WAIT, collecting=seeking is not None and seeking.collecting is not None)
-            await self._bell.wait(until - now)
+            await self._bell.wait_for(until - now)
 
     def _note(self, sender: PeerId, join: Join, seeking: RendezvousRound, now: float) -> None:
         """While we collect, it joins; afterwards it shows how long we should have waited."""
@@ -367,7 +367,7 @@ class Rendezvous:
             self._grace.observe(slack)
         self._compare(sender, join, seeking)
         collecting.on_join(sender, join, now)
-        self._bell.ring()
+        self._bell.notify_all()
 
     def _compare(self, sender: PeerId, join: Join, seeking: RendezvousRound) -> None:
         """Whether an owner gave this member another result than us: their states differ from then on, and one of the

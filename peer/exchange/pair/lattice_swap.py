@@ -5,22 +5,21 @@ What happens on failure: whatever is lost or wrong on the way, nothing of it is 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from peer.aio.tasks import uninterrupted
+from peer.aio.threads import Offload
 from peer.codec.blocks import BLOCK
 from peer.codec.lattice.codec import Modulo, ask, asked
 from peer.codec.lattice.spread import Distance
 from peer.codec.lattice.stream import ModuloDecoding, ModuloEncoding
 from peer.codec.stream import Flat
 from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
-
-Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Swap(Protocol):

@@ -120,7 +120,7 @@ class PartnerSearch:
             while not self._pairing.closed:
                 self._meet()
                 if self._pairing.exhausted:
-                    self._settled.ring()
+                    self._settled.set()
                 sends.update(map(asyncio.create_task, map(self._send, self._pairing.actions(self._around.clock.now()))))
                 await self._wait()
                 for ended in [task for task in sends if task.done()]:
@@ -147,9 +147,9 @@ class PartnerSearch:
             if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
                 self.close()
                 return None
-            self._settled.hush()
+            self._settled.clear()
             opens_at = self._opens_at if now < self._opens_at else closes_at
-            await self._settled.within(min(opens_at, closes_at, for_strangers_until) - now)
+            await self._settled.wait_for(min(opens_at, closes_at, for_strangers_until) - now)
         return pairing.locked
 
     def _for_strangers_until(self, now: float) -> float:
@@ -247,12 +247,12 @@ class PartnerSearch:
         wake = self._pairing.wake_at()
         idle = LOCKED_S if self._pairing.locked is not None else LOOK_S
         pause = idle if wake is None else min(max(wake - self._around.clock.now(), 0.0), idle)
-        await self._changed.within(pause)
-        self._changed.hush()
+        await self._changed.wait_for(pause)
+        self._changed.clear()
 
     def _poke(self) -> None:
-        self._changed.ring()
-        self._settled.ring()
+        self._changed.set()
+        self._settled.set()
 
     async def _send(self, send: Send) -> None:
         pairing, record = self._pairing, self._around.view.peers.get(send.to)

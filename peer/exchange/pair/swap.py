@@ -151,10 +151,10 @@ class PairSwap:
         """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
         only says that it is there."""
         running, ended, now = asyncio.ensure_future(swap), Signal(), asyncio.get_running_loop().time
-        running.add_done_callback(lambda swap: ended.ring())
+        running.add_done_callback(lambda swap: ended.set())
         try:
             in_time_s, beat_at = behind(), now() + HEARTBEAT_S
-            while not await ended.within(min(max(in_time_s, LEAST_S), beat_at - now())):
+            while not await ended.wait_for(min(max(in_time_s, LEAST_S), beat_at - now())):
                 in_time_s = behind()
                 if now() >= beat_at:
                     await self._check(alive, running, watched)

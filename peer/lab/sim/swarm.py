@@ -13,6 +13,7 @@ from typing import cast
 
 import torch
 
+from peer.aio.threads import inline
 from peer.exchange.pair.strategy import Pairs
 from peer.identity import Identity
 from peer.join.state import obtain_state
@@ -25,7 +26,7 @@ from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.suspend import waking_of
 from peer.lab.sim.trainer import VirtualTrainer
-from peer.lab.sim.virtual_clock import GATE, Gate, VirtualClock, inline, nap
+from peer.lab.sim.virtual_clock import GATE, Gate, VirtualClock, nap
 from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
 from peer.membership.peer_table import PeerTable, lifetime, pace
 from peer.membership.reachability import ReachabilityProbe

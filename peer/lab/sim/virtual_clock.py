@@ -300,8 +300,3 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-async def inline(work: Callable[[], T]) -> T:
-    """The `Offload` of virtual time: heavy work runs in place and costs no virtual time."""
-    return work()

@@ -8,12 +8,12 @@ here stays."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from peer.aio.events import Signal
+from peer.aio.threads import Offload, inline
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.protocol.messages import PeerId, PeerRecord, StateIndex
 from peer.state.snapshot import StateDonor
@@ -27,17 +27,6 @@ MOST_IDLE_S = 30.0
 BUSY_S = 1.0
 BUSY_TRIES = 30
 """A donor that is busy so often in a row is no help."""
-
-
-class Offload(Protocol):
-    """Runs work in a thread of low priority."""
-
-    def __call__(self, work: Callable[[], None], /) -> Awaitable[None]: ...
-
-
-async def in_place(work: Callable[[], None], /) -> None:
-    """An `Offload` for virtual time: in the loop's own thread."""
-    work()
 
 
 @dataclass(slots=True)
@@ -65,7 +54,7 @@ class Download:
         rates: DonorRates,
         outcome: Outcome,
         changed: Callable[[int], None] = lambda donors: None,
-        offload: Offload = in_place,
+        offload: Offload = inline,
     ) -> None:
         self._transport = transport
         self._pieces = pieces
@@ -178,14 +167,14 @@ class Download:
     def _ring(self) -> None:
         """Donors without work look again."""
         for bell in self._idle:
-            bell.ring()
+            bell.set()
 
     async def _wait(self, seconds: float) -> None:
         """Until there may be work, but no longer."""
         bell = Signal()
         self._idle[bell] = None
         try:
-            await bell.within(seconds)
+            await bell.wait_for(seconds)
         finally:
             del self._idle[bell]
 

@@ -11,13 +11,14 @@ from typing import Any, cast
 import pytest
 import torch
 
+from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.outcome import ShardOutcome
 from peer.exchange.group.shard_exchange import LOST_TRIES, ShardExchange, ShardResultSink
 from peer.identity import Identity
-from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base

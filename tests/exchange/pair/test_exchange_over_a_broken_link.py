@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from peer.aio.threads import inline
 from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
@@ -18,7 +18,6 @@ from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, 
 from peer.transport.grpc_transport import GrpcTransport
 from tests.support.cutting_relay import Wire, before
 
-T = TypeVar("T")
 RUN, KEY, ELEMENTS, AWAY_S = RunId(b"R" * 32), RoundKey(1, 0), 2_000_000, 2.5
 
 
@@ -56,9 +55,6 @@ def test_a_link_that_is_away_for_a_while_costs_that_while() -> None:
 
             async def exchanged(number: int) -> torch.Tensor:
                 (transport, _), (_, other) = ends[number], ends[1 - number]
-
-                async def inline(work: Callable[[], T], /) -> T:
-                    return work()
 
                 async def alive() -> bool:
                     try:

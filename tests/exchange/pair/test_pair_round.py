@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, PartnerLost
 from peer.exchange.buffers import Buffers
@@ -18,7 +19,7 @@ from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.strategy import PairRound, Pairs
 from peer.exchange.pair.swap import PairSwap
 from peer.exchange.strategy import ExchangeResult
-from peer.lab.sim.virtual_clock import VirtualClock, inline, run_virtual
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.outer.state import OuterState

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import Awaitable
+from typing import cast
 
 import pytest
 import torch
 
+from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
 from peer.exchange.deadlines import AWAY_S
@@ -20,7 +21,6 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, 
 from peer.protocol.wire.payload import Sink, Source
 from peer.transport.wire.resumption import LINGER_S
 
-T = TypeVar("T")
 ELEMENTS, RATE = 1_000_000, 100_000.0
 NBYTES = 2 * ELEMENTS
 PARTNER = PeerRecord(PeerId("p"), RunId(b"R" * 32), (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
@@ -45,9 +45,6 @@ class Away:
 
 def outcome(away: Away, error: Exception | None = None, *, asked: bool = True, lasts: float = 1.0) -> float:
     """How long a swap took; raises what it raised."""
-
-    async def inline(work: Callable[[], T], /) -> T:
-        return work()
 
     async def alive() -> bool:
         if asked and away.leaves <= asyncio.get_running_loop().time() < away.returns:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pytest
 import torch
 
+from peer.aio.threads import inline
 from peer.codec.lattice.codec import Modulo, asked
 from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
@@ -21,7 +22,6 @@ from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
 from peer.protocol.wire.payload import Sink, Source
 
-T = TypeVar("T")
 KEY = RoundKey(4, 0)
 ELEMENTS = 2 * TILE + 77
 CHUNK = 100_000
@@ -58,9 +58,6 @@ async def alive() -> bool:
 
 
 def swapped(carrier: Carrier, codec: str, own: torch.Tensor, outer: torch.Tensor) -> torch.Tensor:
-    async def inline(work: Callable[[], T], /) -> T:
-        return work()
-
     async def main() -> Any:
         exchange = PairSwap(cast(Transport, carrier), VirtualClock(), EVERY[codec], inline, None)
         return (await exchange.swap(PARTNER, KEY, own, outer, torch.full((ELEMENTS,), 7.0), 2.0, True, alive))[0]
