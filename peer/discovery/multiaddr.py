@@ -18,7 +18,6 @@ from peer.identity import public_key_of
 _LISTEN = re.compile(r"/ip([46])/([0-9a-fA-F.:]{2,45})/tcp/([0-9]{1,5})\Z")
 _HOST_PORT = r"/(ip4|ip6|dns|dns4|dns6)/([0-9A-Za-z.:-]{1,253})/tcp/([0-9]{1,5})"
 _DIAL = re.compile(_HOST_PORT + r"/p2p/([1-9A-HJ-NP-Za-km-z]{40,64})\Z")
-_HOST = re.compile(_HOST_PORT + r"(?:/p2p/[1-9A-HJ-NP-Za-km-z]{1,64})?\Z")
 _ANNOUNCE = re.compile(_HOST_PORT + r"\Z")
 
 
@@ -76,26 +75,6 @@ def is_listenable(text: str) -> bool:
     except AddressError:
         return False
     return True
-
-
-def hosts_of(maddrs: Sequence[str]) -> list[str]:
-    """The hosts that these addresses name, each once, in order, as they stand before a port: IPv6 in brackets. Those
-    that name no host (0.0.0.0, ::, or not an address at all) are left out."""
-    found = []
-    for maddr in maddrs:
-        match = _HOST.match(maddr)
-        if match is None:
-            continue
-        kind, host = match[1], match[2]
-        if kind.startswith("ip"):
-            try:
-                ip = ipaddress.ip_address(host)
-            except ValueError:
-                continue
-            if ip.is_unspecified or f"ip{ip.version}" != kind:
-                continue
-        found.append(f"[{host}]" if kind == "ip6" else host)
-    return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager

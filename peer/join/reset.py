@@ -1,4 +1,4 @@
-"""Starting a run again from a state its operator names by digest: who has it, and whether ours comes from it."""
+"""Restart of a run from a state that its operator names by digest: the fetch, and whether a state descends from it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
-from peer.state.snapshot import fetch_state
+from peer.state.snapshot import check_index
+from peer.state.transfer.download import Download, Outcome
+from peer.state.transfer.pieces import PieceStore
+from peer.state.transfer.scheduler import DonorRates
 
 
 def digest_of(params: torch.Tensor) -> bytes:
-    """BLAKE3 of `outer_params`, fp32 little endian, in layout order: what `refound` names."""
+    """Return the BLAKE3 digest of `outer_params`, fp32 little endian, in layout order; an amendment names it."""
     return blake3(params.numpy().data.cast("B")).digest()
 
 
 DESCRIBE_S = 10.0
+"""Seconds that a donor has to describe its state."""
 
 
 class ResetStates:
-    """Fetches such a state from the operator's nodes. What was fetched once and is another state is not fetched again:
-    a node started without `--state` would send the whole model to everybody every few seconds."""
+    """Fetches the state with a given digest from the operator's nodes.
+
+    A node that gave another state is not asked for that one again. A node started without `--state` would otherwise
+    send its model to every peer every few seconds."""
 
     def __init__(self, layout: Layout, transport: Transport, offload: Offload) -> None:
         self._layout = layout
         self._transport = transport
         self._offload = offload
         self._others: dict[PeerId, tuple[bytes, ...]] = {}
-        """What a node gave last that was not it: digests, of the state wanted and of the pieces."""
+        """Per node, the last state that did not match: the digest wanted, then the digests of the node's pieces."""
+        self._rates = DonorRates()
 
     async def fetch(self, digest: bytes, records: list[PeerRecord]) -> torch.Tensor | None:
-        """The state with this digest (flat fp32) from a node that serves it; None: nobody does (yet). Never raises."""
+        """Fetch the state with this digest (flat fp32), or return None when no node serves it yet. Never raises."""
         for record in records:
             if record.status is Status.SERVING:
                 try:
@@ -47,10 +54,17 @@ class ResetStates:
 
     async def _from(self, record: PeerRecord, digest: bytes) -> torch.Tensor | None:
         index = await self._transport.describe_state(record, DESCRIBE_S)
+        check_index(index, self._layout)
         pieces = (digest, *(piece.digest for piece in index.pieces))
         if self._others.get(record.peer_id) == pieces:
             return None
-        params, _ = await fetch_state(self._transport, record, self._layout)
+        store = PieceStore(self._layout, None, momentum=False)
+        download = Download(self._transport, store, self._rates, Outcome(), offload=self._offload)
+        download.add(record, index)
+        await download.run()
+        if not store.complete:
+            return None
+        params, _ = store.state()
         if await self._offload(lambda: digest_of(params)) == digest:
             return params
         self._others[record.peer_id] = pieces
@@ -58,8 +72,10 @@ class ResetStates:
 
 
 def founded_on(params: torch.Tensor, donors_round: int, now: RunPolicy) -> bytes:
-    """Which founding a donor's state comes from: the one in force if it is that state, or if the donor worked in a
-    round in which that had taken effect. Empty: an earlier one."""
+    """Return the digest of the restart that a donor's state descends from, or nothing for an earlier one.
+
+    The state descends from the restart in force if it is the named state. It also does if the donor worked in a round
+    in which the restart had taken effect."""
     if now.founded and (donors_round >= now.founded_round or digest_of(params) == now.founded):
         return now.founded
     return b""

@@ -9,10 +9,10 @@ from peer.exchange.pair.matchmaker import Matchmaker
 from peer.membership.amendment_sync import AmendmentSync
 from peer.outer.state import OuterState
 from peer.ports.handler import GroupHandler
-from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
+from peer.protocol.messages import FRAGMENT_PREFIX, Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
 from peer.run.manifest import SignedManifest
 from peer.state.snapshot import SnapshotCache, Start, at_once, copy_of
-from peer.state.transfer.fragment import FRAGMENT, FragmentShelf
+from peer.state.transfer.fragment import FragmentShelf
 
 
 class RequestHandler:
@@ -82,6 +82,6 @@ class RequestHandler:
         return self._shelf.on_state(fresh, wanted)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        if snapshot.startswith(FRAGMENT) and self._fragments is not None:
+        if snapshot.startswith(FRAGMENT_PREFIX) and self._fragments is not None:
             return self._fragments.on_piece(snapshot, piece)
         return None if self._shelf is None else self._shelf.on_piece(snapshot, piece)

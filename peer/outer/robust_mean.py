@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Protocol
 
 import torch
@@ -42,21 +43,16 @@ def norm(values: Sliced) -> float:
 
 def fractions(tokens: Sequence[int]) -> list[float]:
     """What each contribution weighs: w_i / sum(w_i), w_i = tokens_i, but HEAVY times the median at most."""
-    heaviest = (HEAVY if len(tokens) > FEW else WIDE) * lower_median(list(tokens))
+    heaviest = (HEAVY if len(tokens) > FEW else WIDE) * median_low(tokens)
     weights = [min(float(count), heaviest) for count in tokens]
     total = sum(weights)
     return [weight / total for weight in weights]
 
 
-def lower_median(values: Sequence[float]) -> float:
-    assert values
-    return sorted(values)[(len(values) - 1) // 2]
-
-
 def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
     """What each contribution is multiplied with: 1; less when it is longer than LONG times the (lower) median norm; 0
     when it is to be refused. All 1 when the median is zero. `tokens`: what their senders say."""
-    usual, work = lower_median(list(norms)), max(1.0, lower_median(list(tokens)))
+    usual, work = median_low(norms), max(1.0, median_low(tokens))
     most, found = (LONG if len(norms) > FEW else WIDE) * usual, []
     for norm_, count in zip(norms, tokens, strict=True):
         absurd = 0 < ABSURD * usual * max(1.0, count / work) < norm_

@@ -20,7 +20,10 @@ WIRE_VERSION = 1
 """The one wire version this build speaks."""
 
 PIECE_BYTES = 16 * 2**20
-"""Most bytes of a piece of state (see `Layout.pieces`)."""
+"""Most bytes of a piece of state; see `Layout.pieces`."""
+
+FRAGMENT_PREFIX = "fragment:"
+"""Start of the name under which a group's member fetches a fragment that it missed: a part of training's exchanges."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Literal
 
 from peer.protocol.policy.fitness import GRACE
@@ -20,10 +21,9 @@ def pairing_window(round_seconds: float) -> float:
 
 
 def lower_median(rounds: Iterable[int]) -> int | None:
-    """Return the lower of the two middle values: the swarm's round, as a peer with a clock in steps sees it. None of
-    nothing."""
-    ordered = sorted(rounds)
-    return ordered[(len(ordered) - 1) // 2] if ordered else None
+    """Return the swarm's round as a peer in steps sees it, or None when it knows of no round."""
+    known = list(rounds)
+    return median_low(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ copies between two outer steps, and asked to (`fresh`) copies anew what has move
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from blake3 import blake3
 
 from peer.errors import BadPayload
 from peer.outer.state import OuterState
-from peer.protocol.messages import PeerRecord, Piece, StateIndex
+from peer.protocol.messages import Piece, StateIndex
 from peer.protocol.model.layout import Layout
 
 HOLD_S = 900.0
@@ -166,66 +164,6 @@ class SnapshotCache:
                 self._shelf.remove(shelved)
                 return True
         return False
-
-
-class StateDonor(Protocol):
-    """The part of a transport that a joiner needs; both calls are bounded by their timeout."""
-
-    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex: ...
-
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes: ...
-
-
-class TransferDeadline:
-    """How long a transfer may take: `slack_s` and `factor` times what the slowest measured rate predicts, `floor` bytes
-    a second before anything was measured. Rates above `ceiling` are not believed: the first piece may be a burst."""
-
-    def __init__(
-        self, slack_s: float = 10.0, factor: float = 4.0, floor: float = 64_000.0, ceiling: float = 2e6
-    ) -> None:
-        self._slack_s = slack_s
-        self._factor = factor
-        self._rate = floor
-        self._ceiling = ceiling
-        self._measured = False
-
-    def seconds(self, nbytes: int) -> float:
-        return self._slack_s + self._factor * nbytes / self._rate
-
-    def observe(self, nbytes: int, seconds: float) -> None:
-        """A transfer of so many bytes took so long."""
-        rate = max(1.0, min(self._ceiling, nbytes / max(seconds, 1e-6)))
-        self._rate = min(rate, self._rate) if self._measured else rate
-        self._measured = True
-
-
-async def fetch_state(
-    transport: StateDonor,
-    donor: PeerRecord,
-    layout: Layout,
-    deadline: TransferDeadline | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[torch.Tensor, int]:
-    """One donor's `outer_params` (flat fp32, `layout.elements` long) and the round it worked in. The index is checked
-    against the layout before a byte is fetched, each piece for its length, digest and finite values.
-
-    progress(bytes done, bytes in all) is called after each piece. Raises PartnerLost or PartnerRefused as the
-    transport does, or BadPayload; then nothing of it may be used."""
-    deadline = deadline or TransferDeadline()
-    clock = asyncio.get_running_loop()
-    index = await transport.describe_state(donor, deadline.seconds(0))
-    check_index(index, layout)
-    params = np.empty(layout.elements, dtype="<f4")
-    whole, done = params.data.cast("B"), 0
-    for number, piece in enumerate(index.pieces[: len(layout.pieces())]):
-        began = clock.time()
-        data = await transport.fetch_piece(donor, index, number, deadline.seconds(piece.nbytes))
-        deadline.observe(piece.nbytes, clock.time() - began)
-        check_piece(data, piece, number)
-        whole[done : done + piece.nbytes] = data
-        done += piece.nbytes
-        progress(done, len(whole))
-    return torch.from_numpy(params), index.round
 
 
 def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = None) -> None:

@@ -10,7 +10,6 @@ from peer.discovery.multiaddr import (
     check_listen,
     check_peers,
     claimed,
-    hosts_of,
     is_dialable,
     is_listenable,
     split,
@@ -74,24 +73,6 @@ def test_only_tcp_on_own_ips_can_be_listened_on(address: str) -> None:
     assert not is_listenable(address)
     with pytest.raises(AddressError):
         check_listen(["/ip4/0.0.0.0/tcp/0", address])
-
-
-def test_hosts_stand_as_they_do_before_a_port_each_once() -> None:
-    named = [
-        "/ip4/203.0.113.7/tcp/4810",
-        "/ip4/203.0.113.7/tcp/4811",
-        f"/dns4/host.example/tcp/4810/p2p/{PEER}",
-        "/ip6/2001:db8::1/tcp/4810",
-    ]
-    assert hosts_of(named) == ["203.0.113.7", "host.example", "[2001:db8::1]"]
-
-
-@pytest.mark.parametrize(
-    "nobody",
-    ["/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1", "/ip4/::1/tcp/1", "/ip6/127.0.0.1/tcp/1", "/unix/x", "", "/ip4/x/tcp/1"],
-)
-def test_who_names_no_host_is_left_out(nobody: str) -> None:
-    assert hosts_of([nobody, "/dns/h/tcp/1"]) == ["h"]
 
 
 def test_port_0_becomes_a_free_port_that_stays_held() -> None:

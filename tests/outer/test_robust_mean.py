@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from statistics import median_low
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.outer.robust_mean import FEW, LONG, PIECE, WIDE, factors, lower_median, norm, weighted_mean
+from peer.outer.robust_mean import FEW, LONG, PIECE, WIDE, factors, norm, weighted_mean
 
 
 def test_the_mean_is_weighted_by_tokens() -> None:
@@ -53,7 +54,7 @@ def test_what_no_work_explains_is_refused() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e30), st.integers(1, 2**40)), min_size=1, max_size=9))
 def test_nothing_counts_for_more_than_that(parts: list[tuple[float, int]]) -> None:
     norms, tokens = [norm for norm, _ in parts], [count for _, count in parts]
-    most = (LONG if len(parts) > FEW else WIDE) * lower_median(norms) or max(norms)
+    most = (LONG if len(parts) > FEW else WIDE) * median_low(norms) or max(norms)
     shrunk = [norm * factor for norm, factor in zip(norms, factors(norms, tokens), strict=True)]
     assert max(shrunk) <= most * (1 + 1e-12)
 

@@ -1,4 +1,3 @@
-import asyncio
 import dataclasses
 import math
 from concurrent.futures import Future
@@ -7,24 +6,22 @@ import pytest
 import torch
 from blake3 import blake3
 
-from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.errors import BadPayload
 from peer.outer.state import OuterState
-from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
+from peer.protocol.messages import StateIndex
 from peer.protocol.model import layout as layouts
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.snapshot import (
     HOLD_S,
     SnapshotCache,
     StateSnapshot,
-    TransferDeadline,
     check_index,
+    check_piece,
     copy_of,
-    fetch_state,
     mark_of,
 )
 
 CUT = [(0, 2, 600), (2, 1, 1000), (2, 1, 1000), (2, 1, 400), (3, 1, 28)]
-DONOR = PeerRecord(PeerId("d"), RunId(b"r" * 32), (), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
 
 
 @pytest.fixture
@@ -38,32 +35,6 @@ def layout(monkeypatch) -> Layout:
 
 def params_of(layout: Layout, seed: int = 0) -> torch.Tensor:
     return torch.randn(layout.elements, generator=torch.Generator().manual_seed(seed))
-
-
-class Donor:
-    """A transport whose other side is a shelf; `spoil` changes what it says."""
-
-    def __init__(self, shelf: SnapshotCache, spoil=lambda index: index, damage=lambda number, data: data) -> None:
-        self.shelf = shelf
-        self.spoil = spoil
-        self.damage = damage
-        self.fetched: list[int] = []
-        self.timeouts: list[float] = []
-
-    async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
-        return self.spoil(self.shelf.on_state())
-
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
-        self.fetched.append(piece)
-        self.timeouts.append(timeout_s)
-        data = self.shelf.on_piece(index.snapshot, piece)
-        if data is None:
-            raise PartnerRefused("gone", "the snapshot is gone")
-        return self.damage(piece, bytes(data))
-
-
-def shelf_of(layout: Layout, params: torch.Tensor, round_: int = 5) -> SnapshotCache:
-    return SnapshotCache(lambda: StateSnapshot(params, layout, round_), lambda: 0.0)
 
 
 def test_pieces_are_the_bytes_of_the_layout(layout):
@@ -86,18 +57,6 @@ def test_a_snapshot_does_not_move_with_the_params(layout):
     view = snapshot.piece(0)
     assert bytes(view) == before[:600]
     assert view.readonly
-
-
-def test_fetch_gives_the_state_bit_for_bit(layout):
-    params, seen = params_of(layout), []
-    donor = Donor(shelf_of(layout, params))
-    got, round_ = asyncio.run(fetch_state(donor, DONOR, layout, progress=lambda *at: seen.append(at)))
-    assert torch.equal(got, params)
-    assert got.dtype == torch.float32
-    assert got.is_contiguous()
-    assert round_ == 5
-    assert seen == [(done, 3028) for done in (600, 1600, 2600, 3000, 3028)]
-    got += 1  # ours, writable
 
 
 def replaced(**changes):
@@ -128,67 +87,40 @@ def first_piece(**changes):
         (replaced(snapshot=""), "index"),
     ],
 )
-def test_a_wrong_index_is_refused_before_a_byte_is_fetched(layout, spoil, code):
-    donor = Donor(shelf_of(layout, params_of(layout)), spoil)
+def test_a_wrong_index_is_refused(layout, spoil, code):
+    index = StateSnapshot(params_of(layout), layout, 5).index
+    check_index(index, layout)
     with pytest.raises(BadPayload) as refusal:
-        asyncio.run(fetch_state(donor, DONOR, layout))
+        check_index(spoil(index), layout)
     assert refusal.value.code == code
-    assert donor.fetched == []
 
 
 @pytest.mark.parametrize(
     ("damage", "code"),
     [
-        (lambda number, data: data[:-1] if number == 1 else data, "length"),
-        (lambda number, data: data + b"x" if number == 2 else data, "length"),
-        (lambda number, data: bytes([data[0] ^ 1]) + data[1:] if number == 1 else data, "digest"),
+        (lambda data: data[:-1], "length"),
+        (lambda data: data + b"x", "length"),
+        (lambda data: bytes([data[0] ^ 1]) + data[1:], "digest"),
     ],
 )
 def test_wrong_bytes_are_refused(layout, damage, code):
-    donor = Donor(shelf_of(layout, params_of(layout)), damage=damage)
+    snapshot = StateSnapshot(params_of(layout), layout, 5)
+    piece, data = snapshot.index.pieces[1], bytes(snapshot.piece(1))
+    check_piece(data, piece, 1)
     with pytest.raises(BadPayload) as refusal:
-        asyncio.run(fetch_state(donor, DONOR, layout))
+        check_piece(damage(data), piece, 1)
     assert refusal.value.code == code
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("at", [0, 400, -1])
+@pytest.mark.parametrize("at", [0, 70, 149])
 def test_values_that_are_not_finite_are_refused(layout, value, at):
     params = params_of(layout)
     params[at] = value
+    snapshot = StateSnapshot(params, layout, 5)
     with pytest.raises(BadPayload) as refusal:
-        asyncio.run(fetch_state(Donor(shelf_of(layout, params)), DONOR, layout))
+        check_piece(bytes(snapshot.piece(0)), snapshot.index.pieces[0], 0)
     assert refusal.value.code == "not_finite"
-
-
-@pytest.mark.parametrize("error", [PartnerLost("silent"), PartnerRefused("busy", "too many joiners")])
-def test_a_lost_or_refusing_donor_is_told_upward(layout, error):
-    def raises(number, data):
-        raise error
-
-    with pytest.raises(type(error)):
-        asyncio.run(fetch_state(Donor(shelf_of(layout, params_of(layout)), damage=raises), DONOR, layout))
-
-
-def test_deadlines_come_from_the_slowest_measured_rate():
-    deadline = TransferDeadline(slack_s=10, factor=4, floor=1000, ceiling=50_000)
-    assert deadline.seconds(0) == 10
-    assert deadline.seconds(1000) == 14
-    deadline.observe(10_000, 1.0)
-    assert deadline.seconds(10_000) == 14
-    deadline.observe(10_000, 4.0)
-    assert deadline.seconds(10_000) == 26
-    deadline.observe(10_000, 0.0)
-    assert deadline.seconds(10_000) == 26
-    burst = TransferDeadline(slack_s=0, factor=4, ceiling=50_000)
-    burst.observe(10**9, 1e-3)
-    assert burst.seconds(50_000) == 4
-
-
-def test_every_fetch_has_a_deadline(layout):
-    donor = Donor(shelf_of(layout, params_of(layout)))
-    asyncio.run(fetch_state(donor, DONOR, layout, TransferDeadline(slack_s=3, floor=600, ceiling=600)))
-    assert donor.timeouts == pytest.approx([3 + 4 * nbytes / 600 for _, _, nbytes in CUT])
 
 
 class Shelved:

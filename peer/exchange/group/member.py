@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.group.rendezvous import Rendezvous
 from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
-from peer.outer.robust_mean import lower_median
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack, unpack
 from peer.protocol.group.receipts import Vouchers
@@ -290,7 +290,7 @@ class GroupMember:
                 named.append((shard.start, shard.end))
         self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
         if spans:
-            self._usual[roster.key.fragment] = lower_median([part.rms for part in given if part.digest])
+            self._usual[roster.key.fragment] = median_low([part.rms for part in given if part.digest])
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
         told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
         return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from peer.aio.events import Signal
 from peer.aio.threads import Offload, inline
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.protocol.messages import PeerId, PeerRecord, StateIndex
-from peer.state.snapshot import StateDonor
 from peer.state.transfer.pieces import PieceStore
 from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
@@ -27,6 +27,12 @@ MOST_IDLE_S = 30.0
 BUSY_S = 1.0
 BUSY_TRIES = 30
 """A donor that is busy so often in a row is no help."""
+
+
+class PieceTransport(Protocol):
+    """The part of a transport that a download needs."""
+
+    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -49,7 +55,7 @@ class Download:
 
     def __init__(
         self,
-        transport: StateDonor,
+        transport: PieceTransport,
         pieces: PieceStore,
         rates: DonorRates,
         outcome: Outcome,

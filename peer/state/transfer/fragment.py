@@ -13,14 +13,12 @@ from torch import Tensor
 
 from peer.errors import BadPayload
 from peer.outer.state import OuterState
-from peer.protocol.messages import PIECE_BYTES, PeerRecord
-
-FRAGMENT = "fragment:"
+from peer.protocol.messages import FRAGMENT_PREFIX, PIECE_BYTES, PeerRecord
 
 
 def name_of(fragment: int, digest: bytes) -> str:
     """Of a fragment's state; `digest` as in `OuterState.digest`."""
-    return f"{FRAGMENT}{fragment}:{digest.hex()}"
+    return f"{FRAGMENT_PREFIX}{fragment}:{digest.hex()}"
 
 
 def part_sizes(elements: int) -> list[int]:

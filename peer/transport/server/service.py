@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from peer.errors import BadPayload, PartnerRefused
 from peer.identity import Identity, peer_id_of, verify
 from peer.ports.handler import Handler
-from peer.protocol.messages import MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId
+from peer.protocol.messages import FRAGMENT_PREFIX, MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
 from peer.signed_record import InvalidRecord, open_record
@@ -37,8 +37,6 @@ RECORD_FRESH_S = 30.0
 """A caller seals its record for the Hello that shows it: one issued long before the Hello's own clock is a replay."""
 MAX_PIECES = 6
 """Two more than one address may have."""
-CATCHING_UP = "fragment:"
-"""So begin the names of what a member of a group fetches that fell behind: part of training's own exchange."""
 TAKE_S = 30.0
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. Who takes a piece more slowly loses its place: four that never read would keep everybody out."""
@@ -230,7 +228,7 @@ class ExchangeService:
         if request.offset > len(data):
             reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
             await self.gate.turn_away(context, "request", reason, caller.peer)
-        giving = None if request.snapshot.startswith(CATCHING_UP) else self._giving
+        giving = None if request.snapshot.startswith(FRAGMENT_PREFIX) else self._giving
         if giving is not None and (busy := giving.why_busy(caller.peer)):
             await refuse(context, "busy", *busy)
         if self._pieces >= MAX_PIECES:
