@@ -27,7 +27,7 @@ class AddressCache:
     def __init__(self, path: Path | None, now: float) -> None:
         self._path = path
         self._seen, self.listened = _read(path, now) if path is not None else ({}, {})
-        """`listened`: for each address we were told to listen at, the one it became: with a port."""
+        """`listened`: each address that we were told to listen at, and the same address with the port it got."""
         self._saved = self._content()
 
     def addresses(self) -> list[str]:
@@ -39,6 +39,10 @@ class AddressCache:
         self._seen.update((address, now) for address in addresses if is_dialable(address))
         kept = [address for address in self.addresses() if self._seen[address] > now - MAX_AGE_S][:MAX_CACHED]
         self._seen = {address: self._seen[address] for address in kept}
+
+    def note_listened(self, listened: dict[str, str]) -> None:
+        """Keep where we listen now; `save` writes it."""
+        self.listened = listened
 
     def save(self, force: bool = False) -> None:
         """Write the file if an address has come or gone since the last time (`force`: in any case)."""

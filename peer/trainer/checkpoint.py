@@ -19,25 +19,44 @@ from peer.trainer.inner_loop import InnerLoop
 TENSORS = "trainer.safetensors"
 PLACE = "trainer.json"
 FORMAT = 1
+FIELDS = (
+    "format",
+    "tokens",
+    "round",
+    "step_in_round",
+    "since_apply",
+    "age",
+    "loss_scale",
+    "loss_scale_steps",
+    "tallies",
+)
+"""Keys of the JSON file, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPosition:
-    """Where the inner loop stood."""
+    """Place of the inner loop in the run."""
+
+    round: int
+    step_in_round: int
+    since_apply: int
+    """Inner steps since the last snapshot of any fragment."""
+    tallies: list[WorkAccounts]
+    """Work since the base, per fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """Remaining fields of the file, next to those of `LoopPosition`."""
 
     format: int
     tokens: int
     """The token counter."""
-    round: int
-    step_in_round: int
-    since_apply: int
-    """Inner steps since the last snapshot of any fragment, which in `full` has been applied."""
     age: int
     """Updates of the inner optimizer."""
     loss_scale: float
     loss_scale_steps: int
-    tallies: list[WorkAccounts]
-    """Since the base, for each fragment."""
+    """Steps since the loss scale last changed."""
 
 
 def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkAccounts]) -> None:
@@ -48,19 +67,10 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
         "exp_avg_sq": loop.optimizer.exp_avg_sq,
     }
     save_file({name: tensor.cpu() for name, tensor in tensors.items()}, folder / TENSORS)
-    scale = loop.scale
-    place = LoopPosition(
-        format=FORMAT,
-        tokens=tokens,
-        round=loop.round,
-        step_in_round=loop.step_in_round,
-        since_apply=since_apply,
-        age=loop.optimizer.age,
-        loss_scale=scale.value,
-        loss_scale_steps=scale.good_steps,
-        tallies=tallies,
-    )
-    (folder / PLACE).write_text(json.dumps(asdict(place)) + "\n")
+    saved = _Save(FORMAT, tokens, loop.optimizer.age, loop.scale.value, loop.scale.good_steps)
+    place = LoopPosition(loop.round, loop.step_in_round, since_apply, tallies)
+    fields = asdict(saved) | asdict(place)
+    (folder / PLACE).write_text(json.dumps({name: fields[name] for name in FIELDS}) + "\n")
 
 
 def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
@@ -69,18 +79,17 @@ def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
 
     Raises StateError when the folder is not what `save` wrote for this model."""
     try:
-        place = TypeAdapter(LoopPosition).validate_json((folder / PLACE).read_bytes())
+        raw = (folder / PLACE).read_bytes()
+        saved, place = TypeAdapter(_Save).validate_json(raw), TypeAdapter(LoopPosition).validate_json(raw)
         tensors = load_file(folder / TENSORS)
         fits = [tensors[name].shape == loop.params.shape for name in ("params", "exp_avg", "exp_avg_sq")]
     except (OSError, ValidationError, SafetensorError, KeyError) as error:
         raise _unusable(folder, str(error)) from error
-    if place.format != FORMAT or not all(fits):
+    if saved.format != FORMAT or not all(fits):
         raise _unusable(folder, "it is of another format or model")
-    loop.optimizer.exp_avg.copy_(tensors["exp_avg"])
-    loop.optimizer.exp_avg_sq.copy_(tensors["exp_avg_sq"])
-    loop.optimizer.age = place.age
-    loop.scale.value, loop.scale.good_steps = place.loss_scale, place.loss_scale_steps
-    if place.tokens != tokens:
+    loop.optimizer.restore(tensors["exp_avg"], tensors["exp_avg_sq"], saved.age)
+    loop.scale.restore(saved.loss_scale, saved.loss_scale_steps)
+    if saved.tokens != tokens:
         return None
     with torch.no_grad():
         loop.params.copy_(tensors["params"])

@@ -35,6 +35,9 @@ class LossScale:
     value: float
     good_steps: int = 0
 
+    def restore(self, value: float, good_steps: int) -> None:
+        self.value, self.good_steps = value, good_steps
+
     def update(self, finite: bool) -> None:
         if not finite:
             self.value, self.good_steps = max(1.0, self.value / 2), 0
@@ -47,8 +50,16 @@ class LossScale:
 class InnerLoop:
     """Live parameters as one flat fp32 vector, of which the model's tensors are views; so are the gradients."""
 
-    def __init__(self, config: TrainerConfig, layout: Layout, device: Device, corpus: Corpus, params: Tensor) -> None:
-        """params: flat fp32, copied."""
+    def __init__(
+        self,
+        config: TrainerConfig,
+        layout: Layout,
+        device: Device,
+        corpus: Corpus,
+        params: Tensor,
+        on_batch: Callable[[int, int, Windows], None] = lambda round_, step, windows: None,
+    ) -> None:
+        """`params`: flat fp32, copied. `on_batch` is called with each batch before its step: round, step, windows."""
         self._config = config
         self._layout = layout
         self._device = device
@@ -60,8 +71,7 @@ class InnerLoop:
         """Windows that go through the model at once; the gradient of a step is the same up to rounding."""
         self.round = 0
         self.step_in_round = 0
-        self.on_batch: Callable[[int, int, Windows], None] = lambda round_, step, windows: None
-        """Called with each batch before its step: round, step in the round, windows."""
+        self._on_batch = on_batch
         steps_per_round = config.sync_every / len(layout.fragments)
         self._steps_per_round = steps_per_round if config.clock == "steps" else None
         self.lr_scale = 1.0
@@ -119,7 +129,7 @@ class InnerLoop:
             round_=self.round,
             step=self.step_in_round,
         )
-        self.on_batch(self.round, self.step_in_round, windows)
+        self._on_batch(self.round, self.step_in_round, windows)
         return windows
 
     @property
@@ -133,6 +143,14 @@ class InnerLoop:
             self._accumulate(np.zeros((windows, self._config.train.context + 1), np.uint8), windows)
         finally:
             self._grad.zero_()
+
+    def set_micro_batch(self, windows: int) -> None:
+        """Put so many windows through the model at once from here on."""
+        self.micro_batch = windows
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the learning rate of all later steps with `scale`."""
+        self.lr_scale = scale
 
     def halve(self) -> None:
         """Half as many windows at once from now on."""

@@ -33,7 +33,7 @@ def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
 
     Raises MachineTooSmall when not even one window goes through an accelerator's memory."""
     if config.micro_batch is not None:
-        loop.micro_batch = min(config.micro_batch, config.train.batch)
+        loop.set_micro_batch(min(config.micro_batch, config.train.batch))
         return Fit(loop.micro_batch, f"{_of(loop, config)}: asked for")
     on_device = loop.device.type == "cuda"
     return _fit_device(loop, config) if on_device else _fit_main_memory(loop, config)
@@ -46,7 +46,7 @@ def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
         return Fit(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")
     estimate = window_bytes(config.model, config.train.context)
     window = max(estimate, peak_growth(lambda: loop.probe(1)))
-    loop.micro_batch = largest_micro_batch(config.train.batch, window, free)
+    loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
     return Fit(loop.micro_batch, f"{_of(loop, config)}: a window takes {_mib(window)}, {_mib(free)} are free for them")
 
 
@@ -54,7 +54,7 @@ def _fit_device(loop: InnerLoop, config: TrainerConfig) -> Fit:
     """An accelerator says when it is full, and goes on: tried from the estimate downwards."""
     free = int(SHARE * torch.cuda.mem_get_info(loop.device)[0])
     window = window_bytes(config.model, config.train.context)
-    loop.micro_batch = largest_micro_batch(config.train.batch, window, free)
+    loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
     torch.cuda.reset_peak_memory_stats(loop.device)
     before = torch.cuda.memory_allocated(loop.device)
     while not _goes_through(loop):

@@ -56,6 +56,12 @@ class AdamW:
         """Factor of the learning rate of the next step, below 1 in the first steps of a fresh optimizer."""
         return min(1.0, (self.age + 1) / FRESH_STEPS)
 
+    def restore(self, exp_avg: Tensor, exp_avg_sq: Tensor, age: int) -> None:
+        """Take the moments and the age of a save."""
+        self.exp_avg.copy_(exp_avg)
+        self.exp_avg_sq.copy_(exp_avg_sq)
+        self.age = age
+
     @torch.no_grad()
     def step(self, grad: Tensor, lr: float) -> None:
         """grad: flat, as params."""

@@ -24,6 +24,7 @@ from peer.trainer import checkpoint as saved
 from peer.trainer.accounting import Account, StepPace, WorkAccounts
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.batch_log import Trail
+from peer.trainer.batches import Windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import load_corpus
 from peer.trainer.device import Device, choose_device
@@ -79,7 +80,11 @@ class PendingMerge:
     next_round: int
     merge: Merge
     outer_params: torch.Tensor
-    """The fragment's slot of the arena, unless that was needed for something else."""
+    """The fragment's slot of the arena, or a copy of it."""
+
+    def leave_slot(self) -> None:
+        """Copy the values, so that the daemon may write to the slot."""
+        self.outer_params = self.outer_params.clone()
 
 
 class TrainerWorker:
@@ -106,6 +111,7 @@ class TrainerWorker:
         self._loop: InnerLoop
         self._device: Device
         self._fitted: Fit
+        self._trail: Trail | None = None
         self._running = False
         self._goal: WorkOrder | None = None
         self._held_at: float | None = None
@@ -140,7 +146,7 @@ class TrainerWorker:
         corpus = load_corpus(config.data, config.data_dir, config.train.context)
         laps.end("data")
         self._link.send({"note": "building the model"})
-        self._loop = InnerLoop(config, self._layout, self._device, corpus, self._arena.inn)
+        self._loop = InnerLoop(config, self._layout, self._device, corpus, self._arena.inn, self._log_batch)
         self._fitted = fit(self._loop, config)
         laps.end("model")
 
@@ -172,8 +178,7 @@ class TrainerWorker:
         self._loop.params.copy_(self._arena.inn)
         self._loop.move_to(message["round"], 0)
         if config.trail:
-            trail = Trail(self._folder)
-            self._loop.on_batch = lambda *batch: trail.step(self._counters.tokens, *batch)
+            self._trail = Trail(self._folder)
         resume = message["resume"]
         place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
         if place is not None:
@@ -192,7 +197,7 @@ class TrainerWorker:
         rest = message["steps"], message["until"], message["hold"], message["pause_after"]
         self._goal = WorkOrder(message["id"], *where, *rest, message.get("round_s"))
         self._running = True
-        self._loop.lr_scale = message["lr_scale"]
+        self._loop.scale_learning_rate(message["lr_scale"])
         if message["round"] > self._loop.round:
             self._loop.move_to(message["round"], 0)
 
@@ -207,7 +212,7 @@ class TrainerWorker:
     def _clear(self, message: Message) -> Message:
         """The daemon needs the slots: what lies there unmerged is put aside."""
         for arrival in self._arrivals:
-            arrival.outer_params = arrival.outer_params.clone()
+            arrival.leave_slot()
         return {"ok": {}}
 
     def _evaluate(self, message: Message) -> Message:
@@ -269,6 +274,10 @@ class TrainerWorker:
         self._tokens_per_s = _smooth(self._tokens_per_s, tokens / self._with_rest(seconds))
         self._tell(loss)
         return seconds
+
+    def _log_batch(self, round_: int, step: int, windows: Windows) -> None:
+        if self._trail is not None:
+            self._trail.step(self._counters.tokens, round_, step, windows)
 
     def _tell(self, loss: float | None) -> None:
         now = time.monotonic()

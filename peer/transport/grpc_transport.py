@@ -310,7 +310,7 @@ class GrpcTransport:
                 response_deserializer=reply.FromString,  # type: ignore[attr-defined]
             )
             answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
-            connection.took(time.monotonic() - began)
+            connection.observe_round_trip(time.monotonic() - began)
             return answer
 
         return await self._with_token(to, call, timeout_s)
@@ -328,7 +328,7 @@ class GrpcTransport:
                 failure = translate(error, to.peer_id)
                 if not isinstance(failure, PartnerRefused) or failure.code != "no_token":
                     raise
-            connection.token = b""
+            connection.drop_token()
             await self._greet(to, connection)
             return await call(connection)
 
@@ -366,8 +366,8 @@ class GrpcTransport:
             await stream.write(pb.HelloRequest(proof=proof))
             granted = _expect(await stream.read(), "granted", to.peer_id)
             await stream.done_writing()
-        connection.token = granted.token[:64]
-        connection.took(after - before)
+        connection.accept_token(granted.token[:64])
+        connection.observe_round_trip(after - before)
         return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:

@@ -20,7 +20,7 @@ import pytest
 import uvloop
 
 from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions, DictionaryDHTValue
-from peer.discovery.dht_node.supervisor import SupervisorTimes
+from peer.discovery.dht_node.supervisor import RebuildTimes, SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.keys import bucket_key, slot
 from peer.discovery.multiaddr import claimed
@@ -34,7 +34,7 @@ from peer.v1 import exchange_pb2 as pb
 RUN = RunId(b"r" * 32)
 OTHER_RUN = RunId(b"o" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
-PACE = SupervisorTimes(heal=1.0, alone=0.2, rebuild=0.05)
+PACE = SupervisorTimes(heal=1.0, alone=0.2, rebuild=RebuildTimes(first=0.05))
 
 
 class Directory(Protocol):

@@ -96,7 +96,7 @@ def test_an_unchanged_set_is_not_written_again(tmp_path: Path) -> None:
 def test_where_we_listened_is_kept_where_a_port_had_to_be_found(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
     cache = AddressCache(path, NOW)
-    cache.listened = {"/ip4/0.0.0.0/tcp/0": "/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/5": "/ip6/::/tcp/5"}
+    cache.note_listened({"/ip4/0.0.0.0/tcp/0": "/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/5": "/ip6/::/tcp/5"})
     cache.save()
     assert AddressCache(path, NOW).listened == {"/ip4/0.0.0.0/tcp/0": "/ip4/0.0.0.0/tcp/4001"}
 

@@ -41,7 +41,7 @@ from peer.protocol.group.quorum_codec import pack as pack_rosters
 from peer.protocol.group.receipts import digest_of, statement
 from peer.protocol.group.roster import ROSTER_DOMAIN, JoinStatus, Roster
 from peer.protocol.group.shards import ContributionHeader
-from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.messages import FRAGMENT_PREFIX, WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.policy.amendments import Change
 from peer.protocol.wire.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
@@ -61,7 +61,7 @@ from peer.trainer.arena import CounterFile
 from peer.trainer.config import TrainerConfig
 from peer.trainer.subprocess import REFUSALS
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import CATCHING_UP, HELLO_DOMAIN
+from peer.transport.server.service import HELLO_DOMAIN
 from peer.transport.signing import KeySigner
 from peer.transport.wire.group_messages import base_message, contribute_open, contribute_reply
 from peer.transport.wire.refusals import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
@@ -273,7 +273,7 @@ def wire() -> Any:
         "frame": {"header": HEADER.format, "bytes": HEADER.size, "magic": MAGIC.decode(), "version": VERSION},
         "frame kinds": {kind.name: kind.value for kind in Kind},
         "wire version": WIRE_VERSION,
-        "prefixes": {"refused payload": BAD_PAYLOAD, "fragment served": CATCHING_UP},
+        "prefixes": {"refused payload": BAD_PAYLOAD, "fragment served": FRAGMENT_PREFIX},
         "domains": {
             "hello": HELLO_DOMAIN.decode(),
             "record": RECORD_DOMAIN.decode(),

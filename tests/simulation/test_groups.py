@@ -28,10 +28,10 @@ from peer.membership.reputation import Reputation
 from peer.outer.state import OuterState
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster, leaders, parse_roster
 from peer.protocol.group.shards import cut
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import FRAGMENT_PREFIX, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
-from peer.state.transfer.fragment import FRAGMENT, FragmentShelf
+from peer.state.transfer.fragment import FragmentShelf
 from peer.transport.signing import KeySigner
 
 RUN = RunId(b"G" * 32)
@@ -95,7 +95,7 @@ class Member:
         self.results: dict[int, GroupMean | ExchangeError] = {}
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        assert snapshot.startswith(FRAGMENT)
+        assert snapshot.startswith(FRAGMENT_PREFIX)
         return self._shelf.on_piece(snapshot, piece)
 
     async def round(self, number: int, gradient: Tensor, tokens: int = 100, late_s: float = 0.0) -> None:

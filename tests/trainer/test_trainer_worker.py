@@ -206,7 +206,7 @@ class Watch:
             return real()
 
         monkeypatch.setattr(played.session._loop, "step", slow)
-        monkeypatch.setattr("peer.trainer.worker.steady", lambda: self.now)
+        monkeypatch.setattr("peer.trainer.worker.boottime", lambda: self.now)
         monkeypatch.setattr(time, "perf_counter_ns", lambda: int(self.now * 1e9))
 
 
@@ -401,7 +401,7 @@ class Lull:
         self.commands = deque(commands)
         played.line.get = self.get  # type: ignore[method-assign]
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr("peer.trainer.worker.steady", lambda: 1000.0 + self.now)
+        monkeypatch.setattr("peer.trainer.worker.boottime", lambda: 1000.0 + self.now)
 
     def get(self, timeout: float | None = None) -> dict[str, Any]:
         assert timeout is not None

@@ -36,6 +36,23 @@ class Health:
     cause: str = ""
     """Why it was lost the last time."""
 
+    def note_loss(self, cause: str) -> None:
+        """The helper was lost, or could not be started again."""
+        self.state, self.cause = "rebuilding", cause
+        self.times, self.losses = self.times + 1, self.losses + 1
+
+    def note_alone(self) -> None:
+        """The helper runs, and no other node answers."""
+        self.state = "alone"
+
+    def note_joined(self) -> None:
+        """The helper runs, and another node answers."""
+        self.state = "joined"
+
+    def end_streak(self) -> None:
+        """The helper lived long enough for its next loss to count as the first."""
+        self.times = 0
+
     def trouble(self) -> str:
         """Empty: all is well."""
         if self.state == "rebuilding":

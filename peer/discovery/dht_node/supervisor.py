@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
 import random
 import statistics
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
+from peer.aio.events import Signal
+from peer.aio.tasks import uninterrupted
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Health, Unwatched, Watcher
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeOptions
@@ -23,9 +24,21 @@ from peer.ports.directory import DialReport
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
+class RebuildTimes:
+    """Pauses before a dead p2pd is started again, in seconds."""
+
+    first: float = 0.25
+    """Before the first start; each further death in a row doubles the pause."""
+    most: float = 30.0
+    """Upper bound of the pause."""
+    peace: float = 60.0
+    """A p2pd that lives this long ends the row of deaths."""
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorTimes:
-    """How often and how long, all in seconds."""
+    """Periods and time limits of the supervisor, in seconds."""
 
     heal: float = 4.0
     """Between two rounds of healing, give or take a third. With `dial` it bounds how long a bootstrap node that is back
@@ -36,11 +49,7 @@ class SupervisorTimes:
     """A dial of one address, at most."""
     first_join: float = 5.0
     """How long `start` waits for the first round of dialling."""
-    rebuild: float = 0.25
-    """Before a dead p2pd is started again; doubles with each death in a row up to `rebuild_max`."""
-    rebuild_max: float = 30.0
-    peace: float = 60.0
-    """A p2pd that lived so long begins a new row."""
+    rebuild: RebuildTimes = field(default_factory=RebuildTimes)
     pulse: float = 2.0
     """Between two questions to p2pd whether it is there."""
     answer: float = 3.0
@@ -68,7 +77,7 @@ class DhtNodeSupervisor:
         self._asked: tuple[str, ...] = ()
         self._listen: list[str] = []
         self._keeper: asyncio.Task[None] | None = None
-        self._first_round = asyncio.Event()
+        self._first_round = Signal()
         self._joined = False
         self.node: DhtNode | None = None
         """None while p2pd is dead."""
@@ -94,9 +103,7 @@ class DhtNodeSupervisor:
             raise
         self._keeper = asyncio.create_task(self._keep(self.node), name="directory keeper")
         if self._bootstraps or self._cache.addresses():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.first_join):
-                    await self._first_round.wait()
+            await self._first_round.wait_for(self._pace.first_join)
 
     def contact(self) -> DialReport:
         """How the addresses we were given are answered, and what the clocks of those who answer say."""
@@ -123,21 +130,20 @@ class DhtNodeSupervisor:
             born = loop.time()
             cause = await self._until_lost(node)
             died = loop.time()
-            if died - born > self._pace.peace:
-                self.health.times = 0
+            if died - born > self._pace.rebuild.peace:
+                self.health.end_streak()
             self.lost_at = self.lost_at or self._now()
             self.node, self._joined = None, False
             self._lost(cause)
-            await _to_the_end(node.close(at_once=True))
+            await uninterrupted(node.close(at_once=True))  # nobody else would close it
             node = self.node = await self._rebuild()
-            self.health.state = "alone"
+            self.health.note_alone()
             log.info("the DHT helper (p2pd) is back after %.1f s", loop.time() - died)
             self.watcher.helper_back(loop.time() - died, self.health.times)
 
     def _lost(self, cause: str) -> None:
         health = self.health
-        health.state, health.cause = "rebuilding", cause
-        health.times, health.losses = health.times + 1, health.losses + 1
+        health.note_loss(cause)
         log.info("%s; starting it again", cause)
         self.watcher.helper_ended(cause, health.times)
 
@@ -184,7 +190,7 @@ class DhtNodeSupervisor:
     async def _rebuild(self) -> DhtNode:
         """Same identity, same port if it can be had: to the others it is the node they knew. Tries until it works."""
         while True:
-            await asyncio.sleep(min(self._pace.rebuild * 2 ** (self.health.times - 1), self._pace.rebuild_max))
+            await asyncio.sleep(min(self._pace.rebuild.first * 2 ** (self.health.times - 1), self._pace.rebuild.most))
             try:
                 return await self._launch()
             except (AddressError, DirectoryFailed) as error:
@@ -203,7 +209,7 @@ class DhtNodeSupervisor:
             with claimed(self._asked) as ready:
                 node = await DhtNode.start(self._options, ready, self._gate)
         self._listen = ready
-        self._cache.listened = dict(zip(self._asked, ready, strict=True))
+        self._cache.note_listened(dict(zip(self._asked, ready, strict=True)))
         return node
 
     async def _heal(self, node: DhtNode) -> None:
@@ -216,7 +222,8 @@ class DhtNodeSupervisor:
             if node.neighbours():
                 await self._meet(node)
             else:
-                self._joined, self.health.state = False, "alone"
+                self._joined = False
+                self.health.note_alone()
             self._first_round.set()
             await asyncio.sleep(self._pace.heal * _jitter() if self._joined else self._pace.alone)
 
@@ -230,7 +237,8 @@ class DhtNodeSupervisor:
         """Somebody answers. The first one is told our record at once: others may take their time not to answer."""
         if self._joined:
             return
-        self._joined, self.health.state = True, "joined"
+        self._joined = True
+        self.health.note_joined()
         await self._on_joined(node)
         self.lost_at = None
         self._first_round.set()
@@ -254,23 +262,9 @@ class DhtNodeSupervisor:
         self._cache.save()
 
 
-async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
-    """Await it even when we are cancelled meanwhile: nobody else would."""
-    task = asyncio.create_task(closing)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
-
-
 def _peer(address: str) -> str:
     return address.rpartition("/p2p/")[2]
 
 
 def _jitter() -> float:
     return random.uniform(2 / 3, 4 / 3)
-
-
-def _code_in_words(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -49,6 +49,15 @@ class Outcome:
     wrong: set[PeerId] = field(default_factory=set)
     """Of these, those that gave bytes which are not what they said."""
 
+    def count_received(self, nbytes: int) -> None:
+        self.received += nbytes
+
+    def count_raced(self, nbytes: int) -> None:
+        self.raced += nbytes
+
+    def count_given(self, donor: PeerId, nbytes: int) -> None:
+        self.given[donor] = self.given.get(donor, 0) + nbytes
+
 
 class Download:
     """One attempt. `changed(donors)` is called when a piece has come and when a donor comes or leaves."""
@@ -100,7 +109,7 @@ class Download:
             for task in self._serving.values():
                 task.cancel()
             await asyncio.gather(*self._serving.values(), return_exceptions=True)
-            self.outcome.raced += self._board.raced
+            self.outcome.count_raced(self._board.raced)
 
     async def _serve(self, donor: PeerRecord, index: StateIndex) -> None:
         """Let one donor bring pieces until it leaves or there is nothing to bring."""
@@ -151,14 +160,14 @@ class Download:
             return
         data = task.result()
         self._rates.observe(peer, named.nbytes, self._now() - began)
-        self.outcome.received += named.nbytes
+        self.outcome.count_received(named.nbytes)
         if piece in self._pieces.held:
             return
         await self._offload(partial(self._pieces.store, piece, named, index.round, data))
         if piece in self._pieces.held:
             return
         self._pieces.place(piece, named, index.round, data)
-        self.outcome.given[peer] = self.outcome.given.get(peer, 0) + named.nbytes
+        self.outcome.count_given(peer, named.nbytes)
         for other in self._board.landed(piece):
             if (slower := self._fetching.get((piece, other))) is not None:
                 slower.cancel()

@@ -7,7 +7,6 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import grpc
 
@@ -37,35 +36,48 @@ CHANNEL_OPTIONS = [
 ]
 
 
-@dataclass(slots=True, eq=False)
 class Connection:
-    """To one endpoint of one peer. `token` is what its last Hello earned."""
+    """Channels to one endpoint of one peer, so that control calls never wait behind a bulk transfer."""
 
-    endpoint: str
-    control: grpc.aio.Channel
-    bulk: grpc.aio.Channel
-    another: Callable[[], grpc.aio.Channel]
-    """One more channel to it, not yet connected."""
-    token: bytes = b""
-    greeting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    round_trip_s: float = math.inf
-    """The shortest that was seen."""
-    stripes: int = 1
-    """Streams that the last swap took."""
-    _beside: list[grpc.aio.Channel] = field(default_factory=list)
+    def __init__(self, endpoint: str, channel: Callable[[], grpc.aio.Channel]) -> None:
+        """`channel` makes one more channel to the endpoint, not yet connected."""
+        self.endpoint = endpoint
+        self.control = channel()
+        self.bulk = channel()
+        self.greeting = asyncio.Lock()
+        """Held during a Hello, so that there is one at a time."""
+        self.token = b""
+        """Token that the last Hello earned; empty when a Hello is due."""
+        self.round_trip_s = math.inf
+        """Seconds of the shortest round trip measured."""
+        self.stripes = 1
+        """Streams that the last swap used."""
+        self._channel = channel
+        self._extra: list[grpc.aio.Channel] = []
 
-    def took(self, seconds: float) -> None:
-        """For the answer to a small call."""
+    def accept_token(self, token: bytes) -> None:
+        self.token = token
+
+    def drop_token(self) -> None:
+        """Forget a token that has run out, so that the next call says Hello first."""
+        self.token = b""
+
+    def observe_round_trip(self, seconds: float) -> None:
+        """Take note how long the answer to a small call took."""
         self.round_trip_s = min(self.round_trip_s, seconds)
 
+    def observe_stripes(self, streams: int) -> None:
+        """Take note how many streams a swap used."""
+        self.stripes = streams
+
     def stripe(self, number: int) -> grpc.aio.Channel:
-        """For the stream of this number, from 1 on, of a swap that takes several."""
-        while len(self._beside) < number:
-            self._beside.append(self.another())
-        return self._beside[number - 1]
+        """Return the channel for an additional stream of a swap, numbered from 1."""
+        while len(self._extra) < number:
+            self._extra.append(self._channel())
+        return self._extra[number - 1]
 
     async def close(self) -> None:
-        for channel in (self.control, self.bulk, *self._beside):
+        for channel in (self.control, self.bulk, *self._extra):
             await channel.close()
 
 
@@ -124,7 +136,7 @@ class ConnectionPool:
         def channel() -> grpc.aio.Channel:
             return grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned])
 
-        connection = Connection(endpoint, channel(), channel(), channel)
+        connection = Connection(endpoint, channel)
         if await _ready(connection.control, timeout_s):
             return connection
         await connection.close()

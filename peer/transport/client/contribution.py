@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.protocol.group.shards import ContributionHeader, ResultSink
 from peer.protocol.wire.payload import Source
@@ -68,10 +69,7 @@ class ContributionCall:
                     return
         finally:
             if sending is not None:
-                sending.cancel()
-                await asyncio.wait({sending})
-                if not sending.cancelled():
-                    sending.exception()  # a broken connection shows on our reading side as well
+                await cancel_and_wait(sending)  # a broken connection shows on our reading side as well
 
     async def _send(self, stream: Any, source: Source, reply: pb.ContributeReply) -> None:
         await send_payload(

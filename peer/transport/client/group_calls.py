@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
+from peer.aio.events import Latch
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import PartnerSilent
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
@@ -70,7 +72,7 @@ class GroupCalls:
         self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
         assert opening.nbytes == (source.nbytes if source is not None else 0)
-        began, connected = time.monotonic(), asyncio.Event()
+        began, connected = time.monotonic(), Latch()
         contributing = ContributionCall(opening, source, sink, self._caps)
 
         async def stream(connection: Connection, answered: Answered) -> None:
@@ -81,18 +83,14 @@ class GroupCalls:
         return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began)
 
 
-async def _if_connected(connected: asyncio.Event, call: Awaitable[T]) -> T:
-    """The call may take long; to reach the owner it may not."""
+async def _if_connected(connected: Latch, call: Awaitable[T]) -> T:
+    """Return the result of the call, which may take long. Raise PartnerSilent when `connected` is not set in time."""
     running = asyncio.ensure_future(call)
-    waiting = asyncio.ensure_future(connected.wait())
     try:
-        await asyncio.wait({running, waiting}, timeout=STALL_S, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {running, connected.future}
+        await asyncio.wait(either, timeout=STALL_S, return_when=asyncio.FIRST_COMPLETED)
         if not running.done() and not connected.is_set():
             raise PartnerSilent(f"the owner of a shard could not be reached within {STALL_S:.0f} s")
         return await running
     finally:
-        running.cancel()
-        waiting.cancel()
-        await asyncio.wait({running, waiting})
-        if not running.cancelled():
-            running.exception()  # where it came too late to be raised
+        await cancel_and_wait(running)

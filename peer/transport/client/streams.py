@@ -90,7 +90,7 @@ async def swap(
                 await stripes.end()
             return report
         finally:
-            connection.stripes = stripes.count
+            connection.observe_stripes(stripes.count)
             await stripes.close()
 
 
@@ -117,7 +117,7 @@ def _stripe(call: Any, progress: TransferProgress) -> Stripe:
 
 def _stripe_lost(error: grpc.aio.AioRpcError, progress: TransferProgress) -> PartnerLost:
     lost = translate(error, "one of several streams")
-    progress.stripes = 1 if isinstance(lost, PartnerRefused) else max(1, progress.stripes // 2)
+    progress.stripe_broke(refused=isinstance(lost, PartnerRefused))
     return PartnerLost(str(lost))
 
 

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from typing import Any, TypeVar
 
+from peer.aio.events import Signal
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.ports.handler import GroupHandler, Handler
 from peer.protocol.group.shards import ContributionHeader, UploadSlot
@@ -106,7 +108,7 @@ class GroupService:
     async def _serve(
         self, seat: UploadSlot, opening: ContributionHeader, caller: PeerId, max_rate: float, context: Context
     ) -> None:
-        have, over = opening.have if seat.transfer else 0, asyncio.Event()
+        have, over = opening.have if seat.transfer else 0, Signal()
         pulse = asyncio.create_task(self._pulse(seat, context, over))
         try:
             await self._receive(seat, caller, context)
@@ -114,8 +116,7 @@ class GroupService:
         finally:
             over.set()  # not cancelled: a write that is cut off in the middle leaves the call without an end
             await asyncio.wait({pulse}, timeout=STALL_S)
-            pulse.cancel()
-            await asyncio.wait({pulse})
+            await cancel_and_wait(pulse)
             broke = not pulse.cancelled() and pulse.exception() is not None
         if broke:  # the caller is gone
             return
@@ -152,16 +153,14 @@ class GroupService:
         except PartnerLost:
             raise PartnerRefused("lost", "the contribution ended in the middle") from None
 
-    async def _pulse(self, seat: UploadSlot, context: Context, over: asyncio.Event) -> None:
+    async def _pulse(self, seat: UploadSlot, context: Context, over: Signal) -> None:
         """Tells the caller to send, and then that we are still there."""
         first = "send" if seat.sink is not None else "wait"
         frame = contribute_reply(first, None, self._caps.down.rate or 0.0, seat.transfer, seat.have)
         while not over.is_set():
             await context.write(frame)
             frame = contribute_reply("wait")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PULSE_S):
-                    await over.wait()
+            await over.wait_for(PULSE_S)
 
     def _patience_s(self, nbytes: int) -> float:
         own = 2 * MAX_SEATS * nbytes / self._caps.up.rate if self._caps.up.rate else 0.0

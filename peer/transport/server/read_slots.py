@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import PartnerRefused
 
 T = TypeVar("T")
@@ -82,7 +83,4 @@ class ReadSlots:
                     return reading.result()
             raise TimeoutError("the message did not come")
         finally:
-            reading.cancel()
-            await asyncio.wait({reading})
-            if not reading.cancelled():
-                reading.exception()  # raised by `result`, or the caller is cancelled and nobody wants to know
+            await cancel_and_wait(reading)

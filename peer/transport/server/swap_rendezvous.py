@@ -52,7 +52,7 @@ class AwaitedSwap:
 
 
 @dataclass
-class Slot:
+class _Slot:
     """Where a dialling partner and our own coordinator meet."""
 
     accepting: asyncio.Future[AwaitedSwap] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -84,11 +84,11 @@ class SwapRendezvous:
         self._handler = handler
         self._gate = gate
         self._caps = caps
-        self._slots: dict[tuple[PeerId, RoundKey], Slot] = {}
+        self._slots: dict[tuple[PeerId, RoundKey], _Slot] = {}
 
     async def accept(self, partner: PeerId, terms: SwapTerms, progress: TransferProgress) -> SwapReport:
         """Wait for the partner to dial and swap. The caller bounds the time; on cancellation the served call ends."""
-        slot = self._slots.setdefault((partner, terms.key), Slot())
+        slot = self._slots.setdefault((partner, terms.key), _Slot())
         done: asyncio.Future[SwapReport] = asyncio.get_running_loop().create_future()
         if slot.accepting.done():
             raise PartnerLost(f"{partner}: a swap of {terms.key} is under way already")
@@ -164,7 +164,7 @@ class SwapRendezvous:
 
     async def _place(
         self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context, *, locked: bool
-    ) -> Slot:
+    ) -> _Slot:
         """Where this call goes on, or waits for our coordinator."""
         held = self._slots.get((caller, key))
         begun = held.begun if held is not None else None
@@ -183,18 +183,18 @@ class SwapRendezvous:
             last.cancel()
         return held
 
-    async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> Slot:
+    async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> _Slot:
         """A place to wait for our coordinator in. Whom it is locked with always finds one."""
         parked = [peer for (peer, _), slot in self._slots.items() if slot.serving is not None]
         full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
         held = self._slots.get((caller, key))
         if (held is not None and held.serving is not None) or (full and not locked):
             await refuse(context, "busy", "too many swaps are waiting here")
-        slot = self._slots.setdefault((caller, key), Slot())
+        slot = self._slots.setdefault((caller, key), _Slot())
         slot.serving = asyncio.current_task()
         return slot
 
-    async def _meet(self, slot: Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
+    async def _meet(self, slot: _Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
         """Wait until our coordinator accepts this swap."""
         try:
             async with asyncio.timeout(PARK_S):
@@ -209,7 +209,7 @@ class SwapRendezvous:
 
     # -- a stream, and its end ---------------------------------------------------------------------------------------
 
-    async def _stream(self, slot: Slot, accepting: AwaitedSwap, theirs: pb.SwapOpen, context: Context) -> SwapReport:
+    async def _stream(self, slot: _Slot, accepting: AwaitedSwap, theirs: pb.SwapOpen, context: Context) -> SwapReport:
         progress = accepting.progress
         stripes = Stripes(message_reader(context), context.write)
         try:
@@ -218,7 +218,7 @@ class SwapRendezvous:
         except TimeoutError:
             raise PartnerLost("the stream before this one does not end") from None
         try:
-            progress.number = progress.number or theirs.swap
+            progress.adopt_number(theirs.swap)
             terms, answered, slot.stripes = accepting.terms, slot.answered, stripes
             report = await swap_payloads(
                 stripes.read, stripes.write, terms, self._caps, theirs, progress, answered, stripes
@@ -244,7 +244,7 @@ class SwapRendezvous:
             await refuse(context, "gone", "no swap waits for this stream")
         await stripes.carry(theirs.stripe, Stripe(message_reader(context), context.write))
 
-    async def _ended(self, slot: Slot, accepting: AwaitedSwap, error: PartnerLost, context: Context) -> None:
+    async def _ended(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost, context: Context) -> None:
         """A stream on which nothing moves any more: the caller is told, if it still listens."""
         self._broke(slot, accepting, error)
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
@@ -252,7 +252,7 @@ class SwapRendezvous:
                 await context.abort(grpc.StatusCode.ABORTED, "this stream broke; call again")
             await refuse(context, "timeout" if isinstance(error, PartnerSilent) else "gone", str(error))
 
-    def _broke(self, slot: Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
+    def _broke(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
         """The slot waits for the partner's next call, if there can be one."""
         progress, slot.serving = accepting.progress, None
         progress.breaks(error)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.diagnosis.analysis import believed
 from peer.protocol.messages import PeerTimings, RoundKey, SwapReport
@@ -58,6 +59,21 @@ class Meter:
     """Payloads of training's own exchanges that are being sent at the moment."""
     budget: UploadBudget = field(default_factory=NoBudget)
 
+    def count_sent(self, nbytes: int) -> None:
+        self.sent += nbytes
+
+    def count_received(self, nbytes: int) -> None:
+        self.received += nbytes
+
+    @contextmanager
+    def sending_exchange(self) -> Iterator[None]:
+        """Count a payload of training's own exchanges as being sent during the block."""
+        self.exchanging += 1
+        try:
+            yield
+        finally:
+            self.exchanging -= 1
+
 
 @dataclass(frozen=True, slots=True)
 class Caps:
@@ -88,11 +104,8 @@ async def send_payload(
     receive. `behind`: asked before each chunk; None: this is an exchange of training itself. `have`: so many bytes the
     other has already; `writer`: what has made them. Raises PartnerRefused (`budget`) where the volunteer's upload
     budget does not hold the rest; then nothing was sent."""
-    caps.meter.exchanging += behind is None
-    try:
+    with caps.meter.sending_exchange() if behind is None else nullcontext():
         await _send_payload(write, source, caps, others_rate, behind, largest, writer or PayloadWriter(), have)
-    finally:
-        caps.meter.exchanging -= behind is None
 
 
 async def _send_payload(
@@ -157,7 +170,7 @@ class _Line:
         began = time.monotonic()
         await self._write(frame)
         self._size.took(time.monotonic() - began)
-        self._meter.sent += len(frame)
+        self._meter.count_sent(len(frame))
 
     async def free(self) -> None:
         """When the last one has gone. Raises what went wrong with it."""
@@ -169,10 +182,7 @@ class _Line:
     async def close(self) -> None:
         """What is on its way is given up."""
         if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait({self._writing})
-            if not self._writing.cancelled():
-                self._writing.exception()  # raised by whoever waited for it, or nobody wants to know any more
+            await cancel_and_wait(self._writing)
 
 
 async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadReader | None = None) -> None:
@@ -186,7 +196,7 @@ async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadRea
         await caps.down.wait_turn(len(raw))
         frame = reader.take(raw)
         if frame.kind is Kind.CHUNK:  # no wait since it was taken: what counts as received is in the sink
-            caps.meter.received += len(raw)
+            caps.meter.count_received(len(raw))
             sink.write(frame.offset, frame.body)
         await asyncio.sleep(0)
 
@@ -281,7 +291,8 @@ async def swap_payloads(
     progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
     if stripes is not None and progress.agreed:
         stripes.agree(min(theirs.stripes, progress.stripes))
-    progress.told = believed(PeerTimings(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in), terms.told)
+    timings = PeerTimings(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in)
+    progress.observe_timings(believed(timings, terms.told))
     answered()
     moved = 0
 
@@ -306,10 +317,7 @@ async def swap_payloads(
             raise PartnerLost("the stream broke before the partner had everything")
         return progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=sent_all)
     finally:
-        sending.cancel()
-        await asyncio.wait({sending})
-        if not sending.cancelled():
-            sending.exception()  # a broken connection shows on our reading side as well
+        await cancel_and_wait(sending)  # a broken connection shows on our reading side as well
 
 
 def _refused(sending: asyncio.Task[None]) -> bool:

@@ -97,6 +97,18 @@ class TransferProgress:
         self.began = self.began or time.monotonic()
         self.reader.go_on()
 
+    def adopt_number(self, number: int) -> None:
+        """Take the number that the dialling side drew, unless the transfer has one."""
+        self.number = self.number or number
+
+    def observe_timings(self, timings: PeerTimings | None) -> None:
+        """Take note of the timings that the other side sent."""
+        self.told = timings
+
+    def stripe_broke(self, *, refused: bool) -> None:
+        """Use at most half as many streams from here on, or a single one where the other side refused more."""
+        self.stripes = 1 if refused else max(1, self.stripes // 2)
+
     def breaks(self, error: PartnerLost) -> None:
         """A stream broke, or the other could not be reached."""
         if self.broken is None:

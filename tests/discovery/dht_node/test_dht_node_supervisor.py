@@ -18,7 +18,7 @@ import pytest
 from peer.discovery import directory as dht
 from peer.discovery.dht_node import process
 from peer.discovery.dht_node.process import DhtNodeLimits
-from peer.discovery.dht_node.supervisor import SupervisorTimes
+from peer.discovery.dht_node.supervisor import RebuildTimes, SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.multiaddr import claimed
 from peer.identity import Identity
@@ -27,7 +27,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
 RUN = RunId(b"r" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
-PACE = SupervisorTimes(heal=0.5, alone=0.1, rebuild=0.05, pulse=0.1, answer=0.5)
+PACE = SupervisorTimes(heal=0.5, alone=0.1, rebuild=RebuildTimes(first=0.05), pulse=0.1, answer=0.5)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
