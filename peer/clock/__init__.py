@@ -1,1 +1,1 @@
-"""Clocks that nobody sets, and phases of a start."""
+"""Clocks that no one sets, quiet hours, and a timer of phases."""

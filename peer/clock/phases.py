@@ -1,4 +1,4 @@
-"""Seconds of one phase after the other."""
+"""Timer that measures consecutive phases."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import time
 
 
 class PhaseTimer:
-    """`began`: by `time.monotonic`, when the first phase did; None: now."""
+    """Seconds that each phase of a start took. `began` is the start of the first phase by `time.monotonic`, by default
+    now."""
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
         self._since = self.began
         self.took: dict[str, float] = {}
-        """By phase, in order. A phase that comes again adds to its seconds."""
+        """Seconds per phase, in order. A phase that comes again adds to its seconds."""
 
     def end(self, phase: str) -> float:
-        """A phase ends, the next one begins; the seconds it took."""
+        """End the current phase under this name, begin the next one, and return the seconds it took."""
         now = time.monotonic()
         seconds, self._since = now - self._since, now
         self.took[phase] = self.took.get(phase, 0.0) + seconds

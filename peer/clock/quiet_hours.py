@@ -1,5 +1,6 @@
-"""Quiet hours: a part of every day in which the volunteer's machine does not train. Local time, as the clock on the
-wall shows it; pure arithmetic on what the caller read there."""
+"""Quiet hours: a part of every day in which the volunteer's machine does not train.
+
+They are in local time, as the clock on the wall shows it. The module is pure: its caller reads that clock."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ _HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From `begin` until before `end`, minutes after midnight; over midnight when `end` is the smaller."""
+    """Span from `begin` until just before `end`, in minutes after midnight. It passes midnight when `end` is the
+    smaller one."""
 
     begin: int
     end: int
 
     @classmethod
     def parse(cls, text: str) -> QuietHours:
-        """`22:00-07:00`. Raises UsageError."""
+        """Parse a span like `22:00-07:00`. Raises UsageError."""
         found = _HOURS.fullmatch(text.strip())
         if found is None:
             raise UsageError(f"quiet hours {text!r} cannot be read", "Write them like 22:00-07:00, in local time.")
@@ -35,7 +37,7 @@ class QuietHours:
         return f"{self.begin // 60:02d}:{self.begin % 60:02d}-{self.end // 60:02d}:{self.end % 60:02d}"
 
     def hold(self, minute: int) -> bool:
-        """Whether this minute of the day is a quiet one."""
+        """Return whether this minute of the day is a quiet one."""
         if self.begin < self.end:
             return self.begin <= minute < self.end
         return minute >= self.begin or minute < self.end

@@ -1,5 +1,4 @@
-"""Real time, corrected by what Hellos measured and deaf to jumps of the wall clock, and a thread of low priority for
-heavy work."""
+"""Real time, corrected by the offsets that Hellos measure and unaffected by jumps of the wall clock."""
 
 from __future__ import annotations
 
@@ -17,9 +16,10 @@ KEPT_OFFSETS = 9
 
 
 class RunClock:
-    """The `Clock` interface on this machine: the wall clock as it stood when this process started, counted on by a
-    clock nobody sets, so that a jump tears no round. The correction is the median of the last offsets to other
-    peers: one peer with a wrong clock moves nobody."""
+    """The `Clock` interface on this machine.
+
+    It counts on from the wall clock at the start of the process. Its correction is the median of the last offsets to
+    other peers, so that one peer with a wrong clock moves no one."""
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=KEPT_OFFSETS)
@@ -35,7 +35,7 @@ class RunClock:
         await asyncio.sleep(max(seconds, 0.0))
 
     def forget_offsets(self) -> None:
-        """What was measured before a sleep counts no more; the correction stays until something is measured again."""
+        """Drop the offsets measured up to a sleep. The correction stays until a new offset is measured."""
         self._offsets.clear()
 
     def observe(self, offset_s: float) -> None:
@@ -44,5 +44,5 @@ class RunClock:
 
 
 def wall_time() -> float:
-    """What the clock on the wall shows, seconds since the epoch: people pause by it."""
+    """Return the wall clock, seconds since the epoch. People choose by it when to pause."""
     return time.time()

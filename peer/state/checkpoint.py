@@ -1,5 +1,7 @@
-"""Local checkpoints: a folder each, written under a draft's name, synced, and renamed. What is under a checkpoint's
-name is complete, or was damaged afterwards; every file's digest tells. Nothing is ever unpickled."""
+"""Local checkpoints, one folder each.
+
+A checkpoint is written under a draft's name, synced and renamed. A folder under a checkpoint's name is therefore
+complete, or was damaged afterwards, which the digest of each file tells. No file is ever unpickled."""
 
 from __future__ import annotations
 
@@ -34,43 +36,44 @@ R = TypeVar("R")
 
 
 def checkpoint_bytes(elements: int) -> int:
-    """About what one takes on the disk: two fp32 values of the outer state a parameter, and three of the trainer's."""
+    """Return about how many bytes a checkpoint takes: per parameter two fp32 values of the outer state and three of the
+    trainer."""
     return 5 * 4 * elements
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or read: disk full, no permission, damaged. Training goes on without it."""
+    """Failure to write or read a checkpoint: disk full, no permission, damage. Training goes on without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete one on disk."""
+    """Complete checkpoint on disk."""
 
     folder: Path
-    """Holds `outer.safetensors`, `state.json` and what the trainer wrote."""
+    """Folder with `outer.safetensors`, `state.json` and the trainer's files."""
     facts: dict[str, Any]
-    """What the writer gave to `commit`."""
+    """Facts that the writer gave to `commit`."""
     nbytes: int
-    """Of all its files but `state.json`."""
+    """Bytes of all files but `state.json`."""
 
     def load(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(`outer_params`, `outer_momentum`), each flat fp32, of one length. Raises CheckpointError."""
+        """Read (`outer_params`, `outer_momentum`), each flat fp32, of one length. Raises CheckpointError."""
         try:
             with safe_open(self.folder / OUTER, framework="pt") as file:
-                # Copies: what it gives is mapped from the file, and a file cut short would kill the process (SIGBUS).
+                # Copied: the tensors are mapped from the file, and a file cut short would kill the process (SIGBUS).
                 return file.get_tensor("outer_params").clone(), file.get_tensor("outer_momentum").clone()
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
 
 
 class _Skip(Exception):
-    """Why a folder is no checkpoint for us."""
+    """Reason why a folder is no checkpoint for us."""
 
 
 def _typed(
     method: Callable[Concatenate[CheckpointStore, P], R],
 ) -> Callable[Concatenate[CheckpointStore, P], R]:
-    """Failures of disk and library come out as CheckpointError."""
+    """Turn failures of disk and library into CheckpointError."""
 
     def call(self: CheckpointStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -83,8 +86,10 @@ def _typed(
 
 
 class CheckpointStore:
-    """The checkpoints of one run and identity, in a folder of its own; the newest `keep` are kept. One writer at a time
-    (the home's lock sees to it). Nothing outside `folder` is touched, links in it are not followed."""
+    """Checkpoints of one run and identity, in a folder of their own. The newest `keep` of them are kept.
+
+    There is one writer at a time, which the home's lock ensures. The store touches nothing outside `folder` and follows
+    no links."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         assert keep >= 1, keep
@@ -93,9 +98,8 @@ class CheckpointStore:
 
     @_typed
     def begin(self) -> Path:
-        """An empty draft folder for the trainer to write plain files into. Removes drafts that crashes left.
-
-        Raises CheckpointError."""
+        """Make an empty draft folder for the trainer's files, and remove the drafts that crashes left. Raises
+        CheckpointError."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for leftover in self.folder.iterdir():
             if _DRAFT.fullmatch(leftover.name):
@@ -114,16 +118,17 @@ class CheckpointStore:
         layout_digest: bytes,
         facts: Mapping[str, Any],
     ) -> Checkpoint:
-        """Complete the draft (from `begin`), make it the newest checkpoint, and remove those beyond `keep`.
+        """Complete the draft of `begin`, make it the newest checkpoint, and remove those beyond `keep`.
 
-        outer_params, outer_momentum: flat fp32 on the CPU, not moving while this runs. facts: JSON-able.
-        Raises CheckpointError; the former checkpoints are then as they were."""
+        `outer_params` and `outer_momentum` are flat fp32 on the CPU and do not move meanwhile. `facts` are JSON-able.
+        Raises CheckpointError, which leaves the former checkpoints as they were."""
         self.put_outer(draft, outer_params, outer_momentum)
         return self.complete(draft, run_id, layout_digest, facts)
 
     @_typed
     def put_outer(self, draft: Path, outer_params: torch.Tensor, outer_momentum: torch.Tensor) -> None:
-        """The first half of `commit`: after it the tensors may move. Raises CheckpointError."""
+        """Write the outer state into the draft, the first half of `commit`. Then the tensors may move. Raises
+        CheckpointError."""
         self._check(draft)
         assert outer_params.dtype == outer_momentum.dtype == torch.float32
         assert outer_params.shape == outer_momentum.shape == (outer_params.numel(),), outer_params.shape
@@ -135,7 +140,7 @@ class CheckpointStore:
 
     @_typed
     def complete(self, draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> Checkpoint:
-        """The second half of `commit`: hash, sync, rename, prune. Raises CheckpointError."""
+        """Hash, sync, rename and prune, the second half of `commit`. Raises CheckpointError."""
         self._check(draft)
         try:
             (draft / STATE).unlink(missing_ok=True)
@@ -156,14 +161,15 @@ class CheckpointStore:
         assert _DRAFT.fullmatch(draft.name), draft
 
     def abandon(self, draft: Path) -> None:
-        """Remove a draft that is not to be completed: on a full disk it holds what others need. Never raises."""
+        """Remove a draft that is not to be completed: on a full disk others need its space. Never raises."""
         assert draft.parent == self.folder, draft
         assert _DRAFT.fullmatch(draft.name), draft
         _remove(draft)
 
     def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[Checkpoint | None, list[str]]:
-        """The newest valid checkpoint of this run and layout, every digest checked, and for each newer one the reason
-        why it was skipped, for a person. Never raises for what is on disk."""
+        """Return the newest valid checkpoint of this run and layout, and why each newer one was skipped, for a person.
+
+        Every digest is checked. Files on disk never make it raise."""
         skipped: list[str] = []
         try:
             numbers = sorted(self._numbers(), reverse=True)
@@ -182,9 +188,10 @@ class CheckpointStore:
         return None, skipped
 
     def strangers(self, run_id: bytes, layout_digest: bytes, founded: bytes = b"") -> list[str]:
-        """Every checkpoint here that is not of this run, layout and founding state, and why, for a person; by their
-        state.json alone. `founded`: digest of the state that everybody goes on from by the operator's word; a fact of
-        that name tells which one a checkpoint goes back to. Never raises for what is on disk."""
+        """Return every checkpoint that is not of this run, layout and restart, with the reason, for a person.
+
+        Only the state.json files are read. `founded` is the digest of the state that the operator restarted the run
+        from; the fact of that name tells which one a checkpoint descends from. Files on disk never make it raise."""
         found = []
         with contextlib.suppress(OSError):
             for number in sorted(self._numbers()):
@@ -199,7 +206,7 @@ class CheckpointStore:
         return found
 
     def held_bytes(self) -> int:
-        """What all checkpoints and drafts take on the disk. Raises OSError."""
+        """Return the bytes of all checkpoints and drafts. Raises OSError."""
         try:
             folders = [entry for entry in self.folder.iterdir() if _ours(entry)]
         except FileNotFoundError:
@@ -211,7 +218,7 @@ class CheckpointStore:
         return [int(match[1]) for match in names if match]
 
     def _prune(self) -> None:
-        """Failing to remove an old one leaves it for the next time."""
+        """Remove the checkpoints beyond `keep`. A failure leaves one for the next time."""
         ours = [n for n in sorted(self._numbers(), reverse=True) if _is_folder(self.folder / f"checkpoint-{n}")]
         for number in ours[self.keep :]:
             doomed = self.folder / f".draft-{secrets.token_hex(8)}"
@@ -230,14 +237,15 @@ def _is_folder(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """A folder of ours; a link is left alone. Failing leaves it for the next `begin`."""
+    """Remove one of our folders, but not a link. A failure leaves it for the next `begin`."""
     assert shutil.rmtree.avoids_symlink_attacks
     with contextlib.suppress(OSError):
         shutil.rmtree(folder)
 
 
 def _state_of(draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of state.json. Every file of the draft is synced and hashed; OSError for anything but plain files."""
+    """Make the body of state.json, with every file of the draft synced and hashed. Raises OSError for other than plain
+    files."""
     files = {}
     for path in sorted(draft.iterdir()):
         if not is_plain_name(path.name):
@@ -284,7 +292,7 @@ def _unsealed(raw: bytes) -> dict[str, Any]:
 
 
 def _is_state(state: dict[str, Any]) -> bool:
-    """Whether it has all that is read from it: the seal keeps out accidents, not other programs."""
+    """Return whether the body has all fields that are read. The seal tells damage, not files of other programs."""
     files, kinds = state.get("files"), {"run_id": str, "layout_digest": str, "facts": dict}
     return (
         all(isinstance(state.get(name), kind) for name, kind in kinds.items())
@@ -304,7 +312,7 @@ def _nbytes(state: dict[str, Any]) -> int:
 
 
 def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, Any]:
-    """What state.json says, of a checkpoint of this run and layout. Raises _Skip or OSError."""
+    """Read state.json of a checkpoint of this run and layout. Raises _Skip or OSError."""
     if not _is_folder(folder):
         raise _Skip("not a folder (a link is not followed)")
     try:
@@ -320,7 +328,7 @@ def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, A
 
 
 def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
-    """Raises _Skip, OSError or SafetensorError."""
+    """Check all files of a checkpoint. Raises _Skip, OSError or SafetensorError."""
     state = _own_state(folder, run_id, layout_digest)
     for name, entry in state["files"].items():
         _check_file(folder, name, entry)

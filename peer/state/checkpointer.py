@@ -1,8 +1,7 @@
-"""Local checkpoints while training: when one is due, what it costs, and what becomes of a failure.
+"""Checkpoints during training: when one is due, what it costs, and how a failure is handled.
 
-The trainer writes its part and waits for nothing else; the outer state is written beside it, while no outer step moves
-it. What makes a checkpoint of the two (hashing, syncing, renaming) is done in a thread of its own while training goes
-on."""
+The trainer writes its part and waits for nothing else. The outer state is written at the same time, while no outer step
+moves it. A thread of its own then completes the checkpoint (hash, sync, rename) while training goes on."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ from peer.protocol.messages import RunId
 from peer.state.checkpoint import CheckpointError, CheckpointStore, checkpoint_bytes
 
 SHARE = 0.02
-"""Of the time, at most, goes into writing checkpoints: large models write them less often."""
+"""Share of the time that writing checkpoints takes, at most. Large models therefore write them less often."""
 TRAINER_S = 4.0
-"""The trainer's part takes no longer, else there is no checkpoint this time."""
+"""Seconds for the trainer's part, at most. Without it there is no checkpoint this time."""
 CLOSE_S = 5.0
 MB = 1e6
 
@@ -36,12 +35,14 @@ class _Draft:
     folder: Path
     facts: dict[str, Any]
     began: float
-    """Seconds of the monotonic clock."""
+    """Start by `time.monotonic`, in seconds."""
 
 
 class Checkpointer:
-    """`facts` are written into each checkpoint, beside round and token count. `every_s`: at least between two.
-    `offload`: to a thread of normal priority, and not the one exchanges use. In the end `close` has to be awaited."""
+    """Writes checkpoints at least `every_s` apart, with `facts` next to round and token count.
+
+    `offload` runs work in a thread of normal priority, and not in the one that exchanges use. In the end `close` has to
+    be awaited."""
 
     def __init__(
         self,
@@ -62,26 +63,30 @@ class Checkpointer:
         self._emit = emit
         self._every_s = every_s
         self._facts = facts
-        self._due = 0.0  # the first one at the first boundary: a crash soon after still resumes
+        self._due = 0.0  # the first one is due at the first boundary, so that a crash soon after it can resume
         self._completing: asyncio.Task[None] | None = None
 
     async def save_if_due(self, round_: int) -> None:
-        """Between rounds, while no outer step moves the state: begin one if it is time to. Returns when training may go
-        on; the rest is done beside it."""
+        """Begin a checkpoint between two rounds, if one is due; return when training may go on.
+
+        No outer step may move the state meanwhile. The checkpoint is completed in the background."""
         if time.monotonic() < self._due or (self._completing is not None and not self._completing.done()):
             return
         if (draft := await self._drafted(round_, TRAINER_S)) is not None:
             self._completing = asyncio.create_task(self._complete(draft), name="checkpoint")
 
     async def save_now(self, round_: int, limit_s: float = TRAINER_S) -> None:
-        """Write one now, whole; on failure the former stays, the journal says why, and training goes on. `limit_s`: for
-        the trainer's part. Cancelled, it ends what it began."""
+        """Write a complete checkpoint now; cancellation waits for its end.
+
+        On failure the former one stays, the journal tells why, and training goes on. `limit_s` bounds the trainer's
+        part."""
         await self._settled()
         if (draft := await self._drafted(round_, limit_s)) is not None:
             await uninterrupted(self._complete(draft))
 
     async def close(self) -> None:
-        """What is begun is ended, or given up after a while: it never was a checkpoint then."""
+        """Complete the checkpoint that is being written, or give it up after `CLOSE_S`. A part of one never counts as
+        one."""
         if self._completing is not None:
             await asyncio.wait({self._completing}, timeout=CLOSE_S)
             self._completing.cancel()
@@ -92,7 +97,7 @@ class Checkpointer:
             await asyncio.wait({self._completing})
 
     async def _drafted(self, round_: int, limit_s: float) -> _Draft | None:
-        """Both parts are in a draft's folder; None when that failed."""
+        """Write both parts into a draft's folder; None when that failed."""
         began = time.monotonic()
         self._due = began + self._every_s
         folder = None
@@ -109,8 +114,10 @@ class Checkpointer:
         return _Draft(folder, {**self._facts(), "round": round_, "tokens": tokens}, began)
 
     async def _both_parts(self, folder: Path, limit_s: float) -> int:
-        """The trainer's token count. The outer state is written to its end whatever happens: a thread cannot be
-        stopped, and the state must not move under it."""
+        """Write both parts and return the trainer's token count.
+
+        The outer state is always written to its end: a thread cannot be stopped, and the state must not move under
+        it."""
         outer = self._outer
         writing = asyncio.ensure_future(
             self._offload(lambda: self._store.put_outer(folder, outer.params, outer.momentum))
@@ -144,11 +151,11 @@ class Checkpointer:
 
 
 def room_for(store: CheckpointStore, elements: int) -> str:
-    """What the checkpoints of a model of so many elements will take on the disk, for a person.
+    """Return the room on disk that checkpoints of a model of so many elements need, for a person.
 
-    Raises HomeUnusable when there is not as much: better told now than by a full disk in the night."""
+    Raises HomeUnusable at the start of a run when the disk has less."""
     one = checkpoint_bytes(elements)
-    needed = one * (store.keep + 1)  # the next one is written before the oldest is removed
+    needed = one * (store.keep + 1)  # the next one is written while the oldest still exists
     try:
         held, free = store.held_bytes(), _free_on(store.folder)
     except OSError as error:
@@ -165,7 +172,7 @@ def room_for(store: CheckpointStore, elements: int) -> str:
 
 
 def _free_on(folder: Path) -> int:
-    """Of the nearest folder above that exists."""
+    """Return the free bytes on the disk of the nearest existing folder above."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(there).free
 

@@ -1,4 +1,4 @@
-"""Small file operations with the guarantees a checkpoint needs: synced, hashed, bounded, links never followed."""
+"""File operations with the guarantees that a checkpoint needs: synced, hashed, bounded, and no links followed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _CHUNK = 2**20
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether it names a file in the folder at hand and nothing else."""
+    """Return whether the name is that of a file in the folder at hand."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def check(data: bytes) -> str:
-    """BLAKE3, hex."""
+    """Return the BLAKE3 digest in hex."""
     return blake3(data).hexdigest()
 
 
 def digest_of(path: Path) -> tuple[str, int]:
-    """(BLAKE3 in hex, bytes) of a plain file. Raises OSError; also for a link or a folder."""
+    """Return (BLAKE3 in hex, bytes) of a plain file. Raises OSError, also for a link or a folder."""
     hasher, nbytes, buffer = blake3(), 0, bytearray(_CHUNK)
     with os.fdopen(_open_plain(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -34,7 +34,7 @@ def digest_of(path: Path) -> tuple[str, int]:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """A plain file of at most `limit` bytes. Raises OSError; also for a longer one, a link or a folder."""
+    """Read a plain file of at most `limit` bytes. Raises OSError, also for a longer one, a link or a folder."""
     with os.fdopen(_open_plain(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -52,7 +52,7 @@ def sync(path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """A new file, on the disk when this returns. Raises OSError."""
+    """Write a new file, which is on the disk when this returns. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         left = memoryview(data)

@@ -1,8 +1,8 @@
-"""A donor's immutable copies of its outer state, cut in pieces, and a plain fetch of one from one donor.
+"""Immutable copies of a donor's outer state, cut in pieces.
 
-Bytes are fp32, little endian, in layout order: `outer_params`, and in groups `outer_momentum` after it, cut alike
-(`Layout.pieces`). A group's snapshot is named by its bytes, so that members of one state offer one snapshot: a donor
-copies between two outer steps, and asked to (`fresh`) copies anew what has moved on. No other agreement is needed."""
+The bytes are fp32, little endian, in layout order: `outer_params`, and in groups `outer_momentum` after it, cut alike
+(`Layout.pieces`). A group's snapshot is named by its bytes, so that all members of one state offer the same snapshot. A
+donor copies between two outer steps, and copies again on a `fresh` request when the state has moved on."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from peer.protocol.messages import Piece, StateIndex
 from peer.protocol.model.layout import Layout
 
 HOLD_S = 900.0
-"""A snapshot that joiners go on fetching is held this long at most; then it makes room for a fresh one."""
+"""Seconds that a snapshot is held for joiners that still fetch it, at most."""
 FRESH_EVERY_S = 1.0
-"""A fresh snapshot is made no oftener than this, whoever asks."""
+"""Seconds between two fresh snapshots, at least, whoever asks."""
 _MAX_ID = 64
 
 
 class StateSnapshot:
-    """A copy of `outer_params` and, in groups, `outer_momentum` (each flat fp32, `layout.elements` long) that later
-    outer steps do not move."""
+    """Copy of `outer_params` and, in groups, `outer_momentum` that later outer steps do not move.
+
+    Each is flat fp32, `layout.elements` long."""
 
     def __init__(
         self, outer_params: torch.Tensor, layout: Layout, round_: int, momentum: torch.Tensor | None = None
@@ -47,12 +48,12 @@ class StateSnapshot:
         self.index = StateIndex(name, round_, layout.digest(), tuple(pieces))
 
     def piece(self, number: int) -> memoryview | None:
-        """Read-only bytes of a piece; None when there is no such piece."""
+        """Return the read-only bytes of a piece; None when there is no such piece."""
         return self._pieces[number] if 0 <= number < len(self._pieces) else None
 
 
 def mark_of(pieces: Sequence[Piece]) -> str:
-    """Names a state by its bytes; hex."""
+    """Return the name of a state, derived from its bytes, in hex."""
     return blake3(b"".join(piece.digest for piece in pieces)).hexdigest()[:32]
 
 
@@ -65,7 +66,7 @@ def _copied(values: torch.Tensor, layout: Layout) -> memoryview:
 
 
 def copy_of(outer: OuterState, round_: int, *, momentum: bool) -> StateSnapshot | None:
-    """A snapshot between two outer steps; None: one was under way, or began meanwhile. In any thread."""
+    """Make a snapshot between two outer steps, in any thread; None when a step was under way or began meanwhile."""
     begun = outer.begun
     if outer.busy:
         return None
@@ -74,11 +75,11 @@ def copy_of(outer: OuterState, round_: int, *, momentum: bool) -> StateSnapshot 
 
 
 Start = Callable[[Callable[[], StateSnapshot | None]], "Future[StateSnapshot | None]"]
-"""Begins work in a thread of low priority."""
+"""Function that begins work in a thread of low priority."""
 
 
 def at_once(work: Callable[[], StateSnapshot | None]) -> Future[StateSnapshot | None]:
-    """A `Start` for small states and virtual time: in the caller's own thread."""
+    """Run work in the caller's own thread: the `Start` of small states and of virtual time."""
     future: Future[StateSnapshot | None] = Future()
     future.set_result(work())
     return future
@@ -92,12 +93,13 @@ class _Shelved:
 
 
 class SnapshotCache:
-    """What a donor answers from. At most `keep` snapshots in memory, each the size of the state in fp32.
+    """Snapshots that a donor serves: at most `keep` in memory, each the size of the state in fp32.
 
-    make: copies the current state; None: not now. now: seconds. A snapshot older than `max_age_s` is followed by a
-    fresh one; the former stays for joiners under way. While all places are taken by snapshots asked for within
-    `max_age_s`, the newest is offered on, although it is older: a slow joiner is not starved by others that come after
-    it, for up to `HOLD_S`."""
+    `make` copies the current state, or returns None when it cannot now. `now` is in seconds. A snapshot older than
+    `max_age_s` is followed by a fresh one, and the former stays for joiners under way.
+
+    While joiners use all places, the newest snapshot is offered although it is older. A slow joiner is thus not starved
+    by later ones, for up to `HOLD_S`."""
 
     def __init__(
         self,
@@ -117,8 +119,10 @@ class SnapshotCache:
         self._making: Future[StateSnapshot | None] | None = None
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
-        """The index of a snapshot to fetch; None while it is being made: ask again. `fresh`: not the one before, if
-        the state has moved on. `wanted`: this one, if it is still kept."""
+        """Return the index of a snapshot to fetch; None while it is being made.
+
+        `fresh` asks for another snapshot if the state has moved on, and `wanted` for the one of that name while it is
+        kept."""
         now = self._now()
         self._collect(now)
         for shelved in self._shelf:
@@ -136,7 +140,7 @@ class SnapshotCache:
         return newest.snapshot.index
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        """Read-only bytes; None when the snapshot is gone or has no such piece."""
+        """Return read-only bytes; None when the snapshot is gone or has no such piece."""
         for shelved in self._shelf:
             if shelved.snapshot.index.snapshot == snapshot:
                 shelved.used_at = self._now()
@@ -150,12 +154,12 @@ class SnapshotCache:
         if made is None:
             return
         same = [shelved for shelved in self._shelf if shelved.snapshot.index.snapshot == made.index.snapshot]
-        for shelved in same:  # the same bytes: those who fetch go on
+        for shelved in same:  # the same bytes: joiners continue with the new one
             self._shelf.remove(shelved)
         self._shelf.append(_Shelved(made, now, now))
 
     def _make_room(self, now: float, fresh: bool) -> bool:
-        """Drop a snapshot nobody fetches from if there is no free place; whether there is one now."""
+        """Drop a snapshot that no joiner uses if there is no free place; return whether there is one now."""
         if len(self._shelf) < self._keep:
             return True
         idle_s = FRESH_EVERY_S if fresh else self._max_age_s
@@ -167,8 +171,9 @@ class SnapshotCache:
 
 
 def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = None) -> None:
-    """Compare a donor's index with the layout. `momentum`: whether it has to have it; None: it may. Raises
-    BadPayload."""
+    """Compare a donor's index with the layout. Raises BadPayload.
+
+    `momentum` tells whether the index must contain it; None: it may."""
     if index.layout_digest != layout.digest():
         raise BadPayload("layout", "the donor's state has another layout of tensors")
     cut, given = layout.pieces(), [(p.first, p.count, p.nbytes) for p in index.pieces]
@@ -182,7 +187,7 @@ def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = No
 
 
 def check_piece(data: bytes, piece: Piece, number: int) -> None:
-    """Raises BadPayload unless these are the bytes that the index names, and finite values."""
+    """Check that these are the bytes which the index names, and finite values. Raises BadPayload."""
     if len(data) != piece.nbytes:
         raise BadPayload("length", f"piece {number} has {len(data)} bytes instead of {piece.nbytes}")
     if blake3(data).digest() != piece.digest:

@@ -37,10 +37,14 @@ FIELDS = (
 class LoopPosition:
     """Place of the inner loop in the run."""
 
+    tokens: int
+    """The token counter."""
     round: int
     step_in_round: int
     since_apply: int
     """Inner steps since the last snapshot of any fragment."""
+    age: int
+    """Updates of the inner optimizer."""
     tallies: list[WorkAccounts]
     """Work since the base, per fragment."""
 
@@ -50,10 +54,6 @@ class _Save:
     """Remaining fields of the file, next to those of `LoopPosition`."""
 
     format: int
-    tokens: int
-    """The token counter."""
-    age: int
-    """Updates of the inner optimizer."""
     loss_scale: float
     loss_scale_steps: int
     """Steps since the loss scale last changed."""
@@ -67,8 +67,8 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
         "exp_avg_sq": loop.optimizer.exp_avg_sq,
     }
     save_file({name: tensor.cpu() for name, tensor in tensors.items()}, folder / TENSORS)
-    saved = _Save(FORMAT, tokens, loop.optimizer.age, loop.scale.value, loop.scale.good_steps)
-    place = LoopPosition(loop.round, loop.step_in_round, since_apply, tallies)
+    saved = _Save(FORMAT, loop.scale.value, loop.scale.good_steps)
+    place = LoopPosition(tokens, loop.round, loop.step_in_round, since_apply, loop.optimizer.age, tallies)
     fields = asdict(saved) | asdict(place)
     (folder / PLACE).write_text(json.dumps({name: fields[name] for name in FIELDS}) + "\n")
 
@@ -87,9 +87,9 @@ def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
         raise _unusable(folder, str(error)) from error
     if saved.format != FORMAT or not all(fits):
         raise _unusable(folder, "it is of another format or model")
-    loop.optimizer.restore(tensors["exp_avg"], tensors["exp_avg_sq"], saved.age)
+    loop.optimizer.restore(tensors["exp_avg"], tensors["exp_avg_sq"], place.age)
     loop.scale.restore(saved.loss_scale, saved.loss_scale_steps)
-    if saved.tokens != tokens:
+    if place.tokens != tokens:
         return None
     with torch.no_grad():
         loop.params.copy_(tensors["params"])

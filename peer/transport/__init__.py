@@ -1,7 +1,7 @@
-"""The network: gRPC exchange and DHT directory.
+"""Exchange between peers over gRPC.
 
-gRPC reads GRPC_ENABLE_FORK_SUPPORT once, when it is first imported. Starting a child process would run its fork
-handlers and log about it; nothing here forks without exec, so they are off."""
+gRPC reads GRPC_ENABLE_FORK_SUPPORT once, when it is first imported. With fork support on, the start of a child process
+runs its fork handlers and logs about it. Nothing here forks without exec, so that support is off."""
 
 import os
 

@@ -1,5 +1,6 @@
-"""The `Transport` interface over gRPC: says Hello when it has to, bounds every call, and turns every failure into one
-of three exceptions."""
+"""The `Transport` interface over gRPC.
+
+The transport says Hello when it has to and bounds every call. It turns every failure into one of three exceptions."""
 
 from __future__ import annotations
 
@@ -57,8 +58,10 @@ T = TypeVar("T")
 CLOSE_S = 3.0
 MAX_CALLS = 256
 MAX_CONNECTIONS = 384
-"""In all; measured 45 to 75 KB each. gRPC cannot count them by address, and without a bound one caller could use up the
-process's open files. Who is kept out can still be dialled by us."""
+"""Most connections that the server accepts.
+
+gRPC cannot count connections by address. Without a bound, one caller could use up the open files of the process. A peer
+that is kept out can still be dialled by us."""
 SERVER_OPTIONS = [
     *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_CHUNK + 2**10),
@@ -66,7 +69,7 @@ SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", 64),
     ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and the first HTTP/2 frames together
-    ("grpc.max_connection_idle_ms", 90_000),  # without a call; an honest caller connects again without noticing
+    ("grpc.max_connection_idle_ms", 90_000),  # without a call; callers reconnect unnoticed
     ("grpc.keepalive_time_ms", 60_000),  # finds callers that vanished without closing
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
@@ -75,7 +78,7 @@ SERVER_OPTIONS = [
 
 
 class GrpcTransport:
-    """One peer's end of the exchange, client and server. `start` before use, `close` after."""
+    """One peer's end of the exchange, client and server. `start` it first, and `close` it in the end."""
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class GrpcTransport:
 
     @property
     def bytes_sent(self) -> int:
-        """Of payload frames, since the start."""
+        """Bytes of payload frames sent since the start."""
         return self._caps.meter.sent
 
     @property
@@ -139,7 +142,9 @@ class GrpcTransport:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, *more_hosts: str) -> int:
-        """Listen at the hosts, on one port; the port. Raises AddressError when it is occupied or a host is not ours."""
+        """Listen at all hosts on one port and return that port.
+
+        Raises AddressError when the port is occupied or a host is not an address of this machine."""
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         server.add_generic_rpc_handlers((self._handlers(),))
         credentials = server_credentials(self._facts.identity)
@@ -157,14 +162,15 @@ class GrpcTransport:
         return port
 
     async def forget_connections(self) -> None:
-        """After a sleep: what stood is stale, and found out slowly. The next call to each peer connects anew."""
+        """Drop all connections after a sleep: they are stale, and gRPC notices that late. The next call to each peer
+        dials again."""
         await self._channels.close()
 
     async def close(self) -> None:
-        """Calls under way end within a second."""
+        """Close all connections and the server. Calls under way end within a second."""
         await self._channels.close()
         if self._server is not None:
-            with contextlib.suppress(TimeoutError):  # gRPC has been seen not to return; the process ends anyway
+            with contextlib.suppress(TimeoutError):  # gRPC's stop may never return; the process ends anyway
                 async with asyncio.timeout(CLOSE_S):
                     await self._server.stop(0.5)
 
@@ -179,7 +185,7 @@ class GrpcTransport:
                 service.amendments,
                 pb.AmendmentsRequest.FromString,
                 pb.AmendmentsReply.SerializeToString,
-                even_banned=True,  # how else would it learn why
+                even_banned=True,  # a banned peer learns from the amendments why it is banned
             ),
             "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
@@ -267,7 +273,7 @@ class GrpcTransport:
         dial: bool,
         told: PeerTimings | None = None,
     ) -> SwapReport:
-        """Both sides call this; one dials, the other waits to be dialled."""
+        """Swap payloads with a partner. Both sides call this: one dials, the other waits to be dialled."""
         terms = SwapTerms(key, self._facts.codec, source, sink, told)
         progress = TransferProgress.dialling(sink.nbytes) if dial else TransferProgress(sink.nbytes)
         try:
@@ -283,7 +289,7 @@ class GrpcTransport:
             raise progress.broken or error from None
 
     async def _resumed(self, to: PeerRecord, stream: Stream[T], progress: TransferProgress, timeout_s: float) -> T:
-        """A transfer over as many connections as it takes."""
+        """Run a transfer over as many connections as it takes."""
         used: Connection | None = None
 
         async def attempt(answered: Answered) -> T:
@@ -316,7 +322,7 @@ class GrpcTransport:
         return await self._with_token(to, call, timeout_s)
 
     async def _with_token(self, to: PeerRecord, call: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-        """The call, after a Hello where there is no token yet; once more after a Hello where ours had run out."""
+        """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time."""
 
         async def attempt() -> T:
             connection = await self._channels.get(to, timeout_s)
@@ -359,7 +365,7 @@ class GrpcTransport:
             before, corrected = facts.now(), self.correction()
             await stream.write(pb.HelloRequest(open=opening))
             challenge = _expect(await stream.read(), "challenge", to.peer_id)
-            after = facts.now() - self.correction() + corrected  # another Hello may have moved it meanwhile
+            after = facts.now() - self.correction() + corrected  # another Hello may have moved the correction meanwhile
             offset = offset_of(challenge, before, after, facts.max_clock_offset_s if facts.layout_digest else A_DAY_S)
             message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
             proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
@@ -389,8 +395,10 @@ class GrpcTransport:
 
 
 def _is_wanted() -> bool:
-    """Whether somebody cancels us. gRPC raises the same for a call of which only a part was cut off: taken for the real
-    one, it would end the caller's task without a word."""
+    """Return whether the current task is really being cancelled.
+
+    gRPC also raises CancelledError when it breaks off a part of a call. Passed on, that one would end the caller's task
+    silently."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

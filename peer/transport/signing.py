@@ -1,4 +1,4 @@
-"""Who signs and checks rosters."""
+"""Signatures of rosters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from peer.protocol.messages import PeerId
 
 
 class KeySigner:
-    """Ed25519, by the key that the peer id names."""
+    """Signs with the peer's Ed25519 key and verifies by the key that a peer id contains."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity

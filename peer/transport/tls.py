@@ -1,9 +1,11 @@
 """TLS 1.3 pinned to peer ids, without distributing certificates.
 
 gRPC's TLS takes no Ed25519 leaf, but it takes a P-256 leaf signed by an Ed25519 root. The root certificate of a peer is
-a function of its 32-byte public key alone (the self-signature of a trust anchor is not looked at), so whoever knows the
-peer id can rebuild the anchor and pin it. Every root has its own subject name (equal names break verification), and the
-leaf's subject differs from its issuer (equal names read as self-signed)."""
+a function of its 32-byte public key alone, as TLS does not verify a trust anchor's own signature. Each peer that knows
+the peer id can therefore rebuild the anchor and pin it.
+
+Each root has its own subject name, because equal names break verification. The leaf's subject differs from its issuer,
+because equal names read as self-signed."""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from peer.identity import Identity, public_key_of
 _FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 _ANYBODY = Ed25519PrivateKey.from_private_bytes(b"\0" * 32)
-"""Signs rebuilt roots; nobody checks that signature."""
+"""Key that signs the rebuilt roots. TLS never verifies that signature."""
 
 
 def _name(common_name: str) -> x509.Name:
@@ -29,12 +31,12 @@ def _name(common_name: str) -> x509.Name:
 
 
 def server_name(public_key: bytes) -> str:
-    """The DNS name in a peer's leaf: a label has at most 63 characters, hence the cut."""
+    """Return the DNS name in a peer's leaf, cut to the 63 characters that a label may have."""
     return public_key.hex()[:60]
 
 
 def root_of(public_key: bytes) -> bytes:
-    """The PEM trust anchor of a peer, from its 32-byte Ed25519 key."""
+    """Return the PEM trust anchor of a peer, made from its 32-byte Ed25519 key."""
     name = _name(public_key.hex())
     certificate = (
         x509.CertificateBuilder()
@@ -51,7 +53,7 @@ def root_of(public_key: bytes) -> bytes:
 
 
 def leaf_for(identity: Identity) -> tuple[bytes, bytes]:
-    """(private key, certificate), PEM: a fresh P-256 key signed by the peer's Ed25519 key. A new one at every start."""
+    """Make a fresh P-256 key signed by the peer's Ed25519 key; return private key and certificate as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = identity.public_key
     certificate = (
@@ -72,12 +74,12 @@ def leaf_for(identity: Identity) -> tuple[bytes, bytes]:
 
 
 def server_credentials(identity: Identity) -> grpc.ServerCredentials:
-    """The caller is not asked for a certificate: it proves its key inside the call (Hello)."""
+    """Make the server's credentials. They ask for no client certificate: the caller proves its key in its Hello."""
     return grpc.ssl_server_credentials([leaf_for(identity)])
 
 
 def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:
-    """Credentials that accept this peer and nobody else, and the channel option that goes with them."""
+    """Return credentials that accept this peer alone, and the channel option that belongs to them."""
     public = public_key_of(peer_id)
     credentials = grpc.ssl_channel_credentials(root_certificates=root_of(public))
     return credentials, ("grpc.ssl_target_name_override", server_name(public))

@@ -1,1 +1,1 @@
-"""One download engine for state."""
+"""Download of state: from several donors for a joiner, and of single fragments for a group's member."""

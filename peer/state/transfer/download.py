@@ -1,9 +1,9 @@
-"""Fetches a state from several donors at once. `peer.state.transfer.scheduler` says who brings what.
+"""Download of a state from several donors at once. `peer.state.transfer.scheduler` decides which donor brings which
+piece.
 
-What happens on failure: a donor that is lost, falls silent, is too slow for its own rate or has the snapshot no longer
-leaves; what it had in flight goes to the others, and it may come back. One that gives wrong bytes never does. One that
-is busy is asked again when it said, while the others go on. With no donor left `run` returns, and everything that is
-here stays."""
+What happens on failure: a donor leaves when it is lost, too slow for its own rate, or no longer has the snapshot. Its
+piece in flight goes to another donor, and it may come back. A donor of wrong bytes never comes back. A busy donor is
+asked again at the time it names. Without any donor left `run` returns, and all pieces that are here stay."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from peer.state.transfer.pieces import PieceStore
 from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
 IDLE_S = 0.25
-"""How often a donor without work looks for a piece to race."""
+"""Seconds after which a donor without work looks for a piece to race."""
 MOST_IDLE_S = 30.0
-"""One whose rate is not known races nobody: only a piece that another gives back is for it, and that rings."""
+"""Seconds that a donor of unknown rate waits. It races no other donor, and is woken when one gives a piece back."""
 BUSY_S = 1.0
 BUSY_TRIES = 30
-"""A donor that is busy so often in a row is no help."""
+"""Busy answers in a row after which a donor leaves."""
 
 
 class PieceTransport(Protocol):
@@ -37,17 +37,17 @@ class PieceTransport(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a transfer came to, so far."""
+    """Result of a download, so far."""
 
     given: dict[PeerId, int] = field(default_factory=dict)
-    """Bytes of pieces that are part of the state, by donor."""
+    """Bytes of pieces that are part of the state, per donor."""
     received: int = 0
-    """Bytes of all pieces that came whole, those that lost a race too."""
+    """Bytes of all complete pieces received, with those that lost a race."""
     raced: int = 0
     left: dict[PeerId, str] = field(default_factory=dict)
     """Donors that are no longer asked, and why."""
     wrong: set[PeerId] = field(default_factory=set)
-    """Of these, those that gave bytes which are not what they said."""
+    """Donors among them that gave wrong bytes."""
 
     def count_received(self, nbytes: int) -> None:
         self.received += nbytes
@@ -60,7 +60,9 @@ class Outcome:
 
 
 class Download:
-    """One attempt. `changed(donors)` is called when a piece has come and when a donor comes or leaves."""
+    """One attempt to download a state.
+
+    `changed(donors)` is called when a piece has arrived, and when a donor comes or leaves."""
 
     def __init__(
         self,
@@ -81,15 +83,15 @@ class Download:
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
         self._idle: dict[Signal, None] = {}
-        """Of the donors without work: what each waits for."""
+        """Signals of the donors without work, one each."""
 
     @property
     def donors(self) -> frozenset[PeerId]:
-        """Those asked now."""
+        """Donors that are asked now."""
         return frozenset(peer for peer, task in self._serving.items() if not task.done())
 
     def add(self, donor: PeerRecord, index: StateIndex) -> None:
-        """Fetch from this one too; its index has been checked. No-op while it is asked already."""
+        """Fetch from this donor too, whose index has been checked. A donor that is asked already is not added twice."""
         peer = donor.peer_id
         if peer in self.donors or peer in self.outcome.wrong:
             return
@@ -98,7 +100,8 @@ class Download:
         self._changed(len(self.donors))
 
     async def run(self) -> None:
-        """Until all pieces are here, or no donor is left. Cancelled, or when a worker fails, all its fetches end."""
+        """Run until all pieces are here, or no donor is left. Cancellation, or an error of a worker, ends all
+        fetches."""
         try:
             while not self._board.complete and (asked := [t for t in self._serving.values() if not t.done()]):
                 await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +115,7 @@ class Download:
             self.outcome.count_raced(self._board.raced)
 
     async def _serve(self, donor: PeerRecord, index: StateIndex) -> None:
-        """Let one donor bring pieces until it leaves or there is nothing to bring."""
+        """Let one donor bring pieces until it leaves or there is no piece to bring."""
         peer, busy = donor.peer_id, 0
         while not self._board.complete:
             piece = self._board.take(peer, self._now())
@@ -142,7 +145,7 @@ class Download:
                 raise
 
     async def _bring(self, donor: PeerRecord, index: StateIndex, piece: int) -> None:
-        """Fetch one piece and make it part of the state; nothing if another donor was first."""
+        """Fetch one piece and make it part of the state, unless another donor was first."""
         peer, began = donor.peer_id, self._now()
         named = index.pieces[piece]
         call = self._transport.fetch_piece(donor, index, piece, self._rates.deadline_s(peer, named.nbytes))
@@ -152,7 +155,7 @@ class Download:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # what it ended with is nobody's any more
+            await asyncio.gather(task, return_exceptions=True)  # its error no longer matters
             raise
         finally:
             del self._fetching[piece, peer]
@@ -180,12 +183,12 @@ class Download:
         self._changed(max(0, len(self.donors) - 1))
 
     def _ring(self) -> None:
-        """Donors without work look again."""
+        """Wake the donors without work."""
         for bell in self._idle:
             bell.set()
 
     async def _wait(self, seconds: float) -> None:
-        """Until there may be work, but no longer."""
+        """Wait until there may be work, at most so long."""
         bell = Signal()
         self._idle[bell] = None
         try:

@@ -1,5 +1,7 @@
-"""One fragment of a group's state, for a member that fell behind: outer_params and then outer_momentum, fp32, little
-endian, cut into parts of `PIECE_BYTES`. Served like pieces of a snapshot, under a name that says which state it is."""
+"""State of one fragment, for a group's member that fell behind.
+
+It is outer_params and then outer_momentum, fp32, little endian, cut into parts of `PIECE_BYTES`. Parts are served like
+pieces of a snapshot, under a name that identifies the state."""
 
 from __future__ import annotations
 
@@ -17,20 +19,22 @@ from peer.protocol.messages import FRAGMENT_PREFIX, PIECE_BYTES, PeerRecord
 
 
 def name_of(fragment: int, digest: bytes) -> str:
-    """Of a fragment's state; `digest` as in `OuterState.digest`."""
+    """Return the name of a fragment's state; `digest` as in `OuterState.digest`."""
     return f"{FRAGMENT_PREFIX}{fragment}:{digest.hex()}"
 
 
 def part_sizes(elements: int) -> list[int]:
-    """Bytes of each part of a fragment's params and momentum."""
+    """Return the bytes of each part of a fragment's params and momentum."""
     total = 8 * elements
     return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
 
 
 class FragmentShelf:
-    """What a member donates from: one copy of one fragment, made when the first asks for it and kept until another is
-    asked for. `held`: the digest of a fragment as it is now, empty when that is not known; no other is given, and
-    none while an outer step is under way."""
+    """Copy of one fragment that a member serves.
+
+    It is made when the first member asks, and kept until another fragment is asked for. `held` returns the digest of a
+    fragment as it is now, or nothing when that is not known. No other state is served, and none during an outer
+    step."""
 
     def __init__(self, outer: OuterState, held: Callable[[int], bytes]) -> None:
         self._outer = outer
@@ -39,14 +43,14 @@ class FragmentShelf:
         self._copy = memoryview(b"")
 
     def on_piece(self, snapshot: str, part: int) -> memoryview | None:
-        """Read-only bytes of a part; None when this is not, or no longer, our state."""
+        """Return the read-only bytes of a part; None when this is not, or no longer, our state."""
         if snapshot != self._name and not self._make(snapshot):
             return None
         start = part * PIECE_BYTES
         return self._copy[start : start + PIECE_BYTES] if 0 <= start < len(self._copy) else None
 
     def _make(self, snapshot: str) -> bool:
-        """Copy the fragment named, if it is what we have. The name is compared before anything is looked at."""
+        """Copy the named fragment, if it is our state. The name is compared first, at no cost."""
         outer = self._outer
         for fragment in range(len(outer.layout.fragments)):
             digest = self._held(fragment)
@@ -58,7 +62,7 @@ class FragmentShelf:
             whole[0], whole[1] = outer.params[start:end].numpy(), outer.momentum[start:end].numpy()
             whole.flags.writeable = False
             copy = whole.reshape(-1).data.cast("B")
-            if blake3(copy).digest() != digest:  # it moved on, and nobody has looked yet
+            if blake3(copy).digest() != digest:  # the state moved on, and `held` does not know yet
                 return False
             self._name, self._copy = snapshot, copy
             return True
@@ -79,10 +83,10 @@ async def fetch_fragment(
     elements: int,
     timeout_s: Callable[[int], float],
 ) -> tuple[Tensor, Tensor]:
-    """(outer_params, outer_momentum) of a fragment of `elements`, fp32, which have this digest. `timeout_s`: for a
-    part of so many bytes.
+    """Fetch (outer_params, outer_momentum) of a fragment of `elements`, fp32, with this digest.
 
-    Raises PartnerLost or PartnerRefused (`gone`: it has another state by now) as the transport does, or BadPayload."""
+    `timeout_s` returns the time for a part of so many bytes. Raises BadPayload, and PartnerLost or PartnerRefused as
+    the transport does; `gone` means that the donor has another state by now."""
     name, hasher, whole, done = name_of(fragment, digest), blake3(), np.empty(2 * elements, dtype="<f4"), 0
     into = whole.data.cast("B")
     for part, nbytes in enumerate(part_sizes(elements)):

@@ -1,8 +1,8 @@
-"""The pieces a joiner has: in memory as the flat state that they make up, and in a folder that survives a kill.
+"""Pieces of a state that a joiner holds: in memory as the flat state, and in a folder that survives a kill.
 
-A file is one piece, named by its number, its donor's round and its digest, written under another name and renamed; on
-reading, the digest is checked. Of each piece there is one file at most, so the folder never holds more than the state.
-What is foreign, damaged or too old is deleted. A full disk costs only what a kill would then lose."""
+A file is one piece, named by its number, its donor's round and its digest. It is written under another name and
+renamed, and its digest is checked on reading. There is at most one file per piece, so the folder never exceeds the
+state. Foreign, damaged and outdated files are deleted. A full disk costs only what a kill would then lose."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ _NAME = re.compile(r"(0|[1-9][0-9]{0,6})-(0|[1-9][0-9]{0,15})-([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A piece that is here, verified."""
+    """Verified piece that is here."""
 
     piece: Piece
     round: int
-    """The round its donor worked in."""
+    """Round that its donor worked in."""
 
 
 class PieceStore:
-    """`folder`: of this run and identity alone, all in it ours; None: memory only. `momentum`: a group has it, too."""
+    """Store of the pieces of one state.
+
+    `folder` belongs to this run and identity alone; None: memory only. `momentum` tells whether the state contains it,
+    as a group's does."""
 
     def __init__(self, layout: Layout, folder: Path | None, *, momentum: bool) -> None:
         cut = layout.pieces()
@@ -52,7 +55,7 @@ class PieceStore:
         for _, _, nbytes in self._cut:
             self._starts.append(self._starts[-1] + nbytes)
         self.mark = ""
-        """Of a group: which state the pieces are of (`mark_of`); empty: none yet."""
+        """Name of the group state that the pieces are of (`mark_of`); empty: none yet."""
         self.held: dict[int, Held] = {}
         self._root = folder
         self._folder = folder / f"{layout.digest().hex()[:16]}-{len(self._cut)}" if folder is not None else None
@@ -64,7 +67,7 @@ class PieceStore:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole state."""
+        """Bytes of the complete state."""
         return self._starts[-1]
 
     @property
@@ -77,8 +80,9 @@ class PieceStore:
         return len(self.held) == len(self._cut)
 
     def load(self) -> None:
-        """Take what an earlier process left, and of which state it is. Never raises for what is on disk. Slow: in a
-        thread."""
+        """Take the pieces that an earlier process left, and the name of their state. Slow, so it runs in a thread.
+
+        Files on disk never make it raise."""
         if self._root is None or self._folder is None:
             return
         with contextlib.suppress(OSError):
@@ -106,7 +110,7 @@ class PieceStore:
         return True
 
     def of_state(self, mark: str) -> None:
-        """All pieces from here on are of this state."""
+        """Set the name of the state that all pieces from here on are of."""
         if mark != self.mark and self._folder is not None:
             with contextlib.suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,8 +118,9 @@ class PieceStore:
         self.mark = mark
 
     def store(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
-        """Check a donor's piece and put it on disk; then `place` it. Raises BadPayload when it is not what its index
-        said. In a thread."""
+        """Check a donor's piece and write it to disk, in a thread. `place` follows.
+
+        Raises BadPayload when the piece is not the one in the donor's index."""
         check_piece(data, piece, number)
         if self._folder is not None:
             with contextlib.suppress(OSError):
@@ -123,14 +128,14 @@ class PieceStore:
                 _write(self._folder, _name(number, piece, round_), data)
 
     def put_zeros(self, number: int, piece: Piece, round_: int) -> bool:
-        """Take a piece that holds nothing but zeros, which its digest tells, without fetching it; whether it is."""
+        """Take a piece of zeros, recognised by its digest, without fetching it; return whether it is one."""
         if piece.digest != _digest_of_zeros(piece.nbytes):
             return False
         self.place(number, piece, round_, bytes(piece.nbytes))
         return True
 
     def keep(self, wanted: Callable[[int, Held], bool]) -> int:
-        """Forget the pieces that are not wanted, here and on disk; their bytes."""
+        """Drop the pieces that are not wanted, here and on disk; return their bytes."""
         gone = {number: held for number, held in self.held.items() if not wanted(number, held)}
         for number, held in gone.items():
             del self.held[number]
@@ -140,13 +145,13 @@ class PieceStore:
         return sum(held.piece.nbytes for held in gone.values())
 
     def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(outer_params, outer_momentum or None), each flat fp32. All pieces have to be here."""
+        """Return (outer_params, outer_momentum or None), each flat fp32. All pieces have to be here."""
         assert self.complete, (len(self.held), len(self._cut))
         whole = torch.from_numpy(self._buffer())
         return whole[: self._elements], whole[self._elements :] if self._momentum else None
 
     def clear(self) -> None:
-        """Nothing on disk is needed any more. Never raises."""
+        """Remove everything on disk. Never raises."""
         if self._root is not None:
             _remove(self._root)
 
@@ -156,7 +161,7 @@ class PieceStore:
         return self._whole
 
     def place(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
-        """It is part of the state from here on."""
+        """Make a piece part of the state."""
         start = self._starts[number]
         self._buffer().data.cast("B")[start : start + piece.nbytes] = data
         self.held[number] = Held(piece, round_)
@@ -164,12 +169,12 @@ class PieceStore:
 
 @lru_cache(64)
 def _digest_of_zeros(nbytes: int) -> bytes:
-    """Pieces come in a few lengths, and in hundreds."""
+    """Return the digest of so many zeros. It is cached, as pieces come in few lengths."""
     return blake3(bytes(nbytes)).digest()
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write a complete file, or none. Raises OSError."""
     draft = folder / f".{secrets.token_hex(8)}"
     try:
         draft.write_bytes(data)
@@ -183,7 +188,7 @@ def _name(number: int, piece: Piece, round_: int) -> str:
 
 
 def _remove(entry: Path) -> None:
-    """A file or folder of ours; a link is taken away, not followed."""
+    """Remove a file or folder of ours. A link is removed, not followed."""
     with contextlib.suppress(OSError):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -192,6 +197,6 @@ def _remove(entry: Path) -> None:
 
 
 def shares(given: Mapping[PeerId, int]) -> str:
-    """Who gave how much, for a person."""
+    """Return the donors' shares, for a person."""
     parts = sorted(given.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{peer[-8:]} {nbytes / 1e6:.1f} MB" for peer, nbytes in parts)

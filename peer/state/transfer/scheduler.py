@@ -1,8 +1,8 @@
-"""Which piece of a state comes from which donor. Pure: told the time, in seconds.
+"""Schedule of pieces over donors. The module is pure: it is given the time, in seconds.
 
-Each donor has one piece in flight and takes the next as fast as it sends. What a lost or slow donor had goes to
-another at once. Nothing is fetched twice but what is in flight: at the end, a donor without work races the piece
-that would be last."""
+Each donor has one piece in flight and takes the next as fast as it sends. A lost or slow donor's piece goes to another
+donor at once. Only pieces in flight are fetched twice: at the end, a donor without work races the piece that would be
+last."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collections.abc import Collection, Sequence
 from peer.protocol.messages import PeerId
 
 RACE = 2.0
-"""A piece in flight is raced by a donor that would bring it in less than this part of the time left."""
+"""Share of the time left in which a donor must bring a piece in flight in order to race it."""
 RACE_S = 0.25
 SLACK_S = 4.0
 FACTOR = 4.0
 FLOOR = 32_000.0
-"""Bytes per second expected of a donor before anything was measured."""
+"""Bytes per second expected of a donor without a measurement."""
 WEIGHT = 0.5
-"""Of the last piece in a donor's rate."""
+"""Weight of the last piece in a donor's rate."""
 
 
 class DonorRates:
-    """What donors gave, in bytes per second; kept over several attempts."""
+    """Rates of donors in bytes per second, kept over several attempts."""
 
     def __init__(self) -> None:
         self._rates: dict[PeerId, float] = {}
 
     def of(self, peer: PeerId) -> float:
-        """0: nothing was measured yet."""
+        """Return the donor's rate; 0: nothing was measured yet."""
         return self._rates.get(peer, 0.0)
 
     def observe(self, peer: PeerId, nbytes: int, seconds: float) -> None:
@@ -38,17 +38,17 @@ class DonorRates:
         self._rates[peer] = rate if before is None else (1 - WEIGHT) * before + WEIGHT * rate
 
     def failed(self, peer: PeerId) -> None:
-        """It did not keep its deadline: half of what it seemed able to do."""
+        """Halve the rate of a donor that missed its deadline."""
         if peer in self._rates:
             self._rates[peer] = max(1.0, self._rates[peer] / 2)
 
     def deadline_s(self, peer: PeerId, nbytes: int) -> float:
-        """How long this donor may take for so many bytes."""
+        """Return the seconds that this donor may take for so many bytes."""
         return SLACK_S + FACTOR * nbytes / (self.of(peer) or FLOOR)
 
 
 class PieceScheduler:
-    """`sizes`: bytes of each piece; `have`: those that are here already."""
+    """Schedule of one download. `sizes` are the bytes of each piece, and `have` the pieces that are here already."""
 
     def __init__(self, sizes: Sequence[int], have: Collection[int], rates: DonorRates) -> None:
         self._sizes = sizes
@@ -56,14 +56,14 @@ class PieceScheduler:
         self._missing = deque(number for number in range(len(sizes)) if number not in have)
         self._flying: dict[int, dict[PeerId, float]] = {}
         self.raced = 0
-        """Bytes asked for a second time while the first was in flight."""
+        """Bytes asked for a second time while the first request was in flight."""
 
     @property
     def complete(self) -> bool:
         return not self._missing and not self._flying
 
     def take(self, peer: PeerId, now: float) -> int | None:
-        """A piece for this donor to fetch now; None: there is nothing for it, for the moment."""
+        """Return a piece for this donor to fetch now; None: there is none for it at the moment."""
         if self._missing:
             piece = self._missing.popleft()
         elif (late := self._latest(peer, now)) is not None:
@@ -75,15 +75,16 @@ class PieceScheduler:
         return piece
 
     def may_race(self, peer: PeerId) -> bool:
-        """Whether time alone may give this donor a piece: that of another that turns out slow."""
+        """Return whether waiting may give this donor a piece to race. It needs a measured rate."""
         return bool(self._rates.of(peer))
 
     def landed(self, piece: int) -> Collection[PeerId]:
-        """It is here; who else is still fetching it may stop."""
+        """Take note that a piece is here; return the donors that still fetch it and may stop."""
         return self._flying.pop(piece, {}).keys()
 
     def failed(self, peer: PeerId, piece: int) -> None:
-        """This donor will not bring it: first in line again, unless another one does."""
+        """Take note that this donor will not bring the piece. The piece comes first again, unless another donor fetches
+        it."""
         flights = self._flying.get(piece)
         if flights is None:
             return
@@ -93,7 +94,9 @@ class PieceScheduler:
             self._missing.appendleft(piece)
 
     def _latest(self, peer: PeerId, now: float) -> int | None:
-        """The piece in flight, with one donor alone, that would come last, if this one would be much sooner."""
+        """Return the piece in flight that would come last, if this donor would be much sooner.
+
+        Only pieces that a single donor fetches are raced."""
         own = self._rates.of(peer)
         alone = {piece: next(iter(f.items())) for piece, f in self._flying.items() if len(f) == 1 and peer not in f}
         if not own or not alone:
@@ -103,6 +106,6 @@ class PieceScheduler:
         return piece if left[piece] > RACE * self._sizes[piece] / own + RACE_S else None
 
     def _left_s(self, piece: int, peer: PeerId, elapsed: float) -> float:
-        """Who is late will take as long again as it is late."""
+        """Return the seconds left of a fetch. A late donor is expected to take as long again as it is late."""
         expected = self._sizes[piece] / (self._rates.of(peer) or FLOOR)
         return abs(expected - elapsed)

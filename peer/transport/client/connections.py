@@ -1,5 +1,7 @@
-"""Connections to other peers: two channels each, so that control never waits behind bulk, and more where a swap takes
-several streams; all pinned to its key."""
+"""Connections to other peers, pinned to their keys.
+
+A connection has one channel for control calls and one for bulk transfers, so that control never waits behind bulk. It
+opens more channels where a swap takes several streams."""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ from peer.transport.tls import channel_credentials
 MAX_PEERS = 64
 MAX_MESSAGE = 2**20 + 2**16
 AHEAD = USUAL_CHUNK
-"""Bytes that each stream may have sent before anybody reads them: in a round trip a sender gets rid of the larger of
-this and its chunk. A server that 256 callers fill holds so much of each (a message being read may be beyond it:
-`peer.transport.server.read_slots` bounds those), so it is small. The same both ways: what tells that a window is free
-again waits behind what goes the other way, and on a slow line the side with the smaller window would starve."""
+"""Bytes that a stream may send ahead of the reader; a sender keeps the larger of this and its chunk under way.
+
+The window is small because a server holds that much for each of its callers. `peer.transport.server.read_slots` bounds
+the messages beyond it. Both directions have the same window: window updates wait behind the data of the other
+direction, and on a slow line the smaller window would starve."""
 CHANNEL_OPTIONS = [
-    # gRPC's own estimate of the line gave every stream up to 256 MiB to send before anybody read, whatever the largest
-    # message is; without it a stream may send so much ahead, or the one message that is being read.
+    # gRPC's bandwidth probe would let every stream send hundreds of MiB ahead, whatever the largest message is.
+    # Without the probe, a stream sends this much ahead, or the one message that is being read.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", AHEAD),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -82,15 +85,14 @@ class Connection:
 
 
 class ConnectionPool:
-    """At most `MAX_PEERS` connections; the least recently used one is closed first."""
+    """Pool of at most `MAX_PEERS` connections. It closes the least recently used one first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[PeerId, Connection] = OrderedDict()
 
     async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
-        """A connection that stood a moment ago, or the first of the record's endpoints that can be connected.
-
-        Raises PartnerLost."""
+        """Return the open connection to a peer, or connect to the first of its endpoints that answers. Raises
+        PartnerLost."""
         held = self._open.get(to.peer_id)
         if held is not None and held.endpoint in to.endpoints:
             self._open.move_to_end(to.peer_id)
@@ -105,8 +107,9 @@ class ConnectionPool:
         raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(to.endpoints)}")
 
     async def drop(self, peer: PeerId, failed: Connection | None = None) -> None:
-        """Forget a connection that failed: the peer may come back under the same address with another TLS key.
-        `failed`: this one; nothing is dropped if another call has a newer one."""
+        """Close a connection that failed: the peer may come back at the same address with another TLS key.
+
+        `failed` names the connection, so that a newer one of another call stays open. None closes any."""
         held = self._open.get(peer)
         if held is not None and failed in (None, held):
             del self._open[peer]
@@ -144,7 +147,8 @@ class ConnectionPool:
 
 
 async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
-    """Why the peer does not answer at an endpoint, for a person; empty: it does, with its key."""
+    """Return why the peer does not answer at an endpoint with its key, for a person. An empty string means that it
+    does."""
     host, _, port = endpoint.rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):
@@ -160,7 +164,7 @@ async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
 
 
 async def _ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Whether it connects in time; a refused connection or a wrong key is a no at once."""
+    """Return whether the channel connects in time. A refused connection or a wrong key ends the wait at once."""
     try:
         async with asyncio.timeout(timeout_s):
             state = channel.get_state(try_to_connect=True)

@@ -1,8 +1,11 @@
-"""A member's side of one contribution and its result, over as many streams as it takes
-(`peer.transport.wire.resumption`): each side says in the beginning how much it holds, verified, and is sent the rest.
+"""The member's side of one contribution to a shard, and of its result.
 
-What happens on failure: a stream that breaks is followed by another as long as the owner goes on and ten seconds have
-not passed; then it fails as what broke it. An owner that gives another result than before is a liar."""
+A contribution takes as many streams as it needs (`peer.transport.wire.resumption`). On each stream both sides first
+tell how many verified bytes they hold, and each is sent the rest.
+
+What happens on failure: a broken stream is followed by another one while the owner supports that, for at most ten
+seconds. Then the contribution fails with the first error. An owner that gives two different results is reported for bad
+payload."""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from peer.v1 import exchange_pb2 as pb
 
 
 class ContributionCall:
-    """`source` None: only the result is wanted."""
+    """One contribution under way. Without a `source` it only fetches the result."""
 
     def __init__(self, opening: ContributionHeader, source: Source | None, sink: ResultSink, caps: Caps) -> None:
         self.progress = TransferProgress(sink.nbytes, secrets.randbits(63) + 1, patient=False)
@@ -37,10 +40,10 @@ class ContributionCall:
         self._sink = sink
         self._caps = caps
         self._result: tuple[tuple[int, ...], bytes] | None = None
-        """Who is named in it, and its signature, once it has begun."""
+        """Contributors named in the result, and the result's signature, once it has begun."""
 
     async def stream(self, connection: Connection, answered: Answered) -> None:
-        """One stream, until the result is whole. Raises BadPayload, PartnerLost or what the stream raises."""
+        """Run one stream until the result is complete. Raises BadPayload, PartnerLost or an error of the stream."""
         stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
         opening = replace(self._opening, have=self.progress.reader.received)
         with Ended(stream):
@@ -51,7 +54,7 @@ class ContributionCall:
                 await self._part(stream)
 
     async def _until_result(self, stream: Any, answered: Answered) -> None:
-        """Sends when the owner says so."""
+        """Send our part when the owner asks for it; return when the result begins."""
         read, sending, met = reader(stream), None, False
         try:
             while True:
@@ -64,7 +67,7 @@ class ContributionCall:
                     sending = asyncio.create_task(self._send(stream, self._source, reply))
                 if reply.step == "result":
                     self._begin(reply)
-                    if sending is not None:  # its last write may only have to return; cut off, it would end the call
+                    if sending is not None:  # cancelling its last write would end the call
                         await asyncio.wait({sending}, timeout=STALL_S)
                     return
         finally:
@@ -77,7 +80,9 @@ class ContributionCall:
         )
 
     def _begin(self, reply: pb.ContributeReply) -> None:
-        """The result begins, or goes on. From then on nothing is sent: where our part lies the result may come."""
+        """Take note that the result begins or continues.
+
+        From here on nothing is sent: the result may be written over our own part."""
         if reply.nbytes != self._sink.nbytes:
             raise BadPayload("length", f"a result of {reply.nbytes} bytes, {self._sink.nbytes} are due")
         result = tuple(reply.named), reply.signature
@@ -88,7 +93,7 @@ class ContributionCall:
         self._result, self._source = result, None
 
     async def _part(self, stream: Any) -> None:
-        """Tell the owner that we have it, and wait until it has heard: nothing more hangs on it."""
+        """Tell the owner that the result is complete here, and wait until the owner has read that."""
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             async with asyncio.timeout(STALL_S):
                 await stream.write(self.progress.parting(sent_all=True))

@@ -1,4 +1,4 @@
-"""The calls that a member of a group makes."""
+"""Calls among the members of a group."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from peer.v1 import exchange_pb2 as pb
 
 
 class ResumedCall(Protocol):
-    """`GrpcTransport`'s way to transfer: after a Hello where it takes one, over as many connections as it takes,
-    bounded, its failures translated."""
+    """Way to run a transfer: with a Hello where one is due, over as many connections as it takes, bounded by a
+    timeout."""
 
     def __call__(
         self, to: PeerRecord, stream: Stream[None], progress: TransferProgress, timeout_s: float, /
@@ -41,7 +41,7 @@ class Unary(Protocol):
 
 
 class Fetch(Protocol):
-    """Some bytes of a snapshot, of just this length."""
+    """Fetches a piece of a snapshot, of exactly this length."""
 
     def __call__(
         self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, /
@@ -49,7 +49,7 @@ class Fetch(Protocol):
 
 
 class GroupCalls:
-    """The callers' side: the `GroupTransport` interface over gRPC."""
+    """The `GroupTransport` interface over gRPC."""
 
     def __init__(self, unary: Unary, resumed: ResumedCall, fetch: Fetch, caps: Caps) -> None:
         self._unary = unary

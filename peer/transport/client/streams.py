@@ -1,4 +1,4 @@
-"""What the callers' side of every streamed call needs."""
+"""Streamed calls, on the caller's side."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from peer.v1 import exchange_pb2 as pb
 T = TypeVar("T")
 SERVICE = "peer.v1.Exchange"
 Stream = Callable[[Connection, Answered], Awaitable[T]]
-"""One stream of a transfer that may take several."""
+"""Function that runs one stream of a transfer, which may take several."""
 
 
 class Ended:
-    """Cancels a call that is left before its end, so that nothing of it stays behind."""
+    """Cancels a call that its block leaves unfinished, so that no part of the call stays behind."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -45,7 +45,9 @@ def metadata(connection: Connection) -> tuple[tuple[str, bytes], ...]:
 
 
 def reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
-    """The messages of a stream, None at its end. Raises AioRpcError when it ended with a status."""
+    """Return a function that reads the next message of a stream, or None at its end.
+
+    The function raises AioRpcError when the stream ended with a failure."""
 
     async def read() -> bytes | None:
         message = await stream.read()
@@ -59,7 +61,7 @@ def reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
 
 
 async def _status(call: Any) -> grpc.aio.AioRpcError:
-    """With what a call has ended."""
+    """Return the error that a call ended with."""
     details = await call.details()
     return grpc.aio.AioRpcError(
         await call.code(), await call.initial_metadata(), await call.trailing_metadata(), details
@@ -69,8 +71,9 @@ async def _status(call: Any) -> grpc.aio.AioRpcError:
 async def swap(
     connection: Connection, answered: Answered, *, terms: SwapTerms, progress: TransferProgress, caps: Caps
 ) -> SwapReport:
-    """One stream of a swap and those beside it, of the side that dials. Raises BadPayload, PartnerLost or what the
-    stream raises."""
+    """Run one stream of a swap, and the additional streams next to it, on the dialling side.
+
+    Raises BadPayload, PartnerLost or an error of the stream."""
     stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
     with contextlib.ExitStack() as calls:
         calls.enter_context(Ended(stream))
@@ -95,7 +98,7 @@ async def swap(
 
 
 def _stripe(call: Any, progress: TransferProgress) -> Stripe:
-    """One more stream of a swap. That it fails is no word on the swap itself, which goes on over fewer."""
+    """Make one additional stream of a swap. Its failure is not the swap's: the swap continues over fewer streams."""
     read_on = reader(call)
 
     async def read() -> bytes | None:
@@ -109,7 +112,7 @@ def _stripe(call: Any, progress: TransferProgress) -> Stripe:
             await call.write(frame)
         except grpc.aio.AioRpcError as error:
             raise _stripe_lost(error, progress) from None
-        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # it had ended before
+        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # the call had ended already
             raise _stripe_lost(await _status(call), progress) from None
 
     return Stripe(read, write)
@@ -131,7 +134,7 @@ async def fetch(
     progress: TransferProgress,
     caps: Caps,
 ) -> None:
-    """What is missing of one piece of a snapshot, into `sink`. Raises BadPayload or what the stream raises."""
+    """Fetch the missing bytes of one piece of a snapshot into `sink`. Raises BadPayload or an error of the stream."""
     had = progress.reader.received
     request = pb.PieceRequest(
         snapshot=snapshot, piece=piece, max_rate=caps.down.rate or 0.0, max_chunk=MAX_CHUNK, offset=had

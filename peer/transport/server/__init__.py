@@ -1,1 +1,1 @@
-"""Calls from other peers."""
+"""Serving of other peers' calls."""

@@ -1,5 +1,7 @@
-"""Who may come in: every served call passes here before a byte of its body is read. Looks at the token, the caller's
-standing and the limits, and reports whatever it turns away."""
+"""Admission of callers: every served call passes here before a byte of its body is read.
+
+The admission checks the token, the caller's reputation and the rate limits, and reports all callers that it turns
+away."""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from peer.transport.server.tokens import TokenTable
 from peer.transport.wire.refusals import TOKEN_KEY, Context, refuse, served
 
 STEP_TIMEOUT_S = 5.0
-"""For one message of a caller that is expected at once, or its taking of one."""
+"""Seconds for one message of a caller that is due at once, or for the caller to take one."""
 MAX_REQUEST = 16 * 1024
-"""Bytes of any message but a payload's; a Hello with a record has about 1 KiB."""
+"""Most bytes of any message but a payload's. A Hello with a record has about 1 KiB."""
 HELLO_S = 12.0
-"""For a whole Hello, its taking of our answers included."""
+"""Seconds for a complete Hello, with the caller's reading of our answers."""
 
 
 class Admission:
@@ -40,7 +42,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def greeting(self, context: Context) -> AsyncIterator[None]:
-        """Around a Hello: within the limits of its address, and bounded in time."""
+        """Guard a Hello: keep to the limits of its address, and bound its time."""
         address = network_of(context.peer())
         if why := self.limits.enter_hello(address):
             await self.turn_away(context, "limit", why)
@@ -54,7 +56,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
-        """Around every other call: its caller has a token, is not banned, in favour, and within the limits."""
+        """Guard any other call: its caller has a token, is not banned, is in good standing, and keeps to the limits."""
         peer = await self.owner(context)
         if not even_banned and (why := self.why_banned(peer)):
             await refuse(context, "banned", why)
@@ -69,19 +71,19 @@ class Admission:
             self.limits.leave_call(caller)
 
     async def owner(self, context: Context) -> PeerId:
-        """Who holds the token of this call."""
+        """Return the owner of the call's token; refuse the call without one."""
         for key, value in context.invocation_metadata() or ():
             if key == TOKEN_KEY and isinstance(value, bytes):
                 if (owner := self.tokens.owner(value, self._now())) is not None:
                     return owner
-                if self.tokens.gave(value):  # run out: honest callers meet this every ten minutes
+                if self.tokens.gave(value):  # honest callers meet this when their token runs out
                     await refuse(context, "no_token", "your token has run out; say Hello again")
         address = network_of(context.peer())
         self.conduct.refused(address, "no_token", "called without a token that was given here (since the last start)")
         return await refuse(context, "no_token", "say Hello first")
 
     async def turn_away(self, context: Context, code: str, reason: str, peer: PeerId | None = None) -> NoReturn:
-        """Refuse a caller for something it did. `peer`: who proved to be it; None: nobody yet."""
+        """Refuse a caller for its own fault. `peer` is the caller once it has proven its key."""
         if peer is not None:
             self.conduct.penalize(peer, code, reason)
         else:
@@ -91,7 +93,7 @@ class Admission:
         await refuse(context, code, reason)
 
     async def message(self, context: Context, peer: PeerId | None = None) -> Any:
-        """The next message of a caller; `grpc.aio.EOF` when there is none."""
+        """Read the caller's next message; `grpc.aio.EOF` when there is none."""
         try:
             return await self.places.read(context.read, STEP_TIMEOUT_S)
         except PartnerRefused as busy:
@@ -100,7 +102,7 @@ class Admission:
             await self.turn_away(context, "timeout", "the next message did not come", peer)
 
     async def request(self, context: Context, peer: PeerId | None = None) -> bytes:
-        """The next message of a caller where a small one is due; empty when there is none."""
+        """Read the caller's next message where a small one is due; empty when there is none."""
         raw = await self.message(context, peer)
         if isinstance(raw, bytes) and len(raw) > MAX_REQUEST:
             reason = f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read"
@@ -115,8 +117,9 @@ class Admission:
         *,
         even_banned: bool = False,
     ) -> Any:
-        """The handler of a call with one request and one reply. Not gRPC's own: that reads the request before anybody
-        has looked at the caller, and waits for it for ever."""
+        """Make the handler of a call with one request and one reply.
+
+        gRPC's own handler reads the request before the caller is admitted, and waits for it without a limit."""
 
         async def serve(_: Any, context: Context) -> None:
             async with self.admitted(context, even_banned=even_banned) as caller:

@@ -1,4 +1,4 @@
-"""Where a server may listen, and why not."""
+"""Check of the addresses that a server is to listen at."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from peer.errors import AddressError
 
 
 def listening(hosts: Sequence[str]) -> list[str]:
-    """The hosts to bind, without repeats: `::` listens for IPv4 as well, and next to it nothing can be bound."""
+    """Return the hosts to bind, without repeats. `::` listens for IPv4 as well, and excludes any other host."""
     return ["::"] if "::" in hosts else list(dict.fromkeys(hosts))
 
 
 def check_vacant(host: str, port: int, where: str) -> None:
-    """gRPC says no more than that it failed, and says it on the terminal too. Raises AddressError."""
+    """Raise AddressError, with the cause, when a port cannot be bound.
+
+    gRPC does not tell the cause, and prints its failure on the terminal."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
         try:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,8 +1,10 @@
-"""Can a peer be dialled? Only another can tell. Asked by a caller with a token, we dial it back, at the address we see
-it call from and at the endpoints it names, and check that its key answers.
+"""Dial-back of callers, for only another peer can tell whether a peer can be dialled.
 
-Not to be used to look about in other people's networks: an endpoint that is not where the caller calls from is dialled
-only if it is a public address, and at most once in `EVERY_S` for each caller."""
+Asked by a caller with a token, we dial the address that it calls from and the endpoints that it names. We check that
+its key answers there.
+
+Callers cannot use this to scan other people's networks. An endpoint elsewhere than the caller's own address is dialled
+only if it is public. Each caller has one dial-back per `EVERY_S`."""
 
 from __future__ import annotations
 
@@ -17,19 +19,19 @@ from peer.protocol.endpoints import host_of_caller, join_host
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, Probed
 
 EVERY_S = 10.0
-"""One caller is dialled back no more often."""
+"""Seconds between two dial-backs of one caller, at least."""
 DIAL_S = 4.0
 RESOLVE_S = 2.0
 MAX_AT_ONCE = 4
 MAX_REMEMBERED = 1024
 
 Dial = Callable[[PeerId, str, float], Awaitable[str]]
-"""(peer, endpoint, timeout) -> why it does not answer there; empty: it does."""
+"""Function (peer, endpoint, timeout) that returns why the peer does not answer there; empty: it does."""
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z.-]{1,253}):(\d{1,5})\Z")
 
 
 class DialBack:
-    """Dials callers back. `dial` makes the connection; `now` in seconds."""
+    """Dials callers back. `dial` makes the connection, and `now` is in seconds."""
 
     def __init__(self, dial: Dial, now: Callable[[], float]) -> None:
         self._dial = dial
@@ -38,7 +40,8 @@ class DialBack:
         self._running = 0
 
     async def probe(self, caller: PeerId, seen_as: str, endpoints: list[str], port: int) -> Probed:
-        """Never raises; takes at most `RESOLVE_S` and `DIAL_S`."""
+        """Dial a caller back and report the endpoints that answered. Takes at most `RESOLVE_S` and `DIAL_S`; never
+        raises."""
         if (declined := self._decline(caller)) is not None:
             return Probed((), (), declined)
         self._running += 1
@@ -87,5 +90,5 @@ async def _resolve(host: str, port: int) -> list[ipaddress.IPv4Address | ipaddre
         async with asyncio.timeout(RESOLVE_S):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [ipaddress.ip_address(entry[4][0]) for entry in found[:8]]
-    except (OSError, ValueError, TimeoutError):  # a name nobody knows is no address
+    except (OSError, ValueError, TimeoutError):  # the name resolves to no address
         return []

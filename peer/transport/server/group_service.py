@@ -1,7 +1,7 @@
-"""A group's calls over gRPC, both sides: joining a round, contributing a shard and receiving its result, what is held.
+"""A group's calls on the served side: joining a round, contributing to a shard, and telling which state is held.
 
-While an owner receives a contribution or waits for others', it sends a `wait` frame every second: a member whose owner
-died or fell asleep notices within `STALL_S`, without a deadline that would have to guess how long a round takes."""
+While the owner of a shard receives or waits for contributions, it sends a `wait` frame every `PULSE_S`. A member
+therefore notices within `STALL_S` that its owner died, without having to guess how long a round takes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ T = TypeVar("T")
 
 PULSE_S = 1.0
 MAX_SEATS = 96
-"""Contributions under way here; more are refused."""
+"""Contributions served at once; more are refused."""
 TAKE_S = 30.0
 SLOWEST_MEMBER = 8_000.0
-"""Bytes per second. Who takes a result more slowly loses its place."""
+"""Bytes per second. A member that takes a result more slowly loses its place."""
 
 
 class GroupService:
-    """The served side. Every wait on a caller has a deadline: `STALL_S` between two frames, and the owner's own for the
-    whole."""
+    """Serves the calls of a group's members.
+
+    Every wait on a caller has a deadline: `STALL_S` between two frames, and the shard owner's own for all of them."""
 
     def __init__(self, handler: Handler, gate: Admission, caps: Caps) -> None:
         self._handler = handler
@@ -53,7 +54,7 @@ class GroupService:
         self._receiving = asyncio.Semaphore(CONTRIBUTIONS)
 
     def methods(self) -> dict[str, Any]:
-        """By the name under which they are served."""
+        """Return the handlers of all calls by name."""
         unary = self._gate.unary
         return {
             "JoinRound": unary(self._join, pb.JoinRoundRequest.FromString, pb.JoinRoundReply.SerializeToString),
@@ -114,7 +115,7 @@ class GroupService:
             await self._receive(seat, caller, context)
             result = await seat.result()
         finally:
-            over.set()  # not cancelled: a write that is cut off in the middle leaves the call without an end
+            over.set()  # not cancelled: a write that is cut off leaves the call without an end
             await asyncio.wait({pulse}, timeout=STALL_S)
             await cancel_and_wait(pulse)
             broke = not pulse.cancelled() and pulse.exception() is not None
@@ -154,7 +155,7 @@ class GroupService:
             raise PartnerRefused("lost", "the contribution ended in the middle") from None
 
     async def _pulse(self, seat: UploadSlot, context: Context, over: Signal) -> None:
-        """Tells the caller to send, and then that we are still there."""
+        """Tell the caller to send, and then at intervals that this owner still lives."""
         first = "send" if seat.sink is not None else "wait"
         frame = contribute_reply(first, None, self._caps.down.rate or 0.0, seat.transfer, seat.have)
         while not over.is_set():

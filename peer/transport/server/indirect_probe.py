@@ -1,8 +1,8 @@
-"""Do we reach another peer? Asked by a caller to which that one does not answer, before it takes it for dead.
+"""Indirect probes (SWIM's ping-req): a caller asks whether we reach a peer that does not answer it.
 
-Whoever was heard from lately is vouched for without a call. Else we dial it, at the addresses of its own signed record
-and at no others, check that its key answers, and remember what we found: however many ask, a peer is dialled once in
-`EVERY_S`, and not more than `MAX_AT_ONCE` at a time. An answer costs the asker a call and us at most one connection."""
+A peer whose call came lately is vouched for without a dial. Any other one is dialled at the addresses of its own signed
+record, where its key has to answer. The result is kept, so that a peer is dialled once in `EVERY_S` however many
+callers ask. At most `MAX_AT_ONCE` dials run at once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from peer.transport.server.dial_back import Dial
 V = TypeVar("V")
 
 EVERY_S = 10.0
-"""What was found about a peer is told again for so long."""
+"""Seconds that the result of a dial is kept."""
 CALLER_EVERY_S = 0.5
-"""One caller is answered no more often."""
+"""Seconds between two answers to one caller, at least."""
 DIAL_S = 3.5
 MAX_ENDPOINTS_DIALLED = 2
 MAX_AT_ONCE = 4
@@ -29,7 +29,7 @@ MAX_PEER_ID = 64
 
 
 class IndirectProbe:
-    """Answers for others. `dial` makes the connection; `now` in seconds."""
+    """Answers indirect probes. `dial` makes the connection, and `now` is in seconds."""
 
     def __init__(self, dial: Dial, now: Callable[[], float]) -> None:
         self._dial = dial
@@ -41,7 +41,9 @@ class IndirectProbe:
     async def vouch(
         self, caller: PeerId, about: PeerId, record: PeerRecord | None, heard_ago_s: float | None
     ) -> Vouched:
-        """Never raises; takes at most `DIAL_S`. `record`, `heard_ago_s`: what we know of the peer asked about."""
+        """Tell whether the peer `about` is reached. Takes at most `DIAL_S`; never raises.
+
+        `record` and `heard_ago_s` are our own knowledge of that peer."""
         now = self._now()
         if why := self._too_often(caller, now):
             return Vouched(None, why)

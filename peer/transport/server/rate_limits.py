@@ -1,11 +1,13 @@
-"""How much one caller may ask for: per proven peer id, and per remote address for what happens before a proof. Pure but
-for being told `now`; every table is bounded.
+"""Rate limits per proven peer id, and per remote address before a proof.
 
-The numbers leave room for 64 honest peers behind one address (a university, a carrier's NAT, a test swarm on loopback):
-each needs a Hello in ten minutes (two after a reconnect), up to three calls under way (a swap, its heartbeat, a piece
-of state) and about five calls a second. An address therefore gets 64 times that with some slack, and the addresses
-together never all of what the server takes (`grpc` counts 256 calls in all). A peer gets up to ten times what it needs:
-over a long line two swaps alone take eight calls (`peer.transport.wire.striping`)."""
+The module is pure but for being given `now`, and every table is bounded.
+
+The limits leave room for 64 honest peers behind one address, such as a university, a carrier's NAT or a test swarm on
+loopback. Each of them needs a Hello in ten minutes, and two after a reconnect. It has up to three calls under way (a
+swap, its heartbeat, a piece of state) and makes about five calls a second.
+
+An address gets 64 times that with some slack. All addresses together never get all calls that the server takes. A peer
+gets up to ten times its need: over a long line two swaps alone take eight calls (`peer.transport.wire.striping`)."""
 
 from __future__ import annotations
 
@@ -19,29 +21,34 @@ from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import K, Rate, TokenBuckets
 
 HELLOS = Rate(4.0, 256.0)
-"""Of one address: all 64 reconnect twice at once, then a fresh burst in a minute."""
+"""Hellos of one address: all 64 peers may reconnect twice at once, and again a minute later."""
 BLAME = 2.0
-"""What a refused Hello costs more: an address that only makes noise has 85 tries, then 4 in three seconds. Not so much
-that one wrongly set up peer that asks again every second keeps its neighbours out."""
+"""Extra cost of a refused Hello.
+
+An address that only makes noise is soon limited. One wrongly set up peer that asks every second must not exclude its
+neighbours."""
 CALLS = Rate(50.0, 200.0)
-"""Of one peer. A joiner that fetches small pieces over a fast line needs the most."""
+"""Calls of one peer. A joiner that fetches small pieces over a fast line needs the most."""
 CALLS_OF_ADDRESS = Rate(400.0, 2000.0)
 HELLOS_AT_ONCE = 64
 HELLOS_AT_ONCE_IN_ALL = 128
 CALLS_AT_ONCE = 16
 CALLS_AT_ONCE_OF_ADDRESS = 160
-"""With HELLOS_AT_ONCE less than what the server takes: one address cannot use up all of it."""
+"""Calls at once of one address. With HELLOS_AT_ONCE it is less than the server takes, so one address cannot use up
+all."""
 PIECES_AT_ONCE_OF_ADDRESS = 4
 STATES = 3.0
-"""How often one peer may fetch a whole state in STATES_S: once, and some retries."""
+"""Complete states that one peer may fetch in STATES_S: one, and some retries."""
 STATES_S = 600.0
 LEAST_STATE = 64 * 2**20
-"""Bytes; for small models the limit is of no use."""
+"""Bytes. Smaller models are limited as if they had this size."""
 
 
 def network_of(seen_as: str) -> str:
-    """What a limit counts as one address, from gRPC's `context.peer()`: an IPv4 address, or the /64 of an IPv6 address,
-    of which a single home has 2**64. What cannot be read is one more address."""
+    """Return the network that counts as one address, from gRPC's `context.peer()`.
+
+    It is an IPv4 address, or the /64 of an IPv6 address, as a single home has 2**64 of those. All unreadable callers
+    count as one address."""
     host = host_of_caller(seen_as)
     if ":" in host:
         return str(ipaddress.ip_network((host, 64), strict=False))
@@ -50,15 +57,17 @@ def network_of(seen_as: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls; `peer` once a key is proven."""
+    """Caller of a served call. `peer` is known once its key is proven."""
 
     address: str
     peer: PeerId | None = None
 
 
 class CallLimits:
-    """All limits of one server. What asks answers with why not, for a person; empty: go on, and give back what was
-    entered when it ends."""
+    """All limits of one server.
+
+    Each `enter_...` returns why it refuses, for a person, or an empty string. In the latter case the matching
+    `leave_...` has to follow."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -83,7 +92,7 @@ class CallLimits:
         _give_back(self._greeting, address)
 
     def blame(self, address: str) -> None:
-        """An offence of a caller that proved no key: its address may say Hello less often for a while."""
+        """Charge an address for a fault of a caller that proved no key: it may say Hello less often for a while."""
         self._hellos.charge(address, self._now(), BLAME)
 
     def enter_call(self, caller: Caller) -> str:
@@ -105,7 +114,7 @@ class CallLimits:
         _give_back(self._calling, replace(caller, peer=None))
 
     def enter_piece(self, caller: Caller, nbytes: int) -> str:
-        """`nbytes` of state. The address is limited as well: a place to fetch in stays free for others."""
+        """Admit a piece of `nbytes`. The address is limited as well, so that others find a place to fetch in."""
         assert caller.peer is not None
         if self._pieces[caller.address] >= PIECES_AT_ONCE_OF_ADDRESS:
             return "too many pieces are being sent to your address already"
@@ -119,7 +128,7 @@ class CallLimits:
         _give_back(self._pieces, caller.address)
 
     def state_is(self, nbytes: int) -> None:
-        """How large the state is that we donate, bytes."""
+        """Set the size of the state that we donate, in bytes."""
         self._state_nbytes = nbytes
 
     def _bytes_rate(self, state_nbytes: int) -> Rate:

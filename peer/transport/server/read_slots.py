@@ -1,10 +1,10 @@
-"""How many messages of callers may be on their way into memory at once.
+"""Bound on the messages of callers that are being read into memory at once.
 
-gRPC takes of a call what its window allows, and of one that is being read from a whole message. The length of a message
-is limited for all calls alike, and a chunk is large; so only a few calls are read from at a time: callers hold at most
-PLACES + CONTRIBUTIONS messages, those of our own swaps, and the window of each call.
+gRPC holds the window of each call, and all bytes of a message while it is read. The limit on the length of a message is
+the same for all calls, and a chunk is large. Only a few calls are therefore read at a time: callers hold at most PLACES
++ CONTRIBUTIONS messages, those of our own swaps, and the window of each call.
 
-What happens on failure: who keeps others waiting for its place, and says nothing, loses it."""
+What happens on failure: a caller that sends nothing while others wait loses its place."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from peer.errors import PartnerRefused
 T = TypeVar("T")
 
 PLACES = 4
-"""For small messages. An honest one is there within a round trip of the caller's turn. A hostile one of the largest
-length takes three times that while it is read."""
+"""Places for small messages. An honest message arrives within a round trip of its turn, and a hostile one of the
+largest length takes three times that."""
 CONTRIBUTIONS = 32
-"""Of members of groups, received at once: two fragments of a usual group. Who comes later waits for its turn."""
+"""Contributions of a group's members that are received at once: two fragments of a usual group. Further members
+wait."""
 PATIENCE_S = 1.0
-"""So long may a caller say nothing while others wait for its place."""
+"""Seconds that a caller may send nothing while others wait for its place."""
 LOOK_S = 0.2
 
 
 class ReadSlots:
-    """Who came last is served first: whoever says nothing, many times over, keeps only those like itself waiting."""
+    """Places that the last comer gets first, so that silent callers only keep each other waiting."""
 
     def __init__(self, places: int = PLACES, patience_s: float = PATIENCE_S) -> None:
         self._free = places
@@ -36,9 +37,10 @@ class ReadSlots:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def read(self, read: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-        """What `read` gives. Raises PartnerRefused (`busy`) when there is no place in time, TimeoutError when there is
-        one and nothing comes, and what `read` raises; the call has to be ended then, for a part of a message may have
-        come."""
+        """Return the result of `read`, once there is a place.
+
+        Raises PartnerRefused (`busy`) without a place in time, TimeoutError without a message in time, and the errors
+        of `read`. The call then has to end, as a part of a message may have arrived."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._enter()
@@ -65,7 +67,7 @@ class ReadSlots:
             raise
 
     def _leave(self) -> None:
-        """The place is the next one's. Who has given up meanwhile is still in the line, and takes itself out."""
+        """Hand the place to the next caller. A caller that gave up is still in the line, and removes itself."""
         for turn in reversed(self._waiting):
             if not turn.done():
                 self._waiting.remove(turn)

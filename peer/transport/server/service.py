@@ -1,4 +1,4 @@
-"""The served side of the exchange. Hello is the only call without a token; everything else names its caller by one."""
+"""The served side of the exchange. Hello is the only call without a token; in all others the token names the caller."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from peer.v1 import exchange_pb2 as pb
 
 HELLO_DOMAIN = b"peer hello v1"
 RECORD_FRESH_S = 30.0
-"""A caller seals its record for the Hello that shows it: one issued long before the Hello's own clock is a replay."""
+"""Seconds. A record issued longer than this before the clock of its Hello is a replay, as callers seal it for the
+Hello."""
 MAX_PIECES = 6
-"""Two more than one address may have."""
+"""Pieces sent at once: two more than one address may have."""
 TAKE_S = 30.0
 SLOWEST_JOINER = 8_000.0
-"""Bytes per second. Who takes a piece more slowly loses its place: four that never read would keep everybody out."""
+"""Bytes per second. A joiner that takes a piece more slowly loses its place, so that others get one."""
 
 
 @dataclass(kw_only=True)
@@ -60,7 +61,8 @@ class TransportConfig:
 
 
 class ExchangeService:
-    """Methods of the gRPC service. Every wait on a caller has a deadline; every number from one a bound."""
+    """Methods of the gRPC service. Every wait on a caller has a deadline, and every number from a caller has a
+    bound."""
 
     def __init__(self, facts: TransportConfig, handler: Handler, caps: Caps) -> None:
         self._facts = facts
@@ -76,7 +78,7 @@ class ExchangeService:
     # -- Hello -------------------------------------------------------------------------------------------------------
 
     async def hello(self, _: Any, context: Context) -> None:
-        """Open, challenge, proof, token."""
+        """Serve a Hello: its opening, our challenge, the caller's proof, our token."""
         async with self.gate.greeting(context):
             await self._greet(context)
 
@@ -112,7 +114,7 @@ class ExchangeService:
             await self.gate.turn_away(context, "request", "the message cannot be read")
 
     def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
-        """What speaks against going on to a proof."""
+        """Return why the Hello ends without a proof: a code and a reason."""
         facts = self._facts
         if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
             return "wire_version", f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
@@ -125,7 +127,7 @@ class ExchangeService:
         return None
 
     def _why_not_you(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
-        """What is said after the proof, when it is known whom to blame."""
+        """Return why the caller is turned away once its key is proven: a code and a reason."""
         if opened.run_id != self._facts.run_id:
             return "wrong_run", "this peer takes part in another run"
         ours = self._facts.layout_digest
@@ -233,7 +235,9 @@ class ExchangeService:
             await refuse(context, "busy", *busy)
         if self._pieces >= MAX_PIECES:
             await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
-        if why := self.gate.limits.enter_piece(caller, len(data)):  # what is not sent again is hashed again
+        if why := self.gate.limits.enter_piece(
+            caller, len(data)
+        ):  # a piece that is resumed is hashed again from its start
             await refuse(context, "busy", why)
         self._pieces += 1
         try:
@@ -248,19 +252,20 @@ class ExchangeService:
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
             await self.gate.turn_away(context, "timeout", reason, caller.peer)
-        except PartnerRefused as error:  # our own upload budget ends here
+        except PartnerRefused as error:  # our own upload quota ends here
             await refuse(context, error.code, error.reason)
         finally:
             self._pieces -= 1
             self.gate.limits.leave_piece(caller)
 
     def _patience_s(self, nbytes: int) -> float:
-        """How long one piece may take, with our own cap shared by all pieces under way."""
+        """Return the seconds that one piece may take, with our own cap shared by all pieces under way."""
         own = 2 * MAX_PIECES * nbytes / self._giving.rate if self._giving.rate else 0.0
         return TAKE_S + nbytes / SLOWEST_JOINER + own
 
     async def swap(self, _: Any, context: Context) -> None:
-        """A partner dials. Who it is and which round decides the handler; then it waits for our own coordinator."""
+        """Serve a partner that dials. The handler decides by partner and round, and then the call waits for our own
+        round."""
         async with self.gate.admitted(context) as caller:
             assert caller.peer is not None
             await self.swaps.serve(caller.peer, context)

@@ -1,5 +1,6 @@
-"""How much of a volunteer's line its donating may take: a share of the upload cap, never what training's own exchanges
-want at the moment, and for a few joiners at once."""
+"""Bounds on the uploads of state to joiners.
+
+They take a share of the upload cap, yield to training's own exchanges, and serve a few joiners at once."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps
 
 SHARE = 0.5
-"""Of the upload cap."""
+"""Share of the upload cap."""
 MAX_JOINERS = 4
 ACTIVE_S = 3.0
-"""Who took its last piece longer ago is no longer fetching."""
+"""Seconds since its last piece after which a joiner counts as gone."""
 YIELD_S = 2.0
-"""A chunk waits so long for an exchange to end, then it goes: less than the silence that a receiver bears."""
+"""Seconds that a chunk waits for an exchange to end, at most. It is less than the stall that a receiver tolerates."""
 LOOK_S = 0.05
 BUDGET_S = 600.0
-"""Who asks one whose upload budget is used is to come back after this."""
+"""Seconds after which a joiner may ask again, once our upload quota is used up."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class _Joiner:
 
 
 class StateUploads:
-    """Of one server. `now` in seconds of any origin."""
+    """State uploads of one server. `now` is in seconds of any origin."""
 
     def __init__(
         self,
@@ -52,12 +53,11 @@ class StateUploads:
         self._state_nbytes = 0
 
     def state_is(self, nbytes: int) -> None:
-        """Bytes of a whole state, for the time it takes."""
+        """Set the bytes of a complete state, which tell how long one takes."""
         self._state_nbytes = nbytes
 
     def why_busy(self, peer: PeerId) -> tuple[str, float] | None:
-        """Why this one cannot be given to now, for a person, and seconds until it makes sense to ask again; None: it
-        can."""
+        """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served."""
         if why := self._meter.budget.why_not_give():
             return f"{why}; ask another peer", BUDGET_S
         self._forget()
@@ -68,7 +68,7 @@ class StateUploads:
 
     @contextmanager
     def to(self, peer: PeerId, nbytes: int) -> Iterator[None]:
-        """Around the sending of a piece of so many bytes."""
+        """Count a piece of so many bytes as being sent during the block."""
         now = self._now()
         joiner = self._joiners.setdefault(peer, _Joiner(now, now))
         joiner.fetching += 1
@@ -80,7 +80,7 @@ class StateUploads:
             joiner.seen = self._now()
 
     async def wait_turn(self, nbytes: int) -> None:
-        """Return when a chunk of a state may be sent."""
+        """Wait until a chunk of a state may be sent."""
         await self._share.wait_turn(nbytes)
         until = self._now() + YIELD_S
         while self._meter.exchanging and self._now() < until:
@@ -93,7 +93,7 @@ class StateUploads:
             del self._joiners[peer]
 
     def _eta_s(self) -> float:
-        """When the first of them has taken a whole state, at its rate so far."""
+        """Return the seconds until the first joiner has a complete state, at its rate so far."""
         now = self._now()
         return min(
             max(1.0, (self._state_nbytes - j.sent) * (now - j.since) / j.sent) if j.sent else ACTIVE_S

@@ -1,9 +1,10 @@
-"""The served side of swaps: where a dialling partner and our own coordinator meet, and meet again when the connection
-broke (`peer.transport.wire.resumption`).
+"""Rendezvous of swaps on the served side: a dialling partner and our own round meet in a slot.
 
-What happens on failure: a broken stream leaves the slot as it is until the coordinator's deadline; the partner's next
-call takes the place of the last, so that whoever calls again and again holds one. Wrong bytes, a partner that does not
-go on and one that says that it will not come back end the swap at once."""
+They meet again when the connection broke (`peer.transport.wire.resumption`).
+
+What happens on failure: a broken stream leaves the slot as it is until the round's deadline. The partner's next call
+replaces its last one, so that a partner that keeps calling holds one slot. Three things end the swap at once: wrong
+bytes, a partner that does not resume, and a partner's farewell."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ BROKE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
 
 @dataclass
 class AwaitedSwap:
-    """Our own coordinator waits here for the partner to dial."""
+    """Swap that our own round waits for, until the partner dials."""
 
     terms: SwapTerms
     progress: TransferProgress
     done: asyncio.Future[SwapReport]
 
     def ends(self, error: PartnerLost) -> None:
-        """The partner does not come back: we are content if we have everything."""
+        """End the swap, as the partner does not come back. It succeeds if we have everything."""
         if self.progress.reader.complete and not self.done.done():
             terms = self.terms
             self.done.set_result(self.progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=False))
@@ -53,32 +54,32 @@ class AwaitedSwap:
 
 @dataclass
 class _Slot:
-    """Where a dialling partner and our own coordinator meet."""
+    """Meeting place of a dialling partner and our own round."""
 
     accepting: asyncio.Future[AwaitedSwap] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     serving: asyncio.Task[Any] | None = None
     over: bool = False
-    """Our own coordinator no longer waits."""
+    """Whether our own round no longer waits."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One stream at a time, and those beside it."""
+    """Held by one stream at a time, with its additional streams."""
     stripes: Stripes | None = None
     lingering: asyncio.TimerHandle | None = None
 
     @property
     def begun(self) -> AwaitedSwap | None:
-        """A swap of which a stream has begun, whatever became of it."""
+        """Swap of which a stream has begun, however that stream ended."""
         met = self.accepting.done() and not self.accepting.cancelled() and self.accepting.result().progress.streams > 0
         return self.accepting.result() if met else None
 
     def answered(self) -> None:
-        """The partner is back."""
+        """Take note that the partner is back."""
         if self.lingering is not None:
             self.lingering.cancel()
             self.lingering = None
 
 
 class SwapRendezvous:
-    """Of one server."""
+    """Slots of one server's swaps."""
 
     def __init__(self, handler: Handler, gate: Admission, caps: Caps) -> None:
         self._handler = handler
@@ -87,7 +88,7 @@ class SwapRendezvous:
         self._slots: dict[tuple[PeerId, RoundKey], _Slot] = {}
 
     async def accept(self, partner: PeerId, terms: SwapTerms, progress: TransferProgress) -> SwapReport:
-        """Wait for the partner to dial and swap. The caller bounds the time; on cancellation the served call ends."""
+        """Wait for the partner to dial and swap. The caller bounds the time; cancellation ends the served call."""
         slot = self._slots.setdefault((partner, terms.key), _Slot())
         done: asyncio.Future[SwapReport] = asyncio.get_running_loop().create_future()
         if slot.accepting.done():
@@ -104,7 +105,7 @@ class SwapRendezvous:
                 slot.serving.cancel()
 
     async def serve(self, caller: PeerId, context: Context) -> None:
-        """A stream of this caller, to its end."""
+        """Serve one stream of this caller to its end."""
         theirs = await self._opening(caller, context)
         key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
         if theirs.stripe:
@@ -125,7 +126,7 @@ class SwapRendezvous:
         except BROKE as error:
             self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke ({error})"))
         except asyncio.CancelledError:
-            if slot.serving is not asyncio.current_task():  # its next call has come
+            if slot.serving is not asyncio.current_task():  # the partner's next call has replaced this one
                 raise
             if not slot.over:
                 self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke"))
@@ -148,7 +149,7 @@ class SwapRendezvous:
             return await read_open(first)
         except BadPayload as error:
             if (expecting := self._expecting(caller)) is not None:
-                expecting.fails(error)  # our coordinator blames it
+                expecting.fails(error)  # our own round blames the caller
             else:
                 self._gate.conduct.penalize(caller, error.code, error.reason)
             await refuse(context, bad_payload_code(error), error.reason)
@@ -156,7 +157,7 @@ class SwapRendezvous:
             return await refuse(context, "request", "the swap ended before it began")
 
     def _expecting(self, caller: PeerId) -> AwaitedSwap | None:
-        """Where our coordinator waits for this caller to dial."""
+        """Return the swap in which our own round waits for this caller."""
         for (peer, _), slot in self._slots.items():
             if peer == caller and slot.serving is None and slot.accepting.done():
                 return slot.accepting.result()
@@ -165,7 +166,7 @@ class SwapRendezvous:
     async def _place(
         self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context, *, locked: bool
     ) -> _Slot:
-        """Where this call goes on, or waits for our coordinator."""
+        """Return the slot in which this call resumes, or waits for our own round."""
         held = self._slots.get((caller, key))
         begun = held.begun if held is not None else None
         if held is None or begun is None:
@@ -184,7 +185,7 @@ class SwapRendezvous:
         return held
 
     async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> _Slot:
-        """A place to wait for our coordinator in. Whom it is locked with always finds one."""
+        """Take a slot to wait for our own round. A partner that our round is locked with always finds one."""
         parked = [peer for (peer, _), slot in self._slots.items() if slot.serving is not None]
         full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
         held = self._slots.get((caller, key))
@@ -195,7 +196,7 @@ class SwapRendezvous:
         return slot
 
     async def _meet(self, slot: _Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
-        """Wait until our coordinator accepts this swap."""
+        """Wait until our own round accepts this swap."""
         try:
             async with asyncio.timeout(PARK_S):
                 accepting = await asyncio.shield(slot.accepting)
@@ -232,7 +233,7 @@ class SwapRendezvous:
             await stripes.close()
 
     async def _carry(self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context) -> None:
-        """One more stream of a swap that is under way, until that is over."""
+        """Serve one additional stream of a swap until the swap's stream ends."""
         held = self._slots.get((caller, key))
         begun, stripes = (held.begun, held.stripes) if held is not None else (None, None)
         if (
@@ -245,7 +246,7 @@ class SwapRendezvous:
         await stripes.carry(theirs.stripe, Stripe(message_reader(context), context.write))
 
     async def _ended(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost, context: Context) -> None:
-        """A stream on which nothing moves any more: the caller is told, if it still listens."""
+        """End a stream that has stopped; the caller is told, if it still reads."""
         self._broke(slot, accepting, error)
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
             if accepting.progress.goes_on:
@@ -253,7 +254,7 @@ class SwapRendezvous:
             await refuse(context, "timeout" if isinstance(error, PartnerSilent) else "gone", str(error))
 
     def _broke(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
-        """The slot waits for the partner's next call, if there can be one."""
+        """Keep the slot for the partner's next call, if there can be one."""
         progress, slot.serving = accepting.progress, None
         progress.breaks(error)
         slot.answered()
@@ -272,7 +273,7 @@ async def _parted(read: Read, progress: TransferProgress) -> None:
 
 
 def _still_serving() -> None:
-    """The cancellation was our own word to this call that its time is over; there is a refusal left to send."""
+    """Undo our own cancellation of this call, which still has a refusal to send."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()

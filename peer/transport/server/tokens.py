@@ -1,4 +1,4 @@
-"""What a server remembers of Hellos: tokens it gave to callers that proved their key. Pure: `now` is an argument."""
+"""Tokens that a server gave to callers which proved their key. The module is pure: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_TOKENS = 4096
 
 
 class TokenTable:
-    """Bounded: the least recently used token goes first, its owner says Hello again."""
+    """Bounded table of tokens. The least recently used one goes first, and its owner says Hello again."""
 
     def __init__(self, limit: int = MAX_TOKENS) -> None:
         self._limit = limit
         self._owners: OrderedDict[bytes, tuple[PeerId, float]] = OrderedDict()
 
     def issue(self, peer: PeerId, now: float) -> bytes:
-        """A fresh token for a caller that proved to be `peer`; good for ten minutes."""
+        """Make a token for a caller that proved to be `peer`; it is good for `LIFETIME_S`."""
         token = secrets.token_bytes(TOKEN_BYTES)
         self._owners[token] = (peer, now + LIFETIME_S)
         while len(self._owners) > self._limit:
@@ -29,7 +29,7 @@ class TokenTable:
         return token
 
     def owner(self, token: bytes, now: float) -> PeerId | None:
-        """Who holds this token; None when it was never given or is over."""
+        """Return the owner of this token; None when it was never given or has run out."""
         held = self._owners.get(token)
         if held is None:
             return None
@@ -40,5 +40,5 @@ class TokenTable:
         return held[0]
 
     def gave(self, token: bytes) -> bool:
-        """Whether this token was given here, though it may have run out."""
+        """Return whether this token was given here, even if it has run out."""
         return token in self._owners

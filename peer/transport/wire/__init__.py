@@ -1,1 +1,1 @@
-"""What both ends of a call share."""
+"""Messages and transfers, the same for client and server."""

@@ -1,5 +1,7 @@
-"""A group's small messages between protobuf and our own values: what a field may hold is checked here, once and
-purely. Everything that reads bytes of others raises BadPayload, whatever the bytes."""
+"""Conversion of a group's small messages between protobuf and our own values.
+
+This module alone checks what a field may hold, and it does no I/O. Each function that reads another peer's bytes raises
+BadPayload, whatever the bytes are."""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from peer.transport.wire.validation import MAX_RATE, open_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_WAIT_S = 10.0
-"""How long one call may ask to be held."""
+"""Seconds that one call may ask to be held, at most."""
 
 
 def join_request(join: Join) -> pb.JoinRoundRequest:
@@ -93,7 +95,7 @@ def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
 
 
 def contribute_open(opening: ContributionHeader, max_rate: float) -> bytes:
-    """The first frame of a contribution."""
+    """Encode the first frame of a contribution."""
     key = opening.key
     body = pb.ContributeOpen(
         round=key.round,
@@ -110,7 +112,8 @@ def contribute_open(opening: ContributionHeader, max_rate: float) -> bytes:
 
 
 def opening_of(raw: bytes) -> tuple[ContributionHeader, float]:
-    """The first frame of a contribution, and what its sender is willing to receive (bytes per second, 0: any)."""
+    """Decode the first frame of a contribution: its header, and the sender's receive cap (bytes per second, 0:
+    none)."""
     body = pb.ContributeOpen()
     _parse(raw, body)
     if body.round >= MAX_ROUND or len(body.roster) != 32 or not 0 <= body.max_rate < MAX_RATE:
@@ -131,7 +134,7 @@ def contribute_reply(
     transfer: int = 0,
     have: int = 0,
 ) -> bytes:
-    """A frame of the owner: `send`, `wait` or `result`. `transfer`, `have`: of the seat."""
+    """Encode a frame of the owner: `send`, `wait` or `result`. `transfer` and `have` are those of the upload slot."""
     body = pb.ContributeReply(step=step, max_rate=max_rate, transfer=transfer, have=have)
     if result is not None:
         body.nbytes, body.signature = len(result.payload), result.signature
@@ -150,7 +153,7 @@ def contribute_reply_of(raw: bytes) -> pb.ContributeReply:
 
 
 def is_parting(raw: bytes | None, transfer: int, nbytes: int) -> bool:
-    """Whether a member says with this frame that it has the whole result (`Progress.parting`). Never raises."""
+    """Return whether a member confirms with this frame that it has the complete result. Never raises."""
     try:
         body = open_of(raw or b"")
     except BadPayload:

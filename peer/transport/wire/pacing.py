@@ -1,8 +1,9 @@
-"""Caps on bytes per second, exact over two seconds.
+"""Caps on bytes per second that hold over any two seconds.
 
-No burst is saved up: a chunk starts when the one before has used up its time. A late wake-up is made good, by 20 ms
-at most, so that a saturated sender loses little to the scheduler. Any window of 2 s then holds at most 2 s of the rate,
-one chunk and 20 ms more; with chunks of a hundredth of a second that is 1.5 %, which payloads leave of a cap."""
+The pacer saves up no burst: a chunk starts when the last one has used up its time. A late wake-up is made up for by
+`CREDIT_S` at most, so that a saturated sender loses little to the scheduler. Any two seconds then hold at most two
+seconds' worth of the cap, one chunk, and `CREDIT_S` more. Payloads take `BULK_SHARE` of a cap, which leaves room for
+that excess."""
 
 from __future__ import annotations
 
@@ -15,37 +16,41 @@ from peer.protocol.wire.frames import USUAL_CHUNK
 CREDIT_S = 0.02
 QUANTUM_S = 0.01
 SMALLEST_CHUNK = 2048
-"""Below it headers would take more than the cap is worth; under 1.6 Mbit/s a chunk takes longer for it."""
+"""Bytes. In smaller chunks the headers would take a large part of a low cap."""
 FIRST_CHUNK = 2**16
-"""While nobody knows how fast the line is."""
+"""Bytes of a chunk while the speed of the line is not known."""
 LEAST_CHUNK = 2**14
-"""However slow it is."""
+"""Bytes of a chunk on the slowest line."""
 FAST_S, SLOW_S = 0.2, 0.4
-"""A chunk that took less or more calls for larger or smaller ones: what tells that a window is free again waits in line
-behind the chunks that go the other way."""
+"""Seconds. A chunk that took less makes the next one larger, one that took more makes it smaller.
+
+Window updates wait in line behind the chunks of the other direction, so a chunk must not take long."""
 STEADY_CHUNK = USUAL_CHUNK
-"""A larger one fills no window while the other way's passes: on lines of homes the two ways would take turns."""
+"""Bytes of a chunk up to which both directions of a home's line flow at once. With larger ones they would take
+turns."""
 NO_RUSH, RUSH = 15e6, 40e6
-"""Bytes per second of a home's line at most, and of what is none: there larger chunks save processor time."""
+"""Bytes per second: the fastest line that may be a home's, and the slowest that cannot be one. Faster lines save
+processor time with larger chunks."""
 BULK_SHARE = 0.985
-"""Of a cap. The rest is control traffic's, which has connections of its own and waits for no pacer: were bulk to take
-all, a line no faster than the cap would queue up heartbeats behind it, more and more of them."""
+"""Share of a cap for payloads. Control traffic has the rest, as no pacer holds it back.
+
+If payloads took all of it, heartbeats would queue up on a line that is no faster than the cap."""
 
 
 def for_bulk(cap: float | None) -> float | None:
-    """Bytes per second of a volunteer's cap (None: no cap) that payloads share."""
+    """Return the bytes per second that payloads share under a volunteer's cap (None: no cap)."""
     return None if cap is None else BULK_SHARE * cap
 
 
 def chunk_size(rate: float | None, largest: int = USUAL_CHUNK) -> int:
-    """Bytes of a chunk at this cap (bytes per second; None: no cap), at most `largest`."""
+    """Return the bytes of a chunk under this cap (bytes per second, None: no cap), at most `largest`."""
     if rate is None:
         return largest
     return int(min(max(rate * QUANTUM_S, SMALLEST_CHUNK), largest))
 
 
 class ChunkSize:
-    """How large the next chunk is: as the caps have it, and as the line has shown to bear."""
+    """Size of the next chunk, fitted to the caps and to the speed that the line shows."""
 
     def __init__(self, rate: float | None, largest: int) -> None:
         self._most = chunk_size(rate, largest)
@@ -53,16 +58,16 @@ class ChunkSize:
 
     @property
     def next(self) -> int:
-        """Bytes, at most."""
+        """Most bytes of the next chunk."""
         return self._size
 
     @property
     def least(self) -> int:
-        """However slow the line is."""
+        """Bytes of a chunk on the slowest line."""
         return min(LEAST_CHUNK, self._most)
 
     def took(self, seconds: float) -> None:
-        """The last chunk needed so long until the line took the next one."""
+        """Take note how many seconds passed until the line took the next chunk."""
         if seconds > SLOW_S:
             self._size = max(min(self._size, STEADY_CHUNK) // 2, self.least)
         elif self._size >= STEADY_CHUNK:
@@ -75,14 +80,16 @@ class ChunkSize:
 
 
 def whole_grains(offset: int, size: int, grain: int) -> int:
-    """Where a chunk from `offset` of at most `size` bytes ends so that the next one begins with a whole grain of so
-    many bytes; behind `size` bytes where not even one fits."""
+    """Return the end of a chunk that starts at `offset` and has at most `size` bytes, so that the next one begins on a
+    multiple of `grain`.
+
+    Where not even one grain fits, the chunk has `size` bytes."""
     end = offset + size
     return end - end % grain if size >= grain else end
 
 
 class Pacer:
-    """Shared by all transfers of one direction, first come first served."""
+    """Rate limit that all transfers of one direction share, first come first served."""
 
     def __init__(
         self,
@@ -98,7 +105,7 @@ class Pacer:
         self._turn = asyncio.Lock()
 
     async def wait_turn(self, nbytes: int) -> None:
-        """Return when `nbytes` may be sent."""
+        """Wait until `nbytes` may be sent."""
         if self.rate is None:
             return
         async with self._turn:

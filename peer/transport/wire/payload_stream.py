@@ -1,4 +1,5 @@
-"""Payload streams, the same from both ends: OPEN each way first, then chunks paced by both caps, then the digest."""
+"""Payload streams, the same at both ends: OPEN in each direction first, then chunks paced by both caps, then the
+digest."""
 
 from __future__ import annotations
 
@@ -22,25 +23,27 @@ from peer.transport.wire.validation import open_of
 from peer.v1 import exchange_pb2 as pb
 
 SKIM = 2**20
-"""Bytes of a payload that are only hashed, at a time."""
+"""Bytes of a payload that are hashed at a time where the other side has them already."""
 STALL_S = 5.0
-"""Between two frames of a payload. Chunks are cut to a hundredth of a second at the slower cap, and to less than half a
-second of what the line bears, so this is a sender that stopped, not one that is slow."""
+"""Seconds between two frames of a payload, at most.
+
+Chunks are cut so small that even a slow sender keeps to this. A sender that does not has stopped."""
 
 
 class UploadBudget(Protocol):
-    """How much may be sent in a day and a month."""
+    """Quota of bytes sent per day and per month."""
 
     def why_not_give(self) -> str:
-        """Why no state is given now, for a person; empty: it may be."""
+        """Return why no state is given now, for a person. An empty string means that it may be."""
 
     def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
-        """Around the sending of a payload; gives what is told the bytes of each chunk that went. `giving`: it is a part
-        of a state. Raises PartnerRefused (`budget`) before anything is sent."""
+        """Reserve room for a payload around its sending; the block reports the bytes of each chunk that went.
+
+        `giving` marks a part of a state. Raises PartnerRefused (`budget`) before anything is sent."""
 
 
 class NoBudget(UploadBudget):
-    """Everything may be sent."""
+    """Quota without a limit."""
 
     def why_not_give(self) -> str:
         return ""
@@ -51,12 +54,12 @@ class NoBudget(UploadBudget):
 
 @dataclass
 class Meter:
-    """Payload frames of all transfers, both ways, in bytes."""
+    """Counter of the payload bytes of all transfers, in both directions."""
 
     sent: int = 0
     received: int = 0
     exchanging: int = 0
-    """Payloads of training's own exchanges that are being sent at the moment."""
+    """Payloads of training's own exchanges that are being sent now."""
     budget: UploadBudget = field(default_factory=NoBudget)
 
     def count_sent(self, nbytes: int) -> None:
@@ -77,7 +80,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The own caps; `meter` counts."""
+    """Our own caps, and the meter that counts."""
 
     up: Pacer
     down: Pacer
@@ -85,7 +88,7 @@ class Caps:
 
 
 class Throttle(Protocol):
-    """What a transfer that stands behind training's own exchanges waits for, besides the caps."""
+    """Wait, next to the caps, of a transfer that yields to training's own exchanges."""
 
     async def wait_turn(self, nbytes: int) -> None: ...
 
@@ -100,10 +103,12 @@ async def send_payload(
     writer: PayloadWriter | None = None,
     have: int = 0,
 ) -> None:
-    """Chunks of at most `largest` bytes and END, at the slower of our upload cap and what the other is willing to
-    receive. `behind`: asked before each chunk; None: this is an exchange of training itself. `have`: so many bytes the
-    other has already; `writer`: what has made them. Raises PartnerRefused (`budget`) where the volunteer's upload
-    budget does not hold the rest; then nothing was sent."""
+    """Send chunks of at most `largest` bytes and END, at the slower of our upload cap and the receiver's cap.
+
+    `behind` is asked before each chunk; None marks an exchange of training itself. `have` is the number of bytes that
+    the receiver holds already, and `writer` produced those.
+
+    Raises PartnerRefused (`budget`), before anything is sent, where the volunteer's quota does not hold the rest."""
     with caps.meter.sending_exchange() if behind is None else nullcontext():
         await _send_payload(write, source, caps, others_rate, behind, largest, writer or PayloadWriter(), have)
 
@@ -145,7 +150,7 @@ async def _send_payload(
 
 
 async def _seek(writer: PayloadWriter, source: Source, have: int) -> None:
-    """Have the writer go on behind what the other has."""
+    """Move the writer behind the bytes that the receiver holds."""
     if writer.reaches(have):
         writer.go_back(have)
     while writer.offset < have:
@@ -154,7 +159,7 @@ async def _seek(writer: PayloadWriter, source: Source, have: int) -> None:
 
 
 class _Line:
-    """One frame on its way, while the next is made."""
+    """Sends one frame while the next is made."""
 
     def __init__(self, write: Write, meter: Meter, size: ChunkSize) -> None:
         self._write = write
@@ -173,21 +178,22 @@ class _Line:
         self._meter.count_sent(len(frame))
 
     async def free(self) -> None:
-        """When the last one has gone. Raises what went wrong with it."""
+        """Wait until the last frame has gone. Raises the error of its write."""
         if self._writing is not None:
             await self._writing
             self._writing = None
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """What is on its way is given up."""
+        """Cancel the frame that is being sent."""
         if self._writing is not None:
             await cancel_and_wait(self._writing)
 
 
 async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadReader | None = None) -> None:
-    """Fill `sink`; returns when the payload is complete and verified. `reader`: what has taken the bytes before. Raises
-    BadPayload, PartnerLost when the stream ends too early, PartnerSilent when it stops."""
+    """Fill `sink`; return when the payload is complete and verified. `reader` has taken the bytes of former streams.
+
+    Raises BadPayload, PartnerLost when the stream ends too early, PartnerSilent when it stops."""
     reader = reader or PayloadReader(sink.nbytes)
     while not reader.over:
         raw = await _next_frame(read)
@@ -195,7 +201,7 @@ async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadRea
             raise PartnerLost("the stream ended in the middle")
         await caps.down.wait_turn(len(raw))
         frame = reader.take(raw)
-        if frame.kind is Kind.CHUNK:  # no wait since it was taken: what counts as received is in the sink
+        if frame.kind is Kind.CHUNK:  # no await since the frame was taken: all that counts as received is in the sink
             caps.meter.count_received(len(raw))
             sink.write(frame.offset, frame.body)
         await asyncio.sleep(0)
@@ -210,7 +216,7 @@ async def _next_frame(read: Read) -> bytes | None:
 
 
 async def read_open(read: Read) -> pb.SwapOpen:
-    """The first frame of a stream. Raises BadPayload or PartnerLost."""
+    """Read the first frame of a stream. Raises BadPayload or PartnerLost."""
     raw = await read()
     if raw is None:
         raise PartnerLost("the stream ended before it began")
@@ -219,17 +225,17 @@ async def read_open(read: Read) -> pb.SwapOpen:
 
 @dataclass(frozen=True, slots=True)
 class SwapTerms:
-    """What a side brings to a swap."""
+    """Contribution of one side to a swap."""
 
     key: RoundKey
     codec: str
     source: Source
     sink: Sink
     told: PeerTimings | None = None
-    """What the other is told of us."""
+    """Our timings, which the other side is told."""
 
     def opening(self, caps: Caps, progress: TransferProgress | None = None, stripes: int = 0) -> bytes:
-        """Our OPEN frame. `stripes`: over so many streams at once we take a swap."""
+        """Encode our OPEN frame. `stripes` is the number of streams at once that we take."""
         body = pb.SwapOpen(
             round=self.key.round,
             fragment=self.key.fragment,
@@ -247,13 +253,13 @@ class SwapTerms:
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def stripe(self, number: int, progress: TransferProgress) -> bytes:
-        """The first frame of one more stream of a swap that is under way."""
+        """Encode the first frame of one additional stream of a swap."""
         key = self.key
         body = pb.SwapOpen(round=key.round, fragment=key.fragment, part=key.part, swap=progress.number, stripe=number)
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def check(self, theirs: pb.SwapOpen) -> None:
-        """Raises BadPayload unless the other's OPEN is of the same round, fragment, codec and length."""
+        """Check the other side's OPEN for the same round, fragment, codec and length. Raises BadPayload."""
         if RoundKey(theirs.round, theirs.fragment, theirs.part) != self.key:
             raise BadPayload("round", f"round {theirs.round}.{theirs.fragment}.{theirs.part} is not {self.key}")
         if theirs.codec != self.codec:
@@ -279,11 +285,16 @@ async def swap_payloads(
     answered: Callable[[], None] = lambda: None,
     stripes: Stripes | None = None,
 ) -> SwapReport:
-    """One side of a swap, on one stream. `theirs`: the other's OPEN where it was read already. `progress`: what former
-    streams have brought; where the other goes on too, a stream that breaks raises PartnerLost though we have
-    everything. `answered`: called when the other has opened. `stripes`: whose `read` and `write` these are, for more
-    streams than this one. No chunk moves before both sides have opened, so a side
-    that is not ready costs nothing but the wait; the caller's timeout bounds everything."""
+    """Run one side of a swap on one stream.
+
+    - `theirs`: the other side's OPEN, where it was read already.
+    - `progress`: state of the transfer over all its streams. Where both sides resume, a broken stream raises
+      PartnerLost even if we have everything.
+    - `answered`: called when the other side has opened.
+    - `stripes`: the owner of `read` and `write`, for a swap over several streams.
+
+    No chunk moves until both sides have opened, so a side that is not ready costs only the wait. The caller's timeout
+    bounds everything."""
     progress = progress or TransferProgress(terms.sink.nbytes)
     await write(terms.opening(caps, progress, progress.stripes if stripes is not None else 0))
     theirs = theirs or await read_open(read)
@@ -321,5 +332,5 @@ async def swap_payloads(
 
 
 def _refused(sending: asyncio.Task[None]) -> bool:
-    """Whether it ended by our own word: the upload budget."""
+    """Return whether sending ended by our own upload quota."""
     return sending.done() and not sending.cancelled() and isinstance(sending.exception(), PartnerRefused)

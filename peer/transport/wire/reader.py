@@ -1,4 +1,4 @@
-"""Read the raw messages of one streamed call."""
+"""Reader of the raw messages of one served call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from peer.transport.wire.striping import Read
 
 
 def message_reader(context: Context) -> Read:
-    """Return a coroutine function that gives the next message, and None at the end of the stream."""
+    """Return a function that reads the next message, or None at the end of the stream."""
 
     async def read() -> bytes | None:
         message = await context.read()

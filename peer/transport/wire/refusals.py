@@ -1,4 +1,4 @@
-"""Refusals and failures between gRPC and our errors: a refusal travels as a status with a serialized `Refusal`."""
+"""Refusals and failures between gRPC and our errors. A refusal travels as a status with a serialized `Refusal`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def eta_of(said: float) -> float:
-    """Seconds, as another said them; 0: nothing that makes sense."""
+    """Return the seconds that another peer named, or 0 for a value that makes no sense."""
     return said if 0 <= said < MAX_ETA_S else 0.0
 
 
@@ -34,9 +34,11 @@ async def refuse(context: Context, code: str, reason: str, eta_s: float = 0.0) -
 
 
 def served(method: Callable[[Any, Context], Awaitable[None]], serialize: Callable[[Any], bytes] | None = None) -> Any:
-    """The handler of a streamed call. gRPC keeps in a call the exception that it was refused with, whose traceback
-    holds the frames, they the call and what it has sent: a circle of a chunk or two for each refusal, until the garbage
-    is next collected. So the exception goes back to gRPC without where it came from."""
+    """Make the handler of a streamed call.
+
+    gRPC keeps the exception that a call was refused with. Its traceback holds the frames, and they hold the call and
+    the data it sent: a reference cycle of a chunk or two per refusal. The exception therefore goes back to gRPC without
+    its traceback."""
 
     async def serve(request: Any, context: Context) -> None:
         try:
@@ -50,7 +52,7 @@ def served(method: Callable[[Any, Context], Awaitable[None]], serialize: Callabl
 
 
 def translate(error: grpc.aio.AioRpcError, who: str) -> ExchangeError:
-    """What a failed call means to the coordinator."""
+    """Convert a failed call into the error that it means."""
     for key, value in error.trailing_metadata() or ():
         if key == REFUSAL_KEY and isinstance(value, bytes):
             return _refusal(value, who)
@@ -70,5 +72,5 @@ def _refusal(raw: bytes, who: str) -> ExchangeError:
 
 
 def bad_payload_code(error: BadPayload) -> str:
-    """How a receiver names what was wrong with the sender's bytes."""
+    """Return the code by which a receiver names the error in the sender's bytes."""
     return f"{BAD_PAYLOAD}{error.code}"

@@ -1,13 +1,17 @@
-"""A transfer outlives its connections. When one breaks in the middle, the side that dialled dials again and the other
-waits for it; each tells how much it holds, verified, and is sent the rest.
+"""Transfers that outlive their connections.
 
-The transfer is named by a number that the dialling side draws: one that comes with another number, or has more than was
-sent or far less, is not the one we know. What is not gone on with: refusals, wrong bytes, a partner that does not say
-that it goes on (an older one), or that has forgotten the transfer (it was started anew, and refuses).
+When a connection breaks in the middle, the dialling side dials again and the other side waits for it. Each side tells
+how many verified bytes it holds and is sent the rest.
 
-What happens on failure: it is tried again until the caller's deadline, and then fails as what broke it. Who has
-everything waits only `LINGER_S` for one that has not, and is content; so does who fetches a piece of a state, before it
-asks another."""
+The dialling side draws a number that names the transfer. A stream with another number belongs to another transfer. So
+does one whose sender has more bytes than were sent, or far fewer.
+
+A transfer is not resumed after a refusal or wrong bytes. Nor is it when the other side does not support it, or has
+restarted and forgotten the transfer.
+
+What happens on failure: the dialling side tries again until the caller's deadline. Then the transfer fails with the
+error that broke it. A side that has everything waits only `LINGER_S` for the other one, and then reports success. A
+joiner that fetches a piece of state also waits that long, and then asks another donor."""
 
 from __future__ import annotations
 
@@ -27,59 +31,65 @@ from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
 Answered = Callable[[], None]
-"""To be called when the other has answered on a new stream."""
+"""Callback for the moment at which the other side answers on a new stream."""
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 2.0
 MOST_DIALS = 100
-"""For one transfer: with pauses of 2 s more than three minutes of a link that is away."""
+"""Dials for one transfer, at most. With the longest pauses they cover more than three minutes without a link."""
 MOST_STREAMS = 32
-"""Of one transfer. Each may cost `REWIND` bytes that are sent again."""
+"""Streams of one transfer, at most. Each may cost `REWIND` bytes that are sent again."""
 REACH_S = 8.0
-"""To connect again, say Hello and have the other's word. A first packet that was lost is sent again after 1, 3, 7 s."""
+"""Seconds to connect again, say Hello and read the answer.
+
+TCP sends a lost first packet again after 1, 3 and 7 s (RFC 6298)."""
 A_PIECE = 1
-"""The number of every transfer of a piece of state: the request says which."""
+"""Number of every transfer of a piece of state: its request names the piece."""
 LINGER_S = 10.0
-"""Its trainer may be waiting; a partner that died would cost it the whole deadline, for nothing."""
+"""Seconds that a finished side waits for the other one.
+
+A longer wait for a partner that died would hold up the trainer for nothing."""
 
 
 class TransferProgress:
-    """Of one transfer, on one side, over all its streams. `nbytes`: of what is received. `patient`: whether it waits
-    for the other as long as it may."""
+    """State of one transfer on one side, over all its streams.
+
+    `nbytes` are to be received. A `patient` side waits for the other one until the deadline."""
 
     def __init__(self, nbytes: int, number: int = 0, *, patient: bool = True) -> None:
         self._patient = patient
         self.number = number
-        """Names the transfer; 0: not known yet, or of a partner that does not go on."""
+        """Name of the transfer. 0: not known yet, or the other side does not resume."""
         self.reader = PayloadReader(nbytes)
         self.writer = PayloadWriter()
         self.broken: PartnerLost | None = None
-        """Why nothing moves now."""
+        """Error of the last stream, while none runs."""
         self.began = 0.0
-        """By `time.monotonic`; 0: it has not."""
+        """Start of the transfer by `time.monotonic`; 0: it has not begun."""
         self.told: PeerTimings | None = None
         self.streams = 0
-        """On which the other has answered."""
+        """Streams on which the other side has answered."""
         self.stripes = MOST_STRIPES
-        """Streams at once that may carry it."""
+        """Most streams at once that may carry the transfer."""
         self._until = 0.0
         self.agreed = False
-        """Both sides go on."""
+        """Whether both sides resume."""
         self._they_have = 0
 
     @classmethod
     def dialling(cls, nbytes: int) -> TransferProgress:
-        """A swap."""
+        """Begin a swap on the dialling side."""
         return cls(nbytes, secrets.randbits(63) + 1)
 
     @classmethod
     def fetching(cls, nbytes: int) -> TransferProgress:
-        """A piece of a state: there are other donors."""
+        """Begin to fetch a piece of a state. The joiner does not wait long, as there are other donors."""
         return cls(nbytes, A_PIECE, patient=False)
 
     def meet(self, number: int, have: int, due: int) -> None:
-        """The other's word at the beginning of a stream: its number of the transfer, and how many of the `due` bytes it
-        is to get it has. Raises BadPayload for what cannot be, PartnerLost where there is no going on."""
+        """Take the other side's opening: its number of the transfer, and how many of `due` bytes it holds.
+
+        Raises BadPayload for impossible values, and PartnerLost where the transfer cannot be resumed."""
         if have > min(due, self.writer.offset):
             raise BadPayload("have", f"it has {have} bytes, {self.writer.offset} of {due} were sent")
         self.agreed = number != 0 and number == self.number
@@ -110,31 +120,32 @@ class TransferProgress:
         self.stripes = 1 if refused else max(1, self.stripes // 2)
 
     def breaks(self, error: PartnerLost) -> None:
-        """A stream broke, or the other could not be reached."""
+        """Take note that a stream broke, or that the other side could not be reached."""
         if self.broken is None:
             self._until = time.monotonic() + LINGER_S
         self.broken = error
 
     @property
     def goes_on(self) -> bool:
-        """Whether another stream may finish it."""
+        """Whether another stream may complete the transfer."""
         return self.agreed and self.patience_s > 0
 
     @property
     def patience_s(self) -> float:
-        """How long it still makes sense to wait for the other, once it has broken."""
+        """Seconds that it still makes sense to wait for the other side after a break."""
         if self.broken is None or (self._patient and not self.reader.complete):
             return math.inf
         return self._until - time.monotonic()
 
     def parting(self, *, sent_all: bool) -> bytes:
-        """The frame with which the side that dialled takes its leave: content, or (`sent_all` False) for good."""
+        """Encode the farewell of the dialling side. `sent_all` False ends the transfer for good."""
         body = pb.SwapOpen(swap=self.number if sent_all else 0, have=self.reader.received)
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def heard(self, raw: bytes | None) -> bool:
-        """Whether this frame is the other's content parting. Raises BadPayload, and PartnerLost where it goes no
-        further."""
+        """Return whether this frame is the other side's farewell after a complete transfer.
+
+        Raises BadPayload, and PartnerLost where the other side gives the transfer up."""
         if not self.agreed or raw is None or kind_of(raw) != Kind.OPEN:
             return False
         body = open_of(raw)
@@ -144,7 +155,7 @@ class TransferProgress:
         raise PartnerLost("it goes no further")
 
     def report(self, sent: int, received: int, *, sent_all: bool) -> SwapReport:
-        """Of a payload that is complete."""
+        """Make the report of a complete transfer."""
         assert self.reader.complete
         seconds = time.monotonic() - self.began
         return SwapReport(sent if sent_all else 0, received, seconds, sent_all, self.told)
@@ -153,8 +164,9 @@ class TransferProgress:
 async def retry_transfer(
     attempt: Callable[[Answered], Awaitable[T]], progress: TransferProgress, forget: Callable[[], Awaitable[None]]
 ) -> T:
-    """What a try gives, the first or a later one; the caller bounds the time. `forget` drops the connection that
-    failed. Raises what the last try raised."""
+    """Return the result of the first attempt that succeeds. The caller bounds the time.
+
+    `forget` drops the connection that failed. Raises the error of the last attempt."""
     pause = FIRST_PAUSE_S
     for number in range(MOST_DIALS):
         met = progress.streams

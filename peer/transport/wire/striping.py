@@ -1,15 +1,16 @@
-"""One swap over several streams. A stream has under way what its window holds and the message that is being read
-(`peer.transport.client.connections`), so over a long and fast way it stands still for most of each round trip. Then the
-side that dials opens more, each over a connection of its own, for the windows of one connection's streams are not added
-up.
+"""Swaps over several streams.
 
-Each direction begins on the first stream. Its sender widens it with a STRIPES frame: what follows goes over so many
-streams in turn. The receiver reads them in the same turn, so that nothing has to be put in order, and a payload's
-frames, its digest and how it goes on after a break are what they are on one stream.
+A stream has under way the bytes of its window and the message that is being read (`peer.transport.client.connections`).
+On a long and fast path it therefore stands still for most of each round trip. The dialling side then opens more
+streams, each over a connection of its own: the streams of one connection share its window.
 
-What happens on failure: a stream that breaks, ends or says nothing takes its turn like any other, so the swap breaks,
-and goes on (`peer.transport.wire.resumption`) from one stream, with at most half as many later, or no others where the
-partner refused one. What was under way goes again: up to `REWIND` bytes, beyond which the swap is lost."""
+Each direction begins on the first stream. Its sender widens it with a STRIPES frame, after which the frames take turns
+over that many streams. The receiver reads them in the same turn, so it never reorders frames. The frames of a payload,
+its digest and its resumption are the same as on one stream.
+
+What happens on failure: a stream that breaks, ends or stops breaks the swap when its turn comes. The swap resumes on
+one stream (`peer.transport.wire.resumption`) and later uses at most half as many. Where the partner refused a stream,
+it uses one. Frames under way are sent again, up to `REWIND` bytes. Beyond that the swap is lost."""
 
 from __future__ import annotations
 
@@ -26,17 +27,17 @@ Write = Callable[[bytes], Awaitable[None]]
 
 MOST_STRIPES = 4
 WATCH_S, WATCHED = 0.25, 4
-"""A rate is that of so many seconds and frames, at least."""
+"""Seconds and frames that a rate is measured over, at least."""
 LONG_S = 0.03
-"""A shorter round trip is none to fill."""
+"""Seconds. With a shorter round trip, one stream fills the line."""
 FULL = 0.5
-"""When so much of what the windows hold is under way, they may be what holds it up."""
+"""Share of the windows in use from which they may be the bottleneck."""
 WIDE = 1e6
-"""Bytes per second: a direction that is slower needs one stream, and more of them would queue up on its line."""
+"""Bytes per second. A slower direction needs one stream, and more would queue up on its line."""
 
 
 class Stripe:
-    """One stream, both ways. Next to others a frame is let go before it has gone, and read before it is asked for."""
+    """One stream, both ways. As one of several it returns from a write early and reads ahead."""
 
     def __init__(self, read: Read, write: Write) -> None:
         self._read = read
@@ -45,7 +46,7 @@ class Stripe:
         self._writing: asyncio.Task[None] | None = None
 
     async def get(self) -> bytes | None:
-        """The next message; None at the end."""
+        """Return the next message, or None at the end."""
         if self._reading is None:
             return await self._read()
         await asyncio.wait({self._reading})
@@ -55,12 +56,12 @@ class Stripe:
         return reading.result()
 
     def get_ahead(self) -> None:
-        """Begin to read what `get` gives next."""
+        """Begin to read the message that `get` returns next."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
 
     async def put(self, frame: bytes) -> None:
-        """Begin to send, once the frame before has gone."""
+        """Wait until the last frame has gone, and begin to send this one."""
         await self.settle()
         self.begin(frame)
 
@@ -69,7 +70,7 @@ class Stripe:
         self._writing = asyncio.ensure_future(self._write(frame))
 
     async def settle(self) -> None:
-        """What was begun has gone. Raises what went wrong with it."""
+        """Wait until the frame that was begun has gone. Raises the error of its write."""
         if self._writing is None:
             return
         await asyncio.wait({self._writing})
@@ -79,7 +80,7 @@ class Stripe:
         writing.result()
 
     def give_up(self) -> set[asyncio.Task[Any]]:
-        """What is under way, to be waited for: it is cancelled."""
+        """Cancel all that is under way; return the tasks to wait for."""
         under_way = {task for task in (self._reading, self._writing) if task is not None}
         for task in under_way:
             task.cancel()
@@ -87,15 +88,15 @@ class Stripe:
 
 
 class _Flow:
-    """How fast one direction is."""
+    """Measured rate of one direction."""
 
     def __init__(self) -> None:
         self.rate = 0.0
-        """Bytes per second, of late."""
+        """Recent rate in bytes per second."""
         self._since, self._frames, self._nbytes = time.monotonic(), 0, 0
 
     def moved(self, nbytes: int) -> None:
-        """One frame of so many bytes."""
+        """Count one frame of so many bytes."""
         self._frames += 1
         self._nbytes += nbytes
         now = time.monotonic()
@@ -105,8 +106,10 @@ class _Flow:
 
 
 class Stripes:
-    """`read` and `write` of a swap. Of the side that dials: `open_stripe` begins a stream of that number, and tells
-    what it has to say first; `round_trip_s` to the other; `usual`: how many streams the last swap took."""
+    """The `read` and `write` of a swap, over one stream or several.
+
+    On the dialling side `open_stripe` begins the stream of a number and returns its first frame. `round_trip_s` is that
+    to the partner, and `usual` is the number of streams of the last swap."""
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class Stripes:
     ) -> None:
         self._stripes = [Stripe(read, write)]
         self._coming: list[asyncio.Future[Stripe]] = []
-        """Those that the other may open, from 1 on."""
+        """Streams that the other side may open, from number 1 on."""
         self._open_stripe = open_stripe
         self._round_trip_s = round_trip_s
         self._usual = usual
@@ -129,7 +132,7 @@ class Stripes:
         self._over = asyncio.Event()
 
     def agree(self, theirs: int) -> None:
-        """The other takes so many streams."""
+        """Take note that the other side takes so many streams."""
         self._most = max(1, min(theirs, MOST_STRIPES))
         if self._open_stripe is None:
             self._coming = [asyncio.get_running_loop().create_future() for _ in range(1, self._most)]
@@ -137,13 +140,13 @@ class Stripes:
 
     @property
     def count(self) -> int:
-        """Streams that stand."""
+        """Number of open streams."""
         return len(self._stripes)
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes | None:
-        """The next frame; None at the end of a stream. Raises BadPayload, and what a stream raises."""
+        """Read the next frame, or None at the end of a stream. Raises BadPayload or an error of a stream."""
         while True:
             stripe = await self._stripe(self._read_next % self._in)
             raw = await stripe.get()
@@ -158,11 +161,12 @@ class Stripes:
             self._in, self._read_next = self._announced(raw), 0
 
     async def write(self, frame: bytes) -> None:
-        """Returns when the next frame may be given. Raises what a stream raises, sooner or later; with the last frame
-        of a payload everything has gone."""
+        """Send a frame; return when the next one may be given.
+
+        An error of a stream may be raised by a later call. After the last frame of a payload, all of it has gone."""
         if kind_of(frame) == Kind.CHUNK:
             if (stripes := self.count) > self._out and self._flow_out.rate >= WIDE:
-                await self._put(pack(Kind.STRIPES, stripes, b""))  # meanwhile there may be more
+                await self._put(pack(Kind.STRIPES, stripes, b""))  # more streams may open during this await
                 self._out, self._write_next = stripes, 0
             await self._put(frame)
         else:
@@ -185,7 +189,7 @@ class Stripes:
         return await asyncio.shield(self._coming[number - 1])
 
     def _announced(self, raw: bytes) -> int:
-        """Over how many streams it goes on: more than before, so that this is not said for ever."""
+        """Decode the number of streams that follow. It has to grow, so that there are few such frames."""
         frame = unpack(raw)
         most = self._most if self._open_stripe is None else len(self._stripes)
         if frame.body or not self._in < frame.offset <= most:
@@ -195,24 +199,24 @@ class Stripes:
     # -- how many ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Whether the windows are what holds it up."""
+        """Open more streams when the windows are the bottleneck."""
         stripes, rate = len(self._stripes), max(self._flow_in.rate, self._flow_out.rate)
         if self._round_trip_s >= LONG_S and rate * self._round_trip_s >= FULL * stripes * USUAL_CHUNK:
             self._grow(min(2 * stripes, self._most))
 
     def _grow(self, stripes: int) -> None:
-        """The side that dials opens more streams."""
+        """Open streams on the dialling side, up to so many."""
         while self._open_stripe is not None and len(self._stripes) < stripes:
             stripe, opening = self._open_stripe(len(self._stripes))
             stripe.begin(opening)
             self._stripes.append(stripe)
 
     def awaits(self, number: int) -> bool:
-        """Whether the other may open the stream of this number."""
+        """Return whether the other side may open the stream of this number."""
         return 0 < number <= len(self._coming) and not self._coming[number - 1].done()
 
     async def carry(self, number: int, stripe: Stripe) -> None:
-        """A stream that the other has opened, until the swap's stream is over."""
+        """Serve a stream that the other side opened, until the swap's stream ends."""
         assert self.awaits(number)
         self._coming[number - 1].set_result(stripe)
         while len(self._stripes) <= len(self._coming) and self._coming[len(self._stripes) - 1].done():
@@ -222,11 +226,11 @@ class Stripes:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Wait for the end of the first stream: the other has read everything."""
+        """Wait for the end of the first stream: by then the other side has read everything."""
         await self._stripes[0].get()
 
     async def close(self) -> None:
-        """What is under way on any stream is given up, all of it before the first wait."""
+        """Cancel what is under way on all streams, and wait for it. All cancellations precede the first wait."""
         self._over.set()
         came = {coming.result() for coming in self._coming if coming.done() and not coming.cancelled()}
         for coming in self._coming:
@@ -236,4 +240,4 @@ class Stripes:
             await asyncio.wait(under_way)
         for task in under_way:
             if not task.cancelled():
-                task.exception()  # of a swap that is over
+                task.exception()  # a task of a swap that is over

@@ -1,4 +1,5 @@
-"""Small messages of others, turned into our own values: what a field may hold is checked here, once and purely."""
+"""Conversion of other peers' small messages into our own values. This module alone checks what a field may hold, and it
+does no I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ MAX_PIECE_COUNT = 2**20
 MAX_SNAPSHOT_NAME = 128
 MAX_REQUEST = 4096
 A_DAY_S = 86400.0
-"""How far clocks may differ before the manifest is known, which may allow no more than this."""
+"""Seconds that two clocks may differ while the manifest is not known. No manifest allows more."""
 MAX_RATE = 1e15
-"""Bytes per second; nothing real is near it."""
+"""Bytes per second, beyond any real rate."""
 
 
 def index_of(reply: pb.StateReply) -> StateIndex:
-    """What a donor says of its snapshot, bounded but not yet compared with our layout. Raises BadPayload."""
+    """Decode a donor's description of its snapshot. It is bounded, but not yet compared with our layout. Raises
+    BadPayload."""
     if len(reply.pieces) > MAX_PIECE_COUNT or len(reply.snapshot) > MAX_SNAPSHOT_NAME:
         raise BadPayload("state", "a state beyond all bounds is described")
     pieces = tuple(Piece(p.first, p.count, p.nbytes, p.digest) for p in reply.pieces)
@@ -27,7 +29,7 @@ def index_of(reply: pb.StateReply) -> StateIndex:
 
 
 def piece_request_of(raw: bytes) -> pb.PieceRequest:
-    """A joiner's request. Raises BadPayload."""
+    """Decode a joiner's request for a piece. Raises BadPayload."""
     if len(raw) > MAX_REQUEST:
         raise BadPayload("request", f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read")
     try:
@@ -40,7 +42,7 @@ def piece_request_of(raw: bytes) -> pb.PieceRequest:
 
 
 def open_of(raw: bytes) -> pb.SwapOpen:
-    """The frame that opens a stream of a payload. Raises BadPayload."""
+    """Decode the frame that opens a stream of a payload. Raises BadPayload."""
     frame = unpack(raw)
     if frame.kind is not Kind.OPEN:
         raise BadPayload("order", f"{frame.kind.name} where OPEN is due")
@@ -51,8 +53,10 @@ def open_of(raw: bytes) -> pb.SwapOpen:
 
 
 def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s: float) -> float:
-    """The other's clock minus ours, seconds, taken at `before` and `after` the call. Raises BadPayload when it is not
-    finite or beyond `limit_s`: our clock is corrected by what others say, and NaN would stop it for good."""
+    """Return the other peer's clock minus ours in seconds, from our times at both ends of the call.
+
+    Raises BadPayload when the offset is not finite or beyond `limit_s`. Offsets correct our clock, and NaN would stop
+    it for good."""
     offset = challenge.clock - (before + after) / 2
     if not abs(offset) <= limit_s:
         raise BadPayload("clock", f"its clock differs from ours by {offset:.0f} s; at most {limit_s:.0f} s are taken")
