@@ -1,7 +1,7 @@
-"""The peer's one key: Ed25519, in libp2p's private-key file format (p2pd reads the same file). Its libp2p peer id names
-the peer in the DHT, in TLS and under every signature.
+"""The peer's only key: Ed25519, in libp2p's private-key file format, which p2pd reads too.
 
-Signatures are over `domain + NUL + message`: one made for one purpose is worth nothing for another."""
+Its libp2p peer id names the peer in the DHT, in TLS and under every signature. Signatures are over `domain + NUL +
+message`, so that one made for one purpose is worthless for another."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ID_HEAD = b"\x00\x24" + _PUBLIC_HEAD  # identity multihash of the 36-byte publi
 
 
 def peer_id_of(public_key: bytes) -> str:
-    """The libp2p peer id (`12D3Koo…`) of a 32-byte Ed25519 public key."""
+    """Return the libp2p peer id (`12D3Koo…`) of a 32-byte Ed25519 public key."""
     assert len(public_key) == 32, len(public_key)
     return base58.b58encode(_ID_HEAD + public_key).decode()
 
 
 def public_key_of(peer_id: str) -> bytes:
-    """The 32-byte Ed25519 public key inside a peer id. Raises ValueError when it is no Ed25519 peer id."""
-    # Letters and digits alone: base58 would skip white space at the end, and an id has one spelling.
+    """Return the 32-byte Ed25519 public key inside a peer id. Raises ValueError when it contains none."""
+    # Letters and digits alone: base58 skips white space at the end, and an id has one spelling.
     if not 50 <= len(peer_id) <= 56 or not peer_id.isalnum():
         raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
     raw = base58.b58decode(peer_id)
@@ -39,7 +39,7 @@ def public_key_of(peer_id: str) -> bytes:
 
 
 def verify(public_key: bytes, domain: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether `signature` was made by the owner of `public_key` for this domain and message. Never raises."""
+    """Return whether the owner of `public_key` made `signature` for this domain and message. Never raises."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, domain + b"\0" + message)
     except (InvalidSignature, ValueError):
@@ -60,11 +60,11 @@ class Identity:
         return cls(Ed25519PrivateKey.generate())
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
-        """64 bytes over `domain + NUL + message`."""
+        """Sign `domain + NUL + message`; return the 64 bytes of the signature."""
         return self.key.sign(domain + b"\0" + message)
 
     def to_bytes(self) -> bytes:
-        """libp2p PrivateKey protobuf: 4 bytes of head, 32 of seed, 32 of public key."""
+        """Encode the key as libp2p's PrivateKey protobuf: 4 bytes of head, 32 of seed, 32 of public key."""
         seed = self.key.private_bytes(
             serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
         )
@@ -72,7 +72,7 @@ class Identity:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Identity:
-        """Raises ValueError when these are not the bytes of an Ed25519 libp2p private key."""
+        """Decode a libp2p private key. Raises ValueError for other bytes than an Ed25519 one's."""
         if len(raw) != 68 or not raw.startswith(_PRIVATE_HEAD):
             raise ValueError("not an Ed25519 libp2p private key (68 bytes)")
         identity = cls(Ed25519PrivateKey.from_private_bytes(raw[4:36]))
@@ -93,7 +93,7 @@ def load_or_create(path: Path) -> Identity:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write_new(path, identity.to_bytes())
-    except FileExistsError:  # a racing process was first
+    except FileExistsError:  # another process was first
         return _load(path)
     except OSError as error:
         raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error
@@ -101,8 +101,9 @@ def load_or_create(path: Path) -> Identity:
 
 
 def _write_new(path: Path, raw: bytes) -> None:
-    """Written whole under another name, then linked: a crash or a full disk leaves no torn key, and a file that is
-    there already stays. Raises OSError."""
+    """Write the key under another name, then link it. Raises OSError.
+
+    A crash or a full disk thus leaves no torn key, and an existing file stays."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

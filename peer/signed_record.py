@@ -1,5 +1,7 @@
-"""A peer's record as signed bytes. What comes out of `unseal` is well-formed and says who signed it; what comes out of
-`open_record` is also of this run and of this moment."""
+"""A peer's record as signed bytes.
+
+`unseal` returns a well-formed record and tells its signer. `open_record` also checks that the record is of this run and
+of this moment."""
 
 from __future__ import annotations
 
@@ -26,21 +28,23 @@ from peer.v1 import exchange_pb2 as pb
 
 DOMAIN = b"peer record v1"
 MAX_CLOCK_AHEAD_S = 60.0
-"""How far in the future a record may have been issued: what a volunteer's clock may be off."""
+"""Seconds in the future at which a record may have been issued: the error of a volunteer's clock."""
 MAX_ENDPOINT_CHARS = 128
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 MAX_UNSEALED = 4096
 _unsealed: OrderedDict[bytes, tuple[bytes, PeerRecord]] = OrderedDict()
-"""By public key, the last record found good and its bytes: they come back with every look, from every node that stores
-them. One for each peer (1 KB), for every peer signs a new one in every round; what it replaced is seldom seen again."""
+"""Per public key, the last good record and its bytes.
+
+The same record comes back with every look, from every node that stores it. There is one per peer (1 KB), as every peer
+signs a new one in every round."""
 
 
 class InvalidRecord(ExchangeError):
-    """A record that must not be believed. `code` is stable, `reason` is for a person.
+    """Record that must not be believed. `code` is stable, and `reason` is for a person.
 
-    Codes: too_large, garbled, signature, run_id, endpoints, wire, numbers, status, expiry (whatever the clock says);
-    foreign_run, future, expired (here and now); and at the gate of a node: layout, stale, full."""
+    Whatever the clock says: too_large, garbled, signature, run_id, endpoints, wire, numbers, status, expiry. Here and
+    now: foreign_run, future, expired. At the gate of a node: layout, stale, full."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -49,7 +53,7 @@ class InvalidRecord(ExchangeError):
 
 
 def seal(record: PeerRecord, identity: Identity) -> bytes:
-    """Sign our own record: a serialized `SignedRecord`. Raises BadRecord when others would not believe it."""
+    """Sign our own record as a serialized `SignedRecord`. Raises InvalidRecord when no peer would believe it."""
     assert record.peer_id == identity.peer_id, "a peer signs for itself alone"
     _check_form(record)
     body = pb.RecordBody(
@@ -73,7 +77,7 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
 
 
 def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
-    """The live record of this run inside `raw`. `now`: seconds since the epoch. Raises BadRecord."""
+    """Return the live record of this run inside `raw`. `now`: seconds since the epoch. Raises InvalidRecord."""
     record = unseal(raw)
     check_current(record, run_id, now)
     if record.expires_at <= now:
@@ -82,22 +86,22 @@ def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
 
 
 def check_current(record: PeerRecord, run_id: RunId, now: float) -> None:
-    """Raise BadRecord when it belongs to another run or claims to come from the future. It may have expired."""
+    """Raise InvalidRecord for another run's record or one from the future. An expired one passes."""
     if record.run_id != run_id:
         raise InvalidRecord("foreign_run", f"belongs to run {record.run_id.hex()[:16]}")
     check_issued(record, now)
 
 
 def check_issued(record: PeerRecord, now: float) -> None:
-    """Raise BadRecord when it claims to come from further in the future than a clock may be off."""
+    """Raise InvalidRecord for a record from further in the future than a clock may be off."""
     if record.issued_at > now + MAX_CLOCK_AHEAD_S:
         raise InvalidRecord("future", f"issued {record.issued_at - now:.0f} s in the future")
 
 
 def unseal(raw: bytes) -> PeerRecord:
-    """Everything about a record that does not depend on run and clock: size, form, signature. Raises BadRecord.
+    """Check all of a record that does not depend on run and clock: size, form, signature. Raises InvalidRecord.
 
-    The peer id is that of the key that signed; the body has no say in it."""
+    The peer id is that of the key that signed; the body cannot name another."""
     if len(raw) > MAX_RECORD_BYTES:
         raise InvalidRecord("too_large", f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
     try:
@@ -173,12 +177,14 @@ def _check_numbers(record: PeerRecord) -> None:
 
 
 def is_endpoint(text: str) -> bool:
-    """Whether this is `host:port`: a name, an IPv4 address, or an IPv6 address in brackets; port 1 to 65535."""
+    """Return whether this is `host:port`.
+
+    The host is a name, an IPv4 address, or an IPv6 address in brackets. The port is 1 to 65535."""
     host, colon, port = text.rpartition(":")
     if len(text) > MAX_ENDPOINT_CHARS or not colon or not _PORT.match(port) or int(port) > 65535:
         return False
     if host.startswith("[") and host.endswith("]"):
-        if "%" in host:  # a zone means something on one machine only, and may hold any character
+        if "%" in host:  # a zone has a meaning on one machine only, and may contain any character
             return False
         try:
             ipaddress.IPv6Address(host[1:-1])

@@ -1,6 +1,8 @@
-"""DHT addresses seen lately, kept on disk: with them a peer finds the swarm again when every bootstrap node is dead.
-And where we listened, so that after a restart others find us under the port they know.
-A convenience, never trusted and never needed: a damaged file reads as empty, a failed write costs a line in the log."""
+"""Addresses of the DHT seen lately, kept on disk, and the addresses that we listened at.
+
+With the former a peer finds the swarm again when every bootstrap node is dead. With the latter other peers find it
+after a restart under the port that they know. The cache is a convenience: a damaged file reads as empty, and a failed
+write costs a line in the log."""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class AddressCache:
-    """`address -> last seen`, the latest `MAX_CACHED`. Without a path it lives in memory only."""
+    """Map from address to the time it was last seen, for the latest `MAX_CACHED`. Without a path it lives in memory
+    only."""
 
     def __init__(self, path: Path | None, now: float) -> None:
         self._path = path
@@ -31,11 +34,11 @@ class AddressCache:
         self._saved = self._content()
 
     def addresses(self) -> list[str]:
-        """Latest seen first."""
+        """Return the addresses, latest seen first."""
         return sorted(self._seen, key=lambda address: (-self._seen[address], address))
 
     def saw(self, addresses: Iterable[str], now: float) -> None:
-        """Note that these are in use right now."""
+        """Take note that these addresses are in use now."""
         self._seen.update((address, now) for address in addresses if is_dialable(address))
         kept = [address for address in self.addresses() if self._seen[address] > now - MAX_AGE_S][:MAX_CACHED]
         self._seen = {address: self._seen[address] for address in kept}
@@ -45,7 +48,7 @@ class AddressCache:
         self.listened = listened
 
     def save(self, force: bool = False) -> None:
-        """Write the file if an address has come or gone since the last time (`force`: in any case)."""
+        """Write the file if an address has come or gone since the last write, or with `force`."""
         if self._path is None or (self._saved == self._content() and not force):
             return
         draft = self._path.with_name(f".{self._path.name}.new")
@@ -78,8 +81,9 @@ def _read(path: Path, now: float) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def parse(raw: bytes, now: float) -> dict[str, float]:
-    """`address -> last seen` of a file's bytes: the dialable and not too old ones. Raises ValueError for anything that
-    `save` would not write. `now`: seconds since the epoch."""
+    """Read the address -> last seen entries of a file's bytes: the dialable ones that are not too old.
+
+    Raises ValueError for anything that `save` would not write. `now` is in seconds since the epoch."""
     try:
         entries = json.loads(raw)["peers"][:MAX_CACHED]
         seen = {str(entry["address"]): min(float(entry["seen"]), now) for entry in entries}
@@ -89,8 +93,9 @@ def parse(raw: bytes, now: float) -> dict[str, float]:
 
 
 def parse_listened(raw: bytes) -> dict[str, str]:
-    """`told to listen at -> listened at` of a file's bytes; only where a port had to be found. Raises ValueError for
-    anything that `save` would not write."""
+    """Read the told to listen at -> listened at entries of a file's bytes, where a port had to be found.
+
+    Raises ValueError for anything that `save` would not write."""
     try:
         entries = list(json.loads(raw).get("listened", {}).items())[:MAX_LISTENED]
     except (TypeError, AttributeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""How the addresses we were given are answered, in words: for a person who waits for a swarm that is not there."""
+"""Reasons why the addresses that we were given do not answer, for a person who waits for the swarm."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _LONGEST = 160
 
 
 def why_not(said: str, address: str) -> str:
-    """Why a dial of `address` (without its peer id) failed, from the words of p2pd, which speak of every address it
-    knows of that peer. Empty when they only say that it was too early to dial again."""
+    """Return why a dial of `address` (without its peer id) failed.
+
+    The reason is found in p2pd's message, which lists every address known of that peer. It is empty when the message
+    only says that it was too early to dial again."""
     if "dial to self" in said:
         return "this is our own address"
     lines = _LINE.findall(said)
     own = [reason for where, reason in lines if where == address]
-    if not own and address.startswith("/dns"):  # p2pd speaks of what the name stands for: the port is the same
+    if not own and address.startswith(
+        "/dns"
+    ):  # p2pd names the addresses that the name resolves to: the port is the same
         port = address[address.index("/tcp/") :]
         own = [reason for where, reason in lines if where.endswith(port)] or ["no such host"]
     if own == [_TOO_EARLY] or (lines and not own):
@@ -51,7 +55,7 @@ _FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6, "dns4": socket.AF_IN
 
 
 async def knock(address: str, timeout_s: float) -> str:
-    """Whether anything takes a TCP connection at a multiaddr without a peer id: empty if so, else why not."""
+    """Return why no TCP connection is taken at a multiaddr without a peer id; empty: one is taken."""
     _, kind, host, _, port = address.split("/")
     try:
         async with asyncio.timeout(timeout_s):

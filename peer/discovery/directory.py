@@ -1,5 +1,7 @@
-"""The real directory: signed records in a hivemind DHT. See `keys.py` and `peer.protocol.swarm.buckets` for where they
-lie, `validator.py` for what a node admits, `helper.py` for how it stays joined."""
+"""Directory of signed records in a hivemind DHT.
+
+`keys.py` and `peer.protocol.swarm.buckets` tell where records lie, `validator.py` tells which ones a node admits, and
+`dht_node/supervisor.py` keeps the node joined."""
 
 from __future__ import annotations
 
@@ -31,15 +33,15 @@ LOOK_S = 5.0
 STORE_S = 5.0
 WITHDRAW_S = 1.0
 HOLD_S = 600.0
-"""While p2pd is being rebuilt, who was alive when it died is taken to be so, for this long."""
+"""Seconds of a rebuild of p2pd in which the peers last seen alive are taken to be alive."""
 HELD_LIFE_S = 40.0
-"""Longer than it takes until the next look, which is half a minute later in long rounds."""
+"""Seconds that a record is taken to live during a rebuild: longer than the pause between two looks."""
 
 log = logging.getLogger(__name__)
 
 
 class DhtDirectory:
-    """Implements `Directory`. Belongs to the loop it was started in."""
+    """The `Directory` interface over the DHT. It belongs to the event loop that it was started in."""
 
     def __init__(
         self,
@@ -90,15 +92,17 @@ class DhtDirectory:
         return self
 
     async def announce(self, record: PeerRecord) -> None:
-        """Sign and publish; replaces the former record. Published again by itself whenever we join or rejoin the
-        swarm. Returns within `STORE_S`. Raises BadRecord when nobody would believe the record."""
+        """Sign and publish a record, which replaces the former one; returns within `STORE_S`.
+
+        The directory publishes it again by itself whenever we join the swarm again. Raises InvalidRecord when no peer
+        would believe the record."""
         seal(record, self._identity)
         self._own = record
         if self._helper.node is not None:
             await self._publish(self._helper.node)
 
     async def withdraw(self) -> None:
-        """Replace our record by one that says LEAVING and has expired. Best effort, within `WITHDRAW_S`."""
+        """Replace our record by an expired one that says LEAVING, within `WITHDRAW_S`. A failure is ignored."""
         if self._own is None:
             return
         at = max(self._now(), self._own.issued_at + 1e-3)
@@ -112,9 +116,10 @@ class DhtDirectory:
         self._buckets.read_everybody()
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
-        """The live records of this run but our own, ordered by peer id; in a large run of those whose buckets we looked
-        into lately. Within `LOOK_S`; when the look fails, what is known from earlier ones and has not expired; while we
-        cannot look at all, what had not when that began."""
+        """Return the live records of this run except our own, ordered by peer id, within `LOOK_S`.
+
+        In a large run they are those of the buckets that we looked into lately. When the look fails, they are the known
+        ones that have not expired. While p2pd is rebuilt, they are those that had not expired at its death."""
         node = self._helper.node
         if node is not None:
             moved = False
@@ -134,7 +139,7 @@ class DhtDirectory:
         return self._good_until
 
     async def _look(self, node: DhtNode) -> bool:
-        """Read the buckets of this round; whether our own is another one now."""
+        """Read the buckets of this round; return whether our own bucket is another one now."""
         buckets, round_ = self._buckets, self._own.round if self._own is not None else 0
         found = await self._read(node, buckets.reads(round_))
         if more := buckets.more(round_, found):
@@ -142,7 +147,7 @@ class DhtDirectory:
         return buckets.saw(found, self._now())
 
     async def _read(self, node: DhtNode, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
-        """Who is live in each of these buckets; the view takes what it finds."""
+        """Return the live peers in each of these buckets, and add their records to the store."""
         there: dict[str, set[PeerId]] = {}
         keys = [bucket_key(self._run_id, bits) for bits in wanted]
         for bits, found in zip(wanted, await node.find_in(keys), strict=True):
@@ -162,11 +167,11 @@ class DhtDirectory:
         return {peer: replace(record, expires_at=max(record.expires_at, held)) for peer, record in known.items()}
 
     def addresses(self) -> list[str]:
-        """Multiaddrs with /p2p/ under which others can join the DHT through us, best first."""
+        """Return multiaddrs with /p2p/ under which other peers can join the DHT through us, best first."""
         return list(self._helper.addresses)
 
     def neighbours(self) -> int:
-        """Size of the routing table. 0: alone."""
+        """Return the size of the routing table; 0: alone."""
         return len(self._helper.node.neighbours()) if self._helper.node is not None else 0
 
     def contact(self) -> DialReport:
@@ -174,12 +179,14 @@ class DhtDirectory:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the directory, for a person; empty when nothing is."""
+        """Fault of the directory, for a person; empty without one."""
         return self._helper.health.trouble()
 
     def report(self) -> dict[str, Any]:
-        """How the directory does, JSON-able: `state` (joined, alone, rebuilding), `why`, `losses` of p2pd so far and
-        the cause of the `last_loss`, its `pid`, the `memory` it holds (bytes), and its `neighbours` in the DHT."""
+        """Return the state of the directory, JSON-able.
+
+        `state` is joined, alone or rebuilding, with `why`. `losses` counts the losses of p2pd, and `last_loss` is the
+        cause of the last one. `pid`, `memory` (bytes) and `neighbours` are those of p2pd now."""
         node = self._helper.node
         memory = node.resident_bytes() if node is not None else 0
         return self._helper.health.report() | {
@@ -194,7 +201,7 @@ class DhtDirectory:
 
     @property
     def dropped(self) -> Counter[str]:
-        """Bad records met in answers or refused at our node's gate, by the code of BadRecord."""
+        """Bad records met in answers or refused by our node, counted by the code of InvalidRecord."""
         return self._view.dropped + self._gate.refused
 
     def on_bad_record(self, tell: Callable[[InvalidRecord], None]) -> None:
@@ -207,7 +214,7 @@ class DhtDirectory:
         return self._helper.node.pid if self._helper.node is not None else None
 
     async def close(self) -> None:
-        """End p2pd and every task; within a few seconds. Withdraw before. Never raises."""
+        """End p2pd and every task within a few seconds. Call `withdraw` first. Never raises."""
         await self._helper.close()
 
     async def _publish(self, node: DhtNode) -> None:

@@ -1,9 +1,9 @@
-"""Under which key the records of a run lie in the DHT.
+"""Keys under which the records of a run lie in the DHT.
 
-The layout is `peer/1/<run id in hex>/<bucket bits>`: 1 is the layout's version, the bits are the leading bits of
-SHA-256(peer id) that all members of a bucket share, at most `peer.protocol.swarm.buckets.MAX_DEPTH`. That module says
-when a bucket splits and which ones a peer announces under and reads; the gate (`validator.py`) takes a record under the
-buckets its peer can be in and nowhere else. A run of one bucket uses the key without bits."""
+A key is `peer/1/<run id in hex>/<bucket bits>`, where 1 is the version of the layout. The bits are the leading bits of
+SHA-256(peer id) that all members of a bucket share, at most `peer.protocol.swarm.buckets.MAX_DEPTH`. That module
+decides when a bucket splits, and which buckets a peer announces under and reads. The gate (`validator.py`) admits a
+record only under the buckets that its peer can be in. A run of one bucket has no bits in its key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.protocol.swarm.buckets import MAX_DEPTH, places_of
 
 
 def bucket_key(run_id: RunId, bits: str = "") -> bytes:
-    """The DHT key of one bucket of a run; `bits` are characters 0 and 1, highest bit first."""
+    """Return the DHT key of one bucket of a run. `bits` are characters 0 and 1, highest bit first."""
     assert len(run_id) == 32, len(run_id)
     assert len(bits) <= MAX_DEPTH, bits
     assert set(bits) <= {"0", "1"}, bits
@@ -23,11 +23,11 @@ def bucket_key(run_id: RunId, bits: str = "") -> bytes:
 
 
 def slot(key: bytes) -> bytes:
-    """The 20 bytes by which the nodes of the DHT know a key: its SHA-1, as Kademlia has it."""
+    """Return the 20 bytes by which DHT nodes know a key: its SHA-1, as Kademlia has it."""
     return hashlib.sha1(key, usedforsecurity=False).digest()
 
 
 @lru_cache(maxsize=4096)
 def slots_of(run_id: RunId, peer: PeerId) -> frozenset[bytes]:
-    """Under which a record of this peer may lie."""
+    """Return the DHT slots in which a record of this peer may lie."""
     return frozenset(slot(bucket_key(run_id, bits)) for bits in places_of(peer))

@@ -1,6 +1,6 @@
-"""libp2p addresses (multiaddrs) as text: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…`.
+"""libp2p addresses (multiaddrs) as text, like `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…`.
 
-TCP only: the QUIC of the p2pd that hivemind ships can be made to exhaust memory from afar (CVE-2023-49295,
+They are TCP only. The QUIC of the p2pd that hivemind ships can be made to exhaust memory remotely (CVE-2023-49295,
 CVE-2024-22189)."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ANNOUNCE = re.compile(_HOST_PORT + r"\Z")
 
 
 def is_dialable(text: str) -> bool:
-    """Whether this is the full TCP address of an Ed25519 peer."""
+    """Return whether this is the complete TCP address of an Ed25519 peer."""
     match = _DIAL.match(text)
     if match is None or not 1 <= int(match[3]) <= 65535:
         return False
@@ -36,13 +36,13 @@ def is_dialable(text: str) -> bool:
 
 
 def split(text: str) -> tuple[str, str]:
-    """(address without the peer, peer id) of a dialable address."""
+    """Split a dialable address into the address without the peer, and the peer id."""
     address, _, peer_id = text.partition("/p2p/")
     return address, peer_id
 
 
 def check_peers(texts: Sequence[str]) -> None:
-    """Raise AddressError unless all are full addresses of peers."""
+    """Raise AddressError unless all are complete addresses of peers."""
     for text in texts:
         if not is_dialable(text):
             raise AddressError(
@@ -63,13 +63,14 @@ def check_announced(texts: Sequence[str]) -> None:
 
 
 def check_listen(texts: Sequence[str]) -> None:
-    """Raise AddressError unless one can listen at all of these: IP addresses and TCP ports, 0 for any free one."""
+    """Raise AddressError unless this machine may listen at all of these: IP addresses and TCP ports, 0 for any free
+    one."""
     for text in texts:
         _parse_listen(text)
 
 
 def is_listenable(text: str) -> bool:
-    """Whether `check_listen` takes it."""
+    """Return whether `check_listen` accepts the address."""
     try:
         _parse_listen(text)
     except AddressError:
@@ -79,11 +80,11 @@ def is_listenable(text: str) -> bool:
 
 @contextlib.contextmanager
 def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
-    """Check that we can listen at these addresses, and hold them while p2pd is started inside this block. Yields them
-    with port 0 replaced by a free one.
+    """Hold these addresses while p2pd is started in the block; yield them with a free port in place of port 0.
 
-    p2pd listens with SO_REUSEPORT: two of one user on one port both start, and share their callers at random. So a port
-    is tried by an ordinary bind first. Raises AddressError, naming the address, when it is taken or is not ours."""
+    p2pd listens with SO_REUSEPORT, so two of one user on one port both start and share their callers at random. Each
+    port is therefore tried by an ordinary bind first. Raises AddressError, with the address, when it is taken or is not
+    ours."""
     with contextlib.ExitStack() as held:
         ready = []
         for address in listen:
@@ -134,7 +135,7 @@ def _cannot_listen(address: str, error: OSError) -> AddressError:
 
 
 def address_taken(listen: str) -> AddressError:
-    """The error for an address that somebody else listens on."""
+    """Make the error for an address that another program listens at."""
     return AddressError(
         f"cannot listen on {listen}: another program holds this port",
         "Choose another port with --host-maddrs, or stop the other program. Port 0 takes any free one.",
@@ -142,8 +143,9 @@ def address_taken(listen: str) -> AddressError:
 
 
 def advertised(visible: Sequence[str], listen: Sequence[str]) -> list[str]:
-    """Of the addresses a node can be seen under, those worth telling others: loopback ones only if that is where we
-    were told to listen or there is nothing else. Order kept, public addresses first."""
+    """Return the addresses of a node that are worth telling other peers, public ones first.
+
+    Loopback addresses are among them only if we were told to listen there, or there is no other."""
     outside = [address for address in visible if not is_loopback(address)]
     kept = list(visible) if any(is_loopback(address) for address in listen) else outside or list(visible)
     return sorted(kept, key=lambda address: not _is_public(address))

@@ -1,5 +1,6 @@
-"""What one peer knows of the others, from answers that may be partial, stale or forged. Used by the DHT directory and
-by its in-memory twin."""
+"""Records of the other peers of a run, from answers that may be partial, stale or forged.
+
+The DHT directory and the one in memory both use this store."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ from peer.signed_record import InvalidRecord, check_current, unseal
 
 
 class RecordStore:
-    """The latest record of every other peer of the run. A record that is missing from an answer is kept until it
-    expires: a partial or failed look costs nothing, and only a later record or time takes a peer away."""
+    """Latest record of every other peer of the run.
+
+    A record that is missing from an answer is kept until it expires. A partial or failed look thus costs nothing, and
+    only a later record or time takes a peer away."""
 
     def __init__(self, run_id: RunId, own: PeerId) -> None:
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
         self._order: list[PeerId] | None = None
-        """Of `_latest`, sorted; None: to be sorted again."""
+        """Peers of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
         self.tell: Callable[[InvalidRecord], None] = lambda bad: None
         """Called with every bad record met."""
@@ -28,8 +31,9 @@ class RecordStore:
         them."""
 
     def take(self, found: bytes | PeerRecord, now: float) -> None:
-        """Keep a record if it is the latest of its peer, count it if it is bad. Bytes are verified; a record without a
-        signature is taken at its word (tests)."""
+        """Keep a record if it is the latest of its peer; count it if it is bad.
+
+        Bytes are verified, and a record without a signature is believed (tests)."""
         try:
             record = unseal(found) if isinstance(found, bytes) else found
             check_current(record, self._run_id, now)
@@ -45,7 +49,7 @@ class RecordStore:
             self._forget_at = min(self._forget_at, record.issued_at + MAX_RECORD_TTL_S)
 
     def live(self, now: float) -> dict[PeerId, PeerRecord]:
-        """Unexpired records of peers that are not leaving, ordered by peer id."""
+        """Return the unexpired records of peers that are not leaving, ordered by peer id."""
         if now >= self._forget_at:
             self._forget(now)
         if self._order is None:
@@ -54,14 +58,15 @@ class RecordStore:
         return {peer: r for peer, r in records if r.expires_at > now and r.status is not Status.LEAVING}
 
     def _forget(self, now: float) -> None:
-        """Records are kept past their expiry: an expired word of farewell must go on outdating the one before it."""
+        """Drop records some time after their expiry: an expired farewell must still outdate the record that it
+        replaced."""
         self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
         self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
         self._order = None
 
 
 def live_record(found: bytes | PeerRecord, run_id: RunId, now: float) -> PeerRecord | None:
-    """A record that counts right now: good, of this run, not expired, not leaving. None: it does not."""
+    """Return a record that counts now: good, of this run, not expired, not leaving; else None."""
     try:
         record = unseal(found) if isinstance(found, bytes) else found
         check_current(record, run_id, now)

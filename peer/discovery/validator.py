@@ -1,12 +1,13 @@
-"""The gate of a DHT node: what it is willing to store for others, and to believe of their answers.
+"""Gate of a DHT node: the entries that it stores for other nodes and believes in their answers.
 
-The network is strict. There is one kind of entry: under a key of the run and its peer (`keys.py`), subkey the raw
-32-byte public key of the peer, value the record which that key signed. The DHT itself stores nothing else. An entry
-lives in the DHT until `dht_expiry` of its record, to the bit: the DHT keeps the entry that expires last, so among the
-records of a peer the one issued last wins, and nobody can replay an old record under a longer life, because the time is
-part of what is signed. The run may be any: runs may share a DHT, and a node that refused another run's records would
-lose them.
-"""
+There is one kind of entry. Its key is one of the run and its peer (`keys.py`). Its subkey is the raw 32-byte public
+key of the peer, and its value the record that this key signed. The DHT stores nothing else.
+
+An entry lives in the DHT exactly until `dht_expiry` of its record. The DHT keeps the entry that expires last, so the
+last record issued by a peer wins. No peer can replay an old record under a longer life, because the time is part of the
+signed bytes.
+
+Runs may share a DHT. A node that refused another run's records would lose them, so the gate admits any run."""
 
 from __future__ import annotations
 
@@ -21,30 +22,32 @@ from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerRecor
 from peer.signed_record import InvalidRecord, check_issued, unseal
 
 MAX_ENTRIES = 4096
-"""A node holds at once, at most two of one honest peer: 8 MiB at the very most."""
-_key_of = lru_cache(maxsize=4096)(public_key_of)  # it comes back with every look, from every node that stores it
+"""Entries that a node holds at once, at most, two of an honest peer: 8 MiB."""
+_key_of = lru_cache(maxsize=4096)(public_key_of)  # the same key comes with every look, from every node that stores it
 _BIN8, _BIN16 = b"\xc4", b"\xc5"  # how MessagePack marks bytes of up to 255 and up to 65535
 
 
 def dht_expiry(record: PeerRecord) -> float:
-    """When the DHT forgets the entry of a record, seconds since the epoch. A reader goes by `expires_at`, which is
-    never later."""
+    """Return when the DHT drops the entry of a record, seconds since the epoch. `expires_at` is never later."""
     return record.issued_at + MAX_RECORD_TTL_S
 
 
 class RecordGate:
-    """Admits or refuses one entry at a time. Remembers when each peer's latest admitted record was issued and refuses
-    earlier ones, so that a replayed record cannot push out its successor."""
+    """Admits or refuses one entry at a time.
+
+    It keeps the time of issue of each peer's latest record and refuses earlier ones. A replayed record thus cannot
+    replace its successor."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._issued: dict[tuple[bytes, bytes], float] = {}
         self.refused: Counter[str] = Counter()
-        """Refused entries, by the code of BadRecord."""
+        """Refused entries, counted by the code of InvalidRecord."""
 
     def admit(self, key_slot: bytes, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Whether to store or believe this entry. `subkey` and `value` are MessagePack, as hivemind hands them over;
-        any of them may be anything."""
+        """Return whether to store or believe this entry.
+
+        `subkey` and `value` are MessagePack, as hivemind gives them. Any of the arguments may be anything."""
         try:
             self._check(key_slot, subkey, value, expiry)
         except InvalidRecord as bad:
@@ -76,8 +79,9 @@ class RecordGate:
 
 
 def _unpack(packed: bytes) -> bytes:
-    """The one byte string a MessagePack value consists of. Written out, for a general parser would follow whatever
-    nested structure a stranger sends. Raises BadRecord."""
+    """Return the one byte string that a MessagePack value consists of. Raises InvalidRecord.
+
+    A general parser would follow any nested structure that a stranger sends."""
     if not isinstance(packed, bytes) or len(packed) > MAX_RECORD_BYTES + 3:
         raise InvalidRecord("too_large", f"more than {MAX_RECORD_BYTES} bytes")
     head = {_BIN8: 2, _BIN16: 3}.get(packed[:1])

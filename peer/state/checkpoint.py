@@ -191,7 +191,7 @@ class CheckpointStore:
         """Return every checkpoint that is not of this run, layout and restart, with the reason, for a person.
 
         Only the state.json files are read. `founded` is the digest of the state that the operator restarted the run
-        from; the fact of that name tells which one a checkpoint descends from. Files on disk never make it raise."""
+        from. The fact of that name tells which one a checkpoint descends from. Files on disk never make it raise."""
         found = []
         with contextlib.suppress(OSError):
             for number in sorted(self._numbers()):

@@ -1,5 +1,6 @@
-"""The trainer process: `python -m peer.trainer FD`, where FD is an inherited socket to the daemon. Started by
-`peer.trainer.client` only."""
+"""Trainer process: `python -m peer.trainer FD`, where FD is an inherited socket to the daemon.
+
+Only `peer.trainer.subprocess` starts it."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from peer.trainer.ipc import DaemonPipe
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the whole group; the daemon decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all processes of the terminal, and the daemon decides
     link = DaemonPipe(socket.socket(fileno=int(sys.argv[1])))
     laps = PhaseTimer()
-    gc.disable()  # what an import makes stays: looking through it again and again is a fifth of the time
-    from peer.trainer.worker import serve  # torch: only now that the daemon's end would be noticed
+    gc.disable()  # objects that an import makes stay for ever, so there is no use in looking for garbage among them
+    from peer.trainer.worker import serve  # torch is imported only now, when the daemon's end would be noticed
 
     gc.freeze()
     gc.enable()
     laps.end("torch import")
-    serve(link, link.inbox.get(), laps)  # the daemon starts us early: it may still look for the run
+    serve(link, link.inbox.get(), laps)  # the daemon starts us early and may still look for the run
 
 
 if __name__ == "__main__":

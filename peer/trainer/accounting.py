@@ -1,4 +1,4 @@
-"""What was done since each fragment's base."""
+"""Accounts of the work done since each fragment's base."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 class WorkAccounts:
     steps: int = 0
     skipped: int = 0
-    """Steps whose update was left out: their loss is not counted."""
+    """Steps whose update was left out. Their loss is not counted."""
     loss_sum: float = 0.0
     nanoseconds: int = 0
 
     @property
     def loss(self) -> float:
-        """Mean in nats a token; NaN without a step that counts."""
+        """Mean loss in nats per token; NaN without a step that counts."""
         counted = self.steps - self.skipped
         return self.loss_sum / counted if counted else math.nan
 
@@ -32,7 +32,7 @@ class WorkAccounts:
         )
 
     def without(self, part: WorkAccounts) -> WorkAccounts:
-        """What came after `part`."""
+        """Return the work that came after `part`."""
         return WorkAccounts(
             self.steps - part.steps,
             self.skipped - part.skipped,
@@ -42,18 +42,19 @@ class WorkAccounts:
 
 
 RECENT = 9
-"""Steps that the expectation of the next one is made from."""
+"""Last steps that the expected time of the next one is made from."""
 
 
 @dataclass(slots=True)
 class StepPace:
-    """How long an inner step takes here: the median of the last few, so that one that something else on this machine
-    held up changes little."""
+    """Seconds that an inner step takes here: the median of the last few.
+
+    A step that another program held up thus changes little."""
 
     steps: int = 0
-    """Of this process."""
+    """Steps of this process."""
     step_s: float = 0.0
-    """Seconds; 0 before the first one."""
+    """Seconds; 0 until the first step."""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def took(self, seconds: float) -> None:
@@ -64,30 +65,32 @@ class StepPace:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A snapshot whose result may still come."""
+    """Snapshot whose result may still come."""
 
     tokens: int
     steps: int
-    """Of this process, until then."""
+    """Steps of this process until the snapshot."""
     tally: WorkAccounts
-    """Since the fragment's base, then."""
+    """Work between the fragment's base and the snapshot."""
 
 
 class Account:
-    """Keeps the tallies of all fragments, and remembers the last two snapshots of each: a result may come when the next
-    one has been taken already, an older one never. Snapshots are named by the trainer's token count."""
+    """Tallies of all fragments, and the last two snapshots of each.
+
+    A result may come when the next snapshot has been taken already, but not later. Snapshots are named by the trainer's
+    token count."""
 
     def __init__(self, fragments: int) -> None:
         self.tallies = [WorkAccounts()] * fragments
-        """Since the base, for each fragment."""
+        """Work since the base, per fragment."""
         self.steps = 0
-        """Of this process."""
+        """Steps of this process."""
         self.since_snapshot = 0
         """Steps since the last snapshot of any fragment."""
         self._taken: list[deque[_Taken]] = [deque(maxlen=2) for _ in range(fragments)]
 
     def resume(self, since_snapshot: int, tallies: Sequence[WorkAccounts]) -> None:
-        """Go on from a save: the bases are the old ones, and no result of before can still come."""
+        """Continue from a save. The bases stay, and no result of an older snapshot can still come."""
         assert len(tallies) == len(self.tallies), (len(tallies), len(self.tallies))
         self.tallies, self.since_snapshot = list(tallies), since_snapshot
 
@@ -97,18 +100,18 @@ class Account:
         self.since_snapshot += done.steps
 
     def snapshot(self, fragment: int, tokens: int) -> WorkAccounts:
-        """What was done since the fragment's base."""
+        """Take a snapshot; return the work since the fragment's base."""
         tally = self.tallies[fragment]
         self._taken[fragment].append(_Taken(tokens, self.steps, tally))
         self.since_snapshot = 0
         return tally
 
     def steps_since(self, fragment: int, tokens: int) -> int:
-        """Steps since this snapshot."""
+        """Return the steps since this snapshot."""
         return self.steps - self._find(fragment, tokens).steps
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """The fragment's base is this snapshot; earlier ones are forgotten."""
+        """Make this snapshot the fragment's base, and drop older ones."""
         base = self._find(fragment, tokens)
         self.tallies[fragment] = self.tallies[fragment].without(base.tally)
         later = [taken for taken in self._taken[fragment] if taken.tokens > tokens]

@@ -1,5 +1,6 @@
-"""What daemon and trainer share by memory-mapped files: the arena (snapshots, never live parameters) and the counters,
-which outlive both processes."""
+"""Memory-mapped files that daemon and trainer share.
+
+The arena holds snapshots, and never live parameters. The counters outlive both processes."""
 
 from __future__ import annotations
 
@@ -21,16 +22,19 @@ COUNTERS = "counters.bin"
 MAGIC = int.from_bytes(b"peercnt\0", "little")
 VERSION = 1
 TOKENS, STEPS, TRAINING_NS, WAITING_NS, BASE = 3, 4, 5, 6, 7
-"""Indices of little-endian u64: magic, version, fragments, then these; `BASE + f` for fragment f."""
+"""Indices of little-endian u64: magic, version and fragments come first, then these, with `BASE + f` for fragment f."""
 
 
 class Arena:
-    """Two slots a fragment: `out` is written by the trainer (snapshots), `inn` by the daemon (outer_params). Each is a
-    flat fp32 tensor of the whole model in layout order; a fragment's slot is its span."""
+    """Two slots per fragment: the trainer writes `out` (snapshots), the daemon writes `inn` (outer_params).
+
+    Each is a flat fp32 tensor of the complete model in layout order. A fragment's slot is its span."""
 
     def __init__(self, folder: Path, layout: Layout, *, create: bool) -> None:
-        """`create`: make or resize the file and touch every page, so that no later copy pays for page faults or meets a
-        full disk. Raises HomeUnusable."""
+        """Map the file. Raises HomeUnusable.
+
+        `create` makes or resizes the file and touches every page, so that no later copy pays for page faults or meets a
+        full disk."""
         self._layout = layout
         path = folder / ARENA
         nbytes = 2 * 4 * layout.elements
@@ -53,7 +57,7 @@ class Arena:
         if create:
             pages |= 0  # a write fault each, without changing what is there
         else:
-            pages.max()  # only read: the other side may be writing
+            pages.max()  # read only, as the other side may be writing
         whole = torch.from_numpy(np.frombuffer(mapped, np.float32))
         self.out: torch.Tensor = whole[: layout.elements]
         self.inn: torch.Tensor = whole[layout.elements :]
@@ -68,8 +72,9 @@ class Arena:
 
 
 def _reserve(descriptor: int, path: Path, nbytes: int) -> None:
-    """Give the file its size with disk blocks behind it: a full disk is an error here, not a SIGBUS later. The file is
-    then removed, for a part of it is of no use."""
+    """Give the file its size with disk blocks behind it: a full disk is an error here and no SIGBUS later.
+
+    On a failure the file is removed."""
     try:
         os.ftruncate(descriptor, nbytes)
         if hasattr(os, "posix_fallocate"):
@@ -80,15 +85,17 @@ def _reserve(descriptor: int, path: Path, nbytes: int) -> None:
 
 
 class CounterFile:
-    """The trainer's side: every store is one aligned 8-byte write, so a kill at any moment leaves whole numbers."""
+    """Counters on the trainer's side. Every store is one aligned 8-byte write, so a kill leaves consistent numbers."""
 
     def __init__(self, folder: Path, fragments: int) -> None:
-        """Makes the file, all zero, if there is none. Raises HomeUnusable for one that is not ours or damaged."""
+        """Open the file, or make it with all counters zero. Raises HomeUnusable for a foreign or damaged one."""
         path = folder / COUNTERS
         if not path.exists():
             _create(path, fragments)
         words = _checked(path, fragments)
-        if (words[BASE:] > words[TOKENS]).any():  # only here: beside a trainer at work a reader may see it for a moment
+        if (
+            words[BASE:] > words[TOKENS]
+        ).any():  # only here: next to a running trainer a reader may see it for a moment
             raise _damaged(path, fragments)
         with path.open("r+b") as file:
             self._words: NDArray[np.uint64] = np.frombuffer(mmap.mmap(file.fileno(), 0), "<u8")
@@ -110,15 +117,15 @@ class CounterFile:
         self._words[WAITING_NS] += np.uint64(nanoseconds)
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Everything up to `tokens` of this fragment's work is applied or dropped. Never goes back."""
+        """Move a fragment's base to `tokens`: its work up to there is applied or dropped. The base never goes back."""
         assert self.base(fragment) <= tokens <= self.tokens, (self.base(fragment), tokens, self.tokens)
         self._words[BASE + fragment] = tokens
 
 
 def read_counters(folder: Path, fragments: int) -> Counters:
-    """The counters as they are now, whoever runs or does not; zeros when no trainer ever ran there.
+    """Return the counters as they are now, with or without a running trainer; zeros when none ever ran there.
 
-    Raises HomeUnusable, naming the file, when it is damaged."""
+    Raises HomeUnusable, with the file's name, when the file is damaged."""
     path = folder / COUNTERS
     if not path.exists():
         return Counters(0, 0, (0,) * fragments, 0.0, 0.0)
@@ -126,7 +133,7 @@ def read_counters(folder: Path, fragments: int) -> Counters:
 
 
 def counters_of(words: NDArray[np.uint64]) -> Counters:
-    """What the words of a counter file say."""
+    """Decode the 64-bit numbers of a counter file."""
     base = tuple(int(word) for word in words[BASE:])
     training, waiting = int(words[TRAINING_NS]) / 1e9, int(words[WAITING_NS]) / 1e9
     return Counters(int(words[TOKENS]), int(words[STEPS]), base, training, waiting)
@@ -139,7 +146,7 @@ def _create(path: Path, fragments: int) -> None:
 
 
 def _checked(path: Path, fragments: int) -> NDArray[np.uint64]:
-    """The file's words, copied. Raises HomeUnusable."""
+    """Read a copy of the file's 64-bit numbers. Raises HomeUnusable."""
     try:
         with path.open("rb") as file:
             raw = file.read(8 * (BASE + fragments) + 1)
@@ -159,7 +166,7 @@ def _damaged(path: Path, fragments: int) -> HomeUnusable:
 
 
 def parse_words(raw: bytes, fragments: int) -> NDArray[np.uint64] | None:
-    """The words of a counter file; None when these are not its bytes."""
+    """Return the 64-bit numbers of a counter file; None for other bytes."""
     if len(raw) != 8 * (BASE + fragments):
         return None
     words: NDArray[np.uint64] = np.frombuffer(raw, "<u8")

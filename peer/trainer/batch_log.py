@@ -1,5 +1,6 @@
-"""Which batches were trained on, a line each, for whoever wants to check that none is repeated or left out: an opt-in,
-for it grows by some 50 bytes a step."""
+"""Log of the batches that were trained on, one line each, to check that none is repeated or left out.
+
+It is off by default, for it grows with every step."""
 
 from __future__ import annotations
 
@@ -21,36 +22,36 @@ class Trained:
     """One inner step."""
 
     process: int
-    """The trainer's process id."""
+    """Process id of the trainer."""
     tokens: int
-    """The token counter before the step."""
+    """Token counter at the start of the step."""
     round: int
     step: int
-    """In the round."""
+    """Step in the round."""
     batch: str
-    """Digest of the windows, hex."""
+    """Digest of the windows, in hex."""
 
 
 def digest_of(windows: Windows) -> str:
-    """BLAKE3 of the windows' bytes, 16 hex digits."""
+    """Return the BLAKE3 of the windows' bytes, 16 hex digits."""
     return blake3(windows.tobytes()).hexdigest(8)
 
 
 class Trail:
-    """Appends to `trail.log` in the folder; a line is one write, so a SIGKILL loses none that was written."""
+    """Appends to `trail.log` in the folder. A line is one write, so a SIGKILL loses none."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError."""
+        """Open the log. Raises OSError."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(folder / TRAIL, flags, 0o600)
 
     def step(self, tokens: int, round_: int, step: int, windows: Windows) -> None:
-        """Written when the step is about to be made. Raises OSError."""
+        """Log a step that is about to be made. Raises OSError."""
         os.write(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(windows)}\n".encode())
 
 
 def read_trail(path: Path) -> Iterator[Trained]:
-    """The steps in the order in which they were made. Raises OSError, and ValueError for a line that is not ours."""
+    """Read the steps in the order in which they were made. Raises OSError, and ValueError for a foreign line."""
     with path.open() as file:
         while line := file.readline(MAX_LINE):
             process, tokens, round_, step, batch = line.split()

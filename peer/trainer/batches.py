@@ -1,5 +1,7 @@
-"""Which windows of the corpus are trained on and evaluated: functions of their arguments only, so that a peer that
-crashed or joined late draws what it would have drawn anyway."""
+"""Windows of the corpus for training and evaluation.
+
+They are functions of their arguments only, so that a peer that crashed or joined late draws the same windows as
+otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ Windows = NDArray[np.uint8]
 
 
 def draw(train: Windows, *, context: int, batch: int, seed: int, peer_id: str, round_: int, step: int) -> Windows:
-    """The windows of one inner step, [batch, context + 1] uint8, from starts drawn uniformly over the training bytes.
+    """Draw the windows of one inner step, [batch, context + 1] uint8, uniformly over the training bytes.
 
     The generator is seeded by a hash of (run seed, peer, round, step in the round)."""
     key = blake3(f"{seed}\0{peer_id}\0{round_}\0{step}".encode()).digest(16)
@@ -21,7 +23,7 @@ def draw(train: Windows, *, context: int, batch: int, seed: int, peer_id: str, r
 
 
 def holdout_windows(holdout: Windows, *, context: int, count: int) -> Windows:
-    """`count` evenly spaced windows over the whole hold-out, [count, context + 1] uint8: the same for everyone."""
+    """Return `count` evenly spaced windows of the hold-out, [count, context + 1] uint8, the same for every peer."""
     starts = np.linspace(0, len(holdout) - context - 1, count).astype(np.int64)
     return _windows(holdout, starts, context)
 

@@ -1,5 +1,4 @@
-"""What a trainer writes into a checkpoint's folder, and reads back: params and moments as safetensors, its place as
-JSON."""
+"""The trainer's part of a checkpoint: params and moments as safetensors, its place in the run as JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ class _Save:
 
 
 def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkAccounts]) -> None:
-    """Raises OSError or SafetensorError; the folder's atomicity is the caller's business."""
+    """Write the trainer's files. Raises OSError or SafetensorError. The caller makes the folder appear at once."""
     tensors = {
         "params": loop.params,
         "exp_avg": loop.optimizer.exp_avg,
@@ -74,10 +73,10 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
 
 
 def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
-    """Restore the inner optimizer; and, when the saved token count equals `tokens`, params and place too. None: the
-    work since the save is lost, so the place is not taken over.
+    """Restore the inner optimizer, and params and place when the saved token count equals `tokens`.
 
-    Raises StateError when the folder is not what `save` wrote for this model."""
+    Otherwise the work since the save is lost, and None is returned. Raises StateError when the folder is not one of
+    `save` for this model."""
     try:
         raw = (folder / PLACE).read_bytes()
         saved, place = TypeAdapter(_Save).validate_json(raw), TypeAdapter(LoopPosition).validate_json(raw)

@@ -31,7 +31,7 @@ from peer.trainer.subprocess import LOG, TrainerSubprocess
 __all__ = ["TrainerClient", "TrainerConfig", "TrainerProgress"]
 
 START_SILENCE_S = 120.0
-"""A starting trainer says what it is doing; so long without a word means that it hangs."""
+"""Seconds without a message after which a starting trainer counts as hung."""
 
 
 class TrainerClient:
@@ -51,10 +51,10 @@ class TrainerClient:
         self._child: TrainerSubprocess | None = None
         self._early = early
         self._prepared = False
-        """Whether the child waits for its first state."""
+        """Whether the process waits for its first state."""
         self._in_slots = asyncio.Lock()
         self._unmerged = [asyncio.Lock() for _ in layout.fragments]
-        """Each held from before a result is copied into its slot until it is merged."""
+        """Locks of the fragments' slots. Each is held from the copy of a result until the result is merged."""
         self._handovers: set[asyncio.Task[Message]] = set()
         self.progress = TrainerProgress()
         self.on_note: Callable[[str], None] = lambda note: None
@@ -62,12 +62,14 @@ class TrainerClient:
 
     @property
     def pid(self) -> int | None:
-        """Of the process last started."""
+        """Process id of the process started last."""
         return self._child.pid if self._child else None
 
     async def prepare(self) -> None:
-        """Have a process read the data and build the model, which the next `start` gives its state; that `start` also
-        tells what goes wrong in it meanwhile. Ends a former process first. Raises HomeUnusable."""
+        """Have a process read the data and build the model, which the next `start` gives its state.
+
+        A former process is ended first. That `start` also raises the errors of this preparation. Raises
+        HomeUnusable."""
         await self.stop()
         CounterFile(self._folder, len(self._layout.fragments))
         if self._arena is None:
@@ -105,14 +107,15 @@ class TrainerClient:
         return TrainerInfo(**answer)
 
     async def _process(self) -> TrainerSubprocess:
-        """The one started early, if there is one that lives; else a new one. Raises OSError."""
+        """Return the process started early if it lives, else a new one. Raises OSError."""
         early, self._early = self._early, None
         if early is not None and early.alive:
             return early
         return await TrainerSubprocess.spawn(self._folder / LOG, self._config.threads)
 
     async def work(self, request: WorkRequest) -> WorkSnapshot:
-        """Cancelled, it leaves the trainer held at its next step boundary, so that `save` finds it at rest."""
+        """Run the work asked for. Cancellation holds the trainer at its next step boundary, so that `save` finds it at
+        rest."""
         child, arena, key = self._alive(), self._arena, request.key
         assert (request.steps is None) != (request.until is None), request
         try:
@@ -136,7 +139,7 @@ class TrainerClient:
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
     ) -> None:
-        """Cancelled, it leaves the merge to come."""
+        """Merge a result. Cancellation does not undo the merge."""
         await self._merge(key.fragment, outer_params, base=base, next_round=next_round, **asdict(merge))
 
     def release(self, key: RoundKey) -> None:
@@ -155,16 +158,17 @@ class TrainerClient:
         return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate"))
 
     async def save(self, folder: Path) -> int:
-        """Raises also OSError when the folder cannot be written; the trainer goes on."""
+        """Write the trainer's part of a checkpoint. Raises also OSError when the folder cannot be written; the trainer
+        goes on."""
         tokens: int = (await self._alive().call("save", folder=str(folder)))["tokens"]
         return tokens
 
     def counters(self) -> Counters:
-        """Raises HomeUnusable when the file is damaged."""
+        """Read the counters. Raises HomeUnusable when the file is damaged."""
         return read_counters(self._folder, len(self._layout.fragments))
 
     async def stop(self) -> None:
-        """Within two seconds. One started early and not yet put to work stays."""
+        """End the process within two seconds. A process started early and not yet used stays."""
         self._prepared = False
         if self._child is not None:
             await self._child.end()
@@ -177,20 +181,21 @@ class TrainerClient:
         return self._child
 
     async def _hand_over(self, slot: torch.Tensor, params: torch.Tensor, op: str, **fields: Any) -> Message:
-        """Copy `params` into the whole model's slot and call."""
+        """Copy `params` into the complete model's slot and call."""
         child = self._alive()
 
         async def copy_and_call() -> Message:
             async with self._in_slots:
                 if op != "start":
-                    await child.call("clear")  # results that are not merged yet lie there
+                    await child.call("clear")  # results that are not merged yet lie in the slots
                 await asyncio.to_thread(slot.copy_, params)
                 return await child.call(op, **fields)
 
         return await self._to_the_end(slot, params, copy_and_call())
 
     async def _merge(self, fragment: int, params: torch.Tensor, **fields: Any) -> Message:
-        """Copy `params` into the fragment's slot and call. The slot is read only when the result is merged."""
+        """Copy `params` into the fragment's slot and call. The trainer reads the slot only when it merges the
+        result."""
         child, arena = self._alive(), self._arena
         assert arena is not None
         slot = arena.in_slot(fragment)
@@ -206,8 +211,9 @@ class TrainerClient:
     async def _to_the_end(
         self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]
     ) -> Message:
-        """A caller that is cancelled leaves this running: the slots are free again only when the trainer has answered
-        or is gone."""
+        """Await the call, which goes on when the caller is cancelled.
+
+        The slots are free again only when the trainer has answered or is gone."""
         assert params.dtype == torch.float32, params.dtype
         assert params.shape == slot.shape, (params.shape, slot.shape)
         task = asyncio.create_task(handing)
@@ -218,7 +224,7 @@ class TrainerClient:
     def _handed_over(self, task: asyncio.Task[Message]) -> None:
         self._handovers.discard(task)
         if not task.cancelled():
-            task.exception()  # seen here too: the caller may have been cancelled
+            task.exception()  # read here too: the caller may have been cancelled
 
     def _on_progress(self, message: Message) -> None:
         if "note" in message:

@@ -1,4 +1,4 @@
-"""What the daemon tells a trainer process once, at its start."""
+"""Configuration that the daemon gives a trainer process at its start."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peer.run.sections import DataSection, ModelSection, OptimizerSection, TrainSection
 
-if TYPE_CHECKING:  # a trainer process needs no keys, and loads in less time without them
+if TYPE_CHECKING:  # a trainer process needs no keys, and starts faster without them
     from peer.run.manifest import Manifest
 
 
 class TrainerConfig(BaseModel):
-    """JSON-able. Sections as in the manifest; the rest is this volunteer's choice."""
+    """JSON-able configuration of a trainer. Its sections are the manifest's, and the rest is the volunteer's choice."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,26 +25,26 @@ class TrainerConfig(BaseModel):
     sync_every: float
     """Inner steps or seconds, as `clock` says, between two exchanges of the same fragment."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     peer_id: str
     data_dir: str | None = None
-    """For data kind `text`: the only folder that is read."""
+    """The only folder that data of kind `text` is read from."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Part of the time the trainer may work."""
+    """Share of the time that the trainer may work."""
     step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0
-    """An inner step takes at least so long, rest included."""
+    """Seconds that an inner step takes at least, with the rest after it."""
     micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
     """Windows that go through the model at once; None: as many as fit."""
     activation_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Main memory that is free for what a step holds beside the model; None: not known."""
+    """Bytes of free main memory for a step's activations; None: not known."""
     trail: bool = False
-    """Log which batches are trained on: see `peer.trainer.batch_log`."""
+    """Whether to log the batches trained on: see `peer.trainer.batch_log`."""
 
     @classmethod
     def of(cls, manifest: Manifest, peer_id: str, **choices: Any) -> TrainerConfig:
-        """What the manifest says, and these choices of the volunteer's, by the names of the fields."""
+        """Combine the manifest with these choices of the volunteer, by the names of the fields."""
         return cls(
             model=manifest.model,
             data=manifest.data,

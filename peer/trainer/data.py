@@ -1,5 +1,7 @@
-"""The built-in kinds of training data, as byte tokens. Nothing is read but the interpreter's own standard library or
-regular files below the folder the volunteer named; links are not followed."""
+"""Built-in kinds of training data, as byte tokens.
+
+Only the interpreter's own standard library is read, or regular files below the folder that the volunteer named. Links
+are not followed."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from peer.run.sections import DataSection
 Bytes = NDArray[np.uint8]
 
 MAX_CORPUS_BYTES = 2**32
-"""The corpus lies in memory."""
+"""Most bytes of a corpus, which lies in memory."""
 BLOCK_BYTES = 64 * 2**10
 TEXT_HOLDOUT_ONE_IN = 20
 TEXT_HOLDOUT_FOLDER = "holdout"
@@ -28,23 +30,23 @@ STDLIB_HOLDOUT_ONE_IN = 50
 MIN_WINDOWS = 4
 
 STDLIB_EXCLUDED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
-"""Any part of a path: tests are repetitive, packages are not the interpreter's."""
+"""Parts of a path that exclude a file: tests are repetitive, and packages do not belong to the interpreter."""
 STDLIB_TABLES = frozenset({"encodings", "pydoc_data"})
-"""At the top: megabytes of tables, trivial to predict."""
+"""Folders at the top that are excluded: large tables, trivial to predict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Byte tokens; the two parts share no file (`stdlib`, `text` with a folder `holdout`) or block (`text`)."""
+    """Byte tokens. The two parts share no file (`stdlib`, `text` with a folder `holdout`) and no block (`text`)."""
 
     train: Bytes
     holdout: Bytes
     digest: str
-    """BLAKE3 of the training bytes, then the hold-out bytes, in hex."""
+    """BLAKE3 of the training bytes followed by the hold-out bytes, in hex."""
 
 
 def load_corpus(section: DataSection, data_dir: str | None, context: int) -> Corpus:
-    """Read everything into memory. Raises DataError, each time saying what to do."""
+    """Read all data into memory. Raises DataError, with a fix."""
     if section.kind == "stdlib":
         folder = Path(sysconfig.get_path("stdlib"))
         train, holdout = _split_stdlib(folder)
@@ -87,7 +89,10 @@ def _check(corpus: Corpus, section: DataSection, context: int, folder: Path) -> 
 
 
 def _split_stdlib(root: Path) -> tuple[list[bytes], list[bytes]]:
-    """Hold-out: the files whose BLAKE3, as a number, is a multiple of 50; another interpreter version has others."""
+    """Split the standard library into training files and hold-out.
+
+    The hold-out is the files whose BLAKE3, as a number, is a multiple of 50. Another interpreter version has other
+    files."""
     train: list[bytes] = []
     holdout: list[bytes] = []
     for _, content in _files(root, _is_stdlib_source, STDLIB_EXCLUDED):
@@ -113,8 +118,10 @@ def _existing_folder(data_dir: str | None) -> Path:
 
 
 def _split_text(folder: Path) -> tuple[list[bytes], list[bytes]]:
-    """Hold-out: what lies in the folder `holdout`, so that peers with different texts can evaluate on the same. Without
-    one about one block of 64 KiB in 20, by a hash of its place, and at least one."""
+    """Split the volunteer's texts into training blocks and hold-out.
+
+    The folder `holdout` is the hold-out, so that peers with different texts can evaluate on the same. Without it, about
+    one block in 20 is, by a hash of its place, and at least one."""
     files = _files(folder, lambda path: True)
     apart = [content for path, content in files if path.startswith(f"{TEXT_HOLDOUT_FOLDER}/")]
     if apart:
@@ -146,10 +153,10 @@ def _number(data: bytes) -> int:
 def _files(
     root: Path, wanted: Callable[[PurePosixPath], bool], unseen: frozenset[str] = frozenset()
 ) -> list[tuple[str, bytes]]:
-    """(relative posix path, content), sorted by path. `unseen`: names of folders that are not looked into.
+    """Return (relative posix path, content), sorted by path. `unseen`: names of folders that are not entered.
 
-    Opened relative to the descriptor of the folder being walked and without following links, so that nothing that
-    happens meanwhile can lead out of `root`."""
+    Files are opened relative to the descriptor of the folder being walked, and links are not followed. No change
+    meanwhile can therefore lead out of `root`."""
     found: list[tuple[str, bytes]] = []
     total = 0
     for path, content in _walk(root, wanted, unseen):
@@ -178,7 +185,7 @@ def _walk(root: Path, wanted: Callable[[PurePosixPath], bool], unseen: frozenset
 
 
 def _read_regular(name: str, folder: int) -> bytes | None:
-    """None for anything but a regular file, links included. Raises OSError."""
+    """Read a regular file; None for anything else, links included. Raises OSError."""
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         return None
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)

@@ -1,4 +1,4 @@
-"""Which device trains, in which precision, and why."""
+"""Choice of the device that trains, and of its precision."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 class Device:
     device: torch.device
     autocast: torch.dtype | None
-    """None: fp32 throughout."""
+    """Reduced precision of autocast; None: fp32 throughout."""
     reason: str
 
 
 def choose_device(wanted: DeviceChoice) -> Device:
-    """Raises UsageError when CUDA is demanded and there is none."""
+    """Choose the device. Raises UsageError when CUDA is demanded and there is none."""
     if wanted == "cpu":
         return Device(torch.device("cpu"), None, "cpu: asked for; fp32")
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The inner loop: one model, its optimizer and its place in the run. No processes, files of others, or clocks here."""
+"""The inner loop: one model, its optimizer and its place in the run, without processes, foreign files or clocks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from peer.trainer.model import empty_model, views_of
 from peer.trainer.optimizer import AdamW, progress_of, schedule
 
 EVAL_TOKENS = 8192
-"""About so many tokens go through the model at once in an evaluation."""
+"""Tokens that go through the model at once in an evaluation, about."""
 FIRST_SCALE = 2.0**16
 GROW_AFTER = 2000
 
 
 @dataclass(slots=True)
 class LossScale:
-    """Dynamic loss scaling for fp16 (arXiv 1710.03740): halved by an overflow, doubled after a long time without."""
+    """Dynamic loss scaling for fp16 (arXiv 1710.03740): halved by an overflow, doubled after `GROW_AFTER` steps
+    without."""
 
     value: float
     good_steps: int = 0
@@ -48,7 +49,8 @@ class LossScale:
 
 
 class InnerLoop:
-    """Live parameters as one flat fp32 vector, of which the model's tensors are views; so are the gradients."""
+    """Live parameters as one flat fp32 vector, of which the model's tensors are views. The gradients are laid out
+    alike."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class InnerLoop:
         self._grad = torch.zeros_like(self.params)
         self._model = self._bind()
         self.micro_batch = config.micro_batch or config.train.batch
-        """Windows that go through the model at once; the gradient of a step is the same up to rounding."""
+        """Windows that go through the model at once. The gradient of a step does not depend on it, up to rounding."""
         self.round = 0
         self.step_in_round = 0
         self._on_batch = on_batch
@@ -88,13 +90,14 @@ class InnerLoop:
         return model
 
     def _matrices(self) -> list[Tensor]:
-        """What is decayed: neither norms nor the embedding, which is the output layer too."""
+        """Return the tensors that weight decay applies to: neither norms nor the embedding, which is also the output
+        layer."""
         views = views_of(self.params, self._layout)
         return [view for name, view in views if view.dim() == 2 and "embed" not in name]
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         config = self._config.optimizer
         total = self._config.train.total_rounds
         progress = progress_of(self.round, self.step_in_round, self._steps_per_round, total)
@@ -102,8 +105,9 @@ class InnerLoop:
         return config.lr * factor * self.optimizer.freshness * self.lr_scale
 
     def step(self) -> float | None:
-        """One inner step on the next windows. The mean loss in nats a token; None when loss or gradient were not
-        finite: the parameters are then as before."""
+        """Make one inner step on the next windows; return the mean loss in nats per token.
+
+        None means that loss or gradient were not finite, and that the parameters are unchanged."""
         loss = self._backward(self._next_windows())
         norm = float(self._grad.norm())
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -137,8 +141,9 @@ class InnerLoop:
         return self._device.device
 
     def probe(self, windows: int) -> None:
-        """One forward and backward pass over so many windows; what it leaves is zeroed. Raises torch.OutOfMemoryError
-        on an accelerator whose memory is too small."""
+        """Run one forward and backward pass over so many windows, and zero the gradient.
+
+        Raises torch.OutOfMemoryError on an accelerator whose memory is too small."""
         try:
             self._accumulate(np.zeros((windows, self._config.train.context + 1), np.uint8), windows)
         finally:
@@ -153,14 +158,16 @@ class InnerLoop:
         self.lr_scale = scale
 
     def halve(self) -> None:
-        """Half as many windows at once from now on."""
+        """Put half as many windows through the model at once from here on."""
         assert self.micro_batch > 1, self.micro_batch
         self.micro_batch = 1 << ((self.micro_batch - 1).bit_length() - 1)  # stays or becomes a power of two
         torch.cuda.empty_cache()
 
     def _backward(self, windows: Windows) -> float:
-        """Fill the gradient (times the loss scale); the loss. An accelerator that others fill up meanwhile gets less
-        at once; raises torch.OutOfMemoryError when one window is too much."""
+        """Fill the gradient (times the loss scale); return the loss.
+
+        When others fill up the accelerator meanwhile, it gets fewer windows at once. Raises torch.OutOfMemoryError when
+        one window is too much."""
         while True:
             self._grad.zero_()
             try:
@@ -172,7 +179,8 @@ class InnerLoop:
             self.halve()
 
     def _accumulate(self, windows: Windows, batch: int) -> float:
-        """Add the gradient of these windows' share in the mean over `batch` windows; their share in the loss."""
+        """Add the gradient of these windows, as a share of a batch of `batch` windows; return their share of the
+        loss."""
         inputs, targets = self._tokens(windows)
         device = self._device
         with torch.autocast(device.device.type, device.autocast, enabled=device.autocast is not None):
@@ -182,13 +190,13 @@ class InnerLoop:
         return float(loss.item())
 
     def _tokens(self, windows: Windows) -> tuple[Tensor, Tensor]:
-        """(inputs, targets), each [windows, context] int64 on the device."""
+        """Return (inputs, targets), each [windows, context] int64 on the device."""
         tokens = torch.from_numpy(windows.astype(np.int64)).to(self._device.device)
         return tokens[:, :-1], tokens[:, 1:]
 
     @torch.inference_mode()
     def evaluate(self, outer_params: Tensor) -> Evaluation:
-        """Of these flat fp32 parameters, in fp32, on the hold-out; the live ones stay as they are."""
+        """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are."""
         train = self._config.train
         windows = holdout_windows(self._corpus.holdout, context=train.context, count=train.eval_windows)
         weights = dict(views_of(outer_params.to(self._device.device), self._layout))
@@ -207,13 +215,13 @@ class InnerLoop:
 
     @torch.no_grad()
     def merge(self, fragment: int, outer_params: Tensor, alpha: float) -> None:
-        """`params <- alpha * params + (1 - alpha) * outer_params` in a fragment of the live parameters; the optimizer's
-        moments stay."""
+        """Set a fragment's live params to `alpha * params + (1 - alpha) * outer_params`. The optimizer's moments
+        stay."""
         start, end = self._layout.fragment_span(fragment)
         merge_(self.params[start:end], outer_params, alpha)
 
     @torch.no_grad()
     def shift(self, fragment: int, difference: Tensor) -> None:
-        """`params <- params + difference` in a fragment of the live parameters; the optimizer's moments stay."""
+        """Add `difference` to a fragment's live params. The optimizer's moments stay."""
         start, end = self._layout.fragment_span(fragment)
         self.params[start:end].add_(difference.to(self.params.device))

@@ -1,5 +1,7 @@
-"""The trainer's end of the line to its daemon: JSON objects, one a line. Imports nothing heavy: it listens before
-torch is loaded, so that a daemon that dies meanwhile is noticed."""
+"""The trainer's end of the socket to its daemon: JSON objects, one per line.
+
+The module imports nothing heavy. It reads while torch is still being loaded, so that the end of the daemon is
+noticed."""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ Message = dict[str, Any]
 
 
 class DaemonPipe:
-    """Reads on a thread of its own. At the end of the line the process ends at once, whatever it is doing: all that
-    has to survive lies in memory-mapped files."""
+    """Reads on a thread of its own.
+
+    When the socket closes, the process ends at once, whatever it does. All that has to survive lies in memory-mapped
+    files."""
 
     def __init__(self, line: socket.socket) -> None:
         self._socket = line
@@ -35,7 +39,7 @@ class DaemonPipe:
         os._exit(0)
 
     def send(self, message: Message) -> None:
-        """A daemon that no longer listens is dead; the reader sees it too."""
+        """Send a message. A failure ends the process, as the daemon is dead."""
         data = json.dumps(message).encode() + b"\n"
         assert len(data) <= MAX_LINE, len(data)
         try:

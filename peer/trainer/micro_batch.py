@@ -1,5 +1,7 @@
-"""How many windows go through the model at once: fitted to the memory that is free, by an estimate and one measured
-step, so that a batch made for a large machine neither kills a small one nor makes it swap."""
+"""Choice of the windows that go through the model at once.
+
+An estimate and one measured step fit them to the free memory. A batch made for a large machine then neither kills a
+small one nor makes it swap."""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.inner_loop import InnerLoop
 
 SHARE = 0.9
-"""Of what is free on an accelerator; the rest is left to fragmentation and to others."""
+"""Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
 MIB = 2**20
 
 
@@ -25,11 +27,11 @@ class Fit:
     micro_batch: int
     """Windows at once."""
     reason: str
-    """For a person."""
+    """Reason of the choice, for a person."""
 
 
 def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
-    """Choose, try, and set the loop's micro-batch. Its gradient is left zeroed, its parameters untouched.
+    """Choose, try and set the loop's micro-batch. The gradient is zero afterwards, and the parameters are untouched.
 
     Raises MachineTooSmall when not even one window goes through an accelerator's memory."""
     if config.micro_batch is not None:
@@ -40,7 +42,7 @@ def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
 
 
 def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
-    """One window is tried, which is the least there is: the system's out-of-memory killer gives no second chance."""
+    """Try one window, the least there is: the system's out-of-memory killer gives no second chance."""
     free = config.activation_bytes
     if free is None:
         return Fit(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")
@@ -51,7 +53,7 @@ def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
 
 
 def _fit_device(loop: InnerLoop, config: TrainerConfig) -> Fit:
-    """An accelerator says when it is full, and goes on: tried from the estimate downwards."""
+    """Try from the estimate downwards: an accelerator raises an error when it is full, and goes on."""
     free = int(SHARE * torch.cuda.mem_get_info(loop.device)[0])
     window = window_bytes(config.model, config.train.context)
     loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
@@ -76,16 +78,17 @@ def _goes_through(loop: InnerLoop) -> bool:
 
 
 def peak_growth(work: Callable[[], None], proc: Path = Path("/proc/self")) -> int:
-    """Bytes by which this process's resident memory grew at most while `work` ran; 0 where that is not told."""
+    """Return the bytes by which this process's resident memory grew at most while `work` ran; 0 if the system does not
+    tell."""
     before = _status(proc, "VmRSS")
     with contextlib.suppress(OSError):
-        (proc / "clear_refs").write_text("5")  # the peak is counted anew from here
+        (proc / "clear_refs").write_text("5")  # resets the peak
     work()
     return max(0, _status(proc, "VmHWM") - before)
 
 
 def _status(proc: Path, name: str) -> int:
-    """A line of the process's status in bytes; 0 where there is none."""
+    """Return a line of the process's status in bytes; 0 where there is none."""
     try:
         lines = (proc / "status").read_text().splitlines()
     except OSError:

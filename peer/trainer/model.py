@@ -1,7 +1,7 @@
-"""The built-in model kind `llama`: pre-norm decoder with RMSNorm, rotary positions, SwiGLU and a tied output.
+"""Built-in model kind `llama`: pre-norm decoder with RMSNorm, rotary positions, SwiGLU and a tied output.
 
 Tensor names, shapes and the rotary convention (halves, not interleaved pairs) are those of transformers'
-`LlamaForCausalLM` with `tie_word_embeddings`, so that a run's weights load there as they are. No biases."""
+`LlamaForCausalLM` with `tie_word_embeddings`. A run's weights therefore load there as they are. There are no biases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LAST_NORM = 0.35
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
 def _rotary(tokens: int, dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(cos, sin), each [tokens, dim] fp32 with both halves alike (arXiv 2104.09864, in the layout of transformers)."""
+    """Return (cos, sin), each [tokens, dim] fp32 with both halves alike (arXiv 2104.09864, in the layout of
+    transformers)."""
     inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
     angles = torch.outer(torch.arange(tokens).float(), inverse)
     both = torch.cat((angles, angles), dim=-1)
@@ -30,7 +31,7 @@ def _rotary(tokens: int, dim: int, theta: float, device: torch.device) -> tuple[
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x: [batch, heads, tokens, dim]."""
+    """Rotate x: [batch, heads, tokens, dim]."""
     low, high = x.chunk(2, dim=-1)
     return x * cos.to(x.dtype) + torch.cat((-high, low), dim=-1) * sin.to(x.dtype)
 
@@ -108,7 +109,7 @@ class Body(nn.Module):
     def __init__(self, config: ModelSection) -> None:
         super().__init__()
         table = torch.empty(config.vocab_size, config.hidden_size)
-        # Its own random values, drawn on the meta device, would load torch._dynamo: a second.
+        # Drawing its own random values on the meta device would load torch._dynamo, which is slow.
         embedding: nn.Embedding = nn.Embedding.from_pretrained(table, freeze=False)  # type: ignore[no-untyped-call]
         self.embed_tokens = embedding
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
@@ -116,7 +117,7 @@ class Body(nn.Module):
 
 
 class Llama(nn.Module):
-    """tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
+    """Decoder from tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
 
     def __init__(self, config: ModelSection) -> None:
         super().__init__()
@@ -130,19 +131,20 @@ class Llama(nn.Module):
 
 
 def empty_model(config: ModelSection) -> Llama:
-    """The model on the meta device: names and shapes without memory."""
+    """Make the model on the meta device: names and shapes without memory."""
     with torch.device("meta"):
         return Llama(config)
 
 
 def layout_of(config: ModelSection) -> Layout:
-    """All tensors in the order of `named_parameters`, in one fragment. Allocates nothing of the model's size."""
+    """Return all tensors in the order of `named_parameters`, in one fragment. It allocates nothing of the model's
+    size."""
     named = empty_model(config).named_parameters()
     return Layout.whole([TensorSpec(name, tuple(param.shape)) for name, param in named])
 
 
 def views_of(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    """(name, view of the flat vector in the tensor's shape), in layout order."""
+    """Yield (name, view of the flat vector in the tensor's shape), in layout order."""
     at = 0
     for spec in layout.tensors:
         yield spec.name, flat[at : at + spec.elements].view(spec.shape)
@@ -151,12 +153,14 @@ def views_of(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
 
 
 def first_params(config: ModelSection, seed: int, layout: Layout | None = None) -> Tensor:
-    """The run's first outer_params: flat fp32 on the CPU, a function of its arguments only. They lie in the order of
-    `layout`, or the model's own if there is none; each tensor's values are the same in every order.
+    """Make the run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
 
-    Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding 1/sqrt(hidden_size), norms 1, but the last
-    norm 0.35, so that the first guess is nearly uniform although the embedding is the head as well. (Tiny model, four
-    peers, 600 steps: 1.88 nats a byte; last norm 1: 1.83, but from 5.98; 0.2: 1.94; a smaller embedding is worse.)"""
+    They lie in the order of `layout`, or in the model's own without one. Each tensor's values are the same in every
+    order.
+
+    Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding has 1/sqrt(hidden_size), and norms are 1.
+    The last norm is smaller (`LAST_NORM`), so that the first guess is nearly uniform although the embedding is also the
+    output layer."""
     own = layout_of(config)
     noise = torch.Generator().manual_seed(seed % 2**63)
     flat = torch.ones(own.elements)

@@ -1,5 +1,7 @@
-"""The inner optimizer and its learning rate. Written out on flat vectors: constructing one of torch.optim imports the
-compiler, which costs a second and a hundred megabytes in every trainer process."""
+"""The inner optimizer and its learning rate.
+
+They are written out on flat vectors. Constructing an optimizer of torch.optim imports the compiler, which costs every
+trainer process time and memory."""
 
 from __future__ import annotations
 
@@ -13,14 +15,15 @@ from peer.run.sections import OptimizerSection
 
 EPS = 1e-8
 FRESH_STEPS = 10
-"""A fresh optimizer has no second moment worth the name: its learning rate rises over so many of its own steps."""
+"""Steps over which a fresh optimizer's learning rate rises, as its second moment is not reliable yet."""
 TILE = 2**18
 """Elements that stay in cache while one tile is updated (CPU)."""
 
 
 def schedule(progress: float, warmup: float, final: float) -> float:
-    """Factor of the peak learning rate at `progress` in [0, 1] of the run: linear up to `warmup`, then a cosine down
-    to `final` at 1. Past the end it stays there."""
+    """Return the factor of the peak learning rate at `progress` in [0, 1] of the run.
+
+    It is linear up to `warmup`, then a cosine down to `final` at 1, and stays there."""
     progress = min(max(progress, 0.0), 1.0)
     if progress < warmup:
         return progress / warmup
@@ -31,14 +34,15 @@ def schedule(progress: float, warmup: float, final: float) -> float:
 
 
 def progress_of(round_: int, step: int, steps_per_round: float | None, total_rounds: int) -> float:
-    """How far the run is, in [0, 1]. `steps_per_round` None: rounds are in seconds, and count as half done."""
+    """Return how far the run is, in [0, 1]. `steps_per_round` None: rounds are in seconds, and count as half done."""
     within = 0.5 if steps_per_round is None else step / steps_per_round
     return min(1.0, (round_ + within) / total_rounds)
 
 
 class AdamW:
-    """AdamW (arXiv 1711.05101) with bias correction, over a flat fp32 vector. Decay applies to `decayed` only: views of
-    the matrices but the embedding; norms and embedding are left alone."""
+    """AdamW (arXiv 1711.05101) with bias correction, over a flat fp32 vector.
+
+    Decay applies to `decayed` only: views of the matrices but the embedding."""
 
     def __init__(self, params: Tensor, decayed: Sequence[Tensor], config: OptimizerSection) -> None:
         self._config = config
@@ -46,7 +50,7 @@ class AdamW:
         self.exp_avg = torch.zeros_like(params)
         self.exp_avg_sq = torch.zeros_like(params)
         self.age = 0
-        """Updates made since it was fresh."""
+        """Updates made since the optimizer was fresh."""
         tile = TILE if params.device.type == "cpu" else params.numel()
         self._tiles = [torch.split(t, tile) for t in (params, self.exp_avg, self.exp_avg_sq)]
         self._tile = tile
@@ -64,7 +68,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, grad: Tensor, lr: float) -> None:
-        """grad: flat, as params."""
+        """Make one update. `grad` is flat, like params."""
         config = self._config
         self.age += 1
         correction1 = 1.0 - config.beta1**self.age

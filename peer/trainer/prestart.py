@@ -1,5 +1,7 @@
-"""A trainer process started before its run is known: torch takes seconds to load, which it does while the daemon loads
-itself, looks for the run, and fetches the state."""
+"""Trainer process started before its run is known.
+
+Torch takes seconds to load. The process loads it while the daemon loads itself, looks for the run, and fetches the
+state."""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ from peer.trainer.subprocess import TrainerSubprocess
 
 @contextlib.asynccontextmanager
 async def early_trainer(folder: Path, threads: int) -> AsyncIterator[TrainerSubprocess | None]:
-    """The process, which ends with the context; None when it cannot be started: the trainer's proper start tells why.
-    folder: must exist. The process's log lies there under a name of its own, for another daemon may hold this home,
-    until the trainer's start renames it."""
+    """Start the process, which ends with the context; None when it cannot be started.
+
+    The trainer's later start tells why. `folder` must exist. The log has a name of its own there, as another daemon may
+    hold this home; the trainer's start renames it."""
     log = folder / f"trainer.{os.getpid()}.log"
     try:
         child = await TrainerSubprocess.spawn(log, threads)

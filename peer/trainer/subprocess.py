@@ -1,4 +1,4 @@
-"""One trainer process as its daemon sees it: the line to it, its calls, and why it ended."""
+"""One trainer process on its daemon's side: the socket to it, its calls, and why it ended."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from peer.errors import (
 from peer.trainer.ipc import MAX_LINE, Message
 
 LOG = "trainer.log"
-"""What the process printed since it was last started."""
+"""Log of the output of the process started last."""
 ASKED_S, TERMINATED_S, KILLED_S = 1.0, 0.3, 0.5
-"""How long each way of ending it gets; together less than two seconds."""
+"""Seconds that each way of ending the process gets, together less than two."""
 LOG_TAIL_BYTES = 4096
 
 _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError, UsageError)
@@ -37,7 +37,7 @@ REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABL
 
 
 class TrainerSubprocess:
-    """Made by `spawn`, put to work by `begin`; at last `end` has to be awaited."""
+    """Process made by `spawn` and given its work by `begin`. In the end `end` has to be awaited."""
 
     def __init__(
         self,
@@ -62,9 +62,7 @@ class TrainerSubprocess:
 
     @classmethod
     async def spawn(cls, log: Path, threads: int) -> TrainerSubprocess:
-        """Start a fresh interpreter, which loads torch and then waits. `log`: what it prints goes there.
-
-        Raises OSError when that is impossible."""
+        """Start a fresh interpreter, which loads torch and then waits. `log` takes its output. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs, log.open("wb") as output:
@@ -78,12 +76,12 @@ class TrainerSubprocess:
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
         except BaseException:
-            ours.close()  # a process that did start sees its line end, and ends
+            ours.close()  # a process that did start ends when its socket closes
             raise
         return cls(process, reader, writer, log)
 
     def begin(self, opening: Message, on_progress: Callable[[Message], None], log: Path) -> None:
-        """Tell it what it is for. Its log is called `log` from now on; raises OSError when it cannot be."""
+        """Tell the process its work, and rename its log to `log`. Raises OSError when that fails."""
         self._log = self._log.replace(log)
         self._on_progress = on_progress
         self._write(opening)
@@ -94,7 +92,7 @@ class TrainerSubprocess:
 
     @property
     def spent(self) -> bool:
-        """Ended, and not by something that a person can mend: another one may do better."""
+        """Whether the process ended by a fault that no person can mend, so that another process may succeed."""
         return not self.alive and self._refusal is None
 
     @property
@@ -104,12 +102,14 @@ class TrainerSubprocess:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def post(self, op: str, **fields: Any) -> None:
-        """A command without an answer."""
+        """Send a command without an answer."""
         self._write({"op": op, **fields})
 
     async def call(self, op: str, *, silence_s: float | None = None, **fields: Any) -> Message:
-        """The answer. Raises TrainerDied when the process is gone or goes, a PeerError it ended with, OSError when what
-        it tried failed; with `silence_s` also TrainerDied when nothing at all is heard for so long from now on."""
+        """Send a command and return its answer.
+
+        Raises TrainerDied when the process is gone or ends, the PeerError that it ended with, or OSError when the
+        command failed. With `silence_s`, TrainerDied is also raised when no message comes for so long from now on."""
         if self._cause:
             raise self._death()
         self._last_id += 1
@@ -141,7 +141,7 @@ class TrainerSubprocess:
     # -- what it says, and its end -----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a broken or overlong line: as good as its end
+        with contextlib.suppress(OSError, ValueError):  # a broken or overlong line counts as the end
             while line := await self._reader.readline():
                 self._heard_at = asyncio.get_running_loop().time()
                 self._take(json.loads(line))
@@ -164,7 +164,7 @@ class TrainerSubprocess:
             future.set_result(message["ok"])
 
     async def _reap(self) -> int:
-        """Its exit code; with its line gone it has no reason to live on."""
+        """Return the exit code. A process without its socket has no reason to live, and is killed."""
         try:
             async with asyncio.timeout(ASKED_S):
                 return await self._process.wait()
@@ -198,9 +198,9 @@ class TrainerSubprocess:
         return f"exit code {code}: {_last_line(self._log) or 'it printed nothing'}"
 
     async def end(self) -> None:
-        """Within two seconds the process is gone: asked, terminated, killed. Never raises; may be called again."""
+        """End the process within two seconds: ask, terminate, kill. Never raises, and may be called again."""
         self._ending = True
-        self._writer.close()  # the process ends with its line
+        self._writer.close()  # the process ends when its socket closes
         for wait_s, escalate in (
             (ASKED_S - 0.1, self._process.terminate),
             (TERMINATED_S, self._process.kill),
@@ -214,13 +214,14 @@ class TrainerSubprocess:
 
     @staticmethod
     def _signal(send: Callable[[], object]) -> None:
-        with contextlib.suppress(ProcessLookupError):  # gone meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the process is gone
             send()
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Ours, with OpenMP told not to spin while it waits (on a machine that others use too, spinning halves the speed),
-    and this very `peer` to be found first."""
+    """Return our environment, with this `peer` found first, and OpenMP told not to spin while it waits.
+
+    On a machine that others use too, spinning slows all of them down."""
     paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "OMP_WAIT_POLICY": "PASSIVE",

@@ -1,4 +1,4 @@
-"""The trainer's side of the seam: takes the daemon's commands between inner steps, keeps the account of the work."""
+"""The trainer's main loop: it takes the daemon's commands between inner steps and keeps the account of the work."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ BYTE_VALUES = 256
 
 
 def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) -> None:
-    """Work until the line ends. `laps`: what came before, told with the phases of the start. What goes wrong is told
-    before the process ends: `refused` for what a person can mend, `dying` for the rest."""
+    """Work until the socket closes. `laps` holds the phases of the start so far, which are reported.
+
+    An error is reported as the process ends: `refused` for one that a person can mend, `dying` for any other."""
     try:
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
@@ -57,7 +58,7 @@ def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """A work request under way."""
+    """Work request under way."""
 
     id: int
     round: int
@@ -71,7 +72,7 @@ class WorkOrder:
 
 @dataclass(slots=True)
 class PendingMerge:
-    """A result that waits for its step boundary."""
+    """Result that waits for its step boundary."""
 
     id: int
     fragment: int
@@ -88,7 +89,7 @@ class PendingMerge:
 
 
 class TrainerWorker:
-    """One process's life: `prepare`, which needs no state yet, then `run`."""
+    """Main loop of one process: `prepare`, which needs no state yet, then `run`."""
 
     def __init__(
         self,
@@ -99,7 +100,8 @@ class TrainerWorker:
         order: Sequence[str] = (),
         laps: PhaseTimer | None = None,
     ) -> None:
-        """order: names of the tensors as they lie in the flat vector; none: as the model has them."""
+        """Map arena and counters. `order`: names of the tensors as they lie in the flat vector; none: as the model has
+        them."""
         self._link = link
         self._laps = laps or PhaseTimer()
         self._config = config
@@ -118,7 +120,7 @@ class TrainerWorker:
         self._account = Account(len(fragments))
         self._arrivals: list[PendingMerge] = []
         self._awaited: dict[int, tuple[int, int]] = {}
-        """By fragment: the base of a snapshot whose result is waited for, and the steps to go on for meanwhile."""
+        """Per fragment, the base of a snapshot whose result is waited for, and the steps to make meanwhile."""
         self._pace = StepPace()
         self._tokens_per_s = 0.0
         self._told_at = 0.0
@@ -134,8 +136,10 @@ class TrainerWorker:
         }
 
     def prepare(self) -> None:
-        """Read the data, build the model with whatever lies in the arena, and choose the micro-batch: all that takes
-        time and needs no state. Raises DataError, MachineTooSmall, ManifestError and UsageError."""
+        """Read the data, build the model with the present content of the arena, and choose the micro-batch.
+
+        This is all work that takes time and needs no state. Raises DataError, MachineTooSmall, ManifestError and
+        UsageError."""
         config, laps = self._config, self._laps
         if config.model.vocab_size < BYTE_VALUES:
             fix = "The operator has to raise model.vocab_size."
@@ -151,7 +155,7 @@ class TrainerWorker:
         laps.end("model")
 
     def run(self) -> None:
-        """For ever; the link ends the process."""
+        """Run for ever; the closed socket ends the process."""
         while True:
             self._drain()
             self._pass_boundary()
@@ -172,7 +176,7 @@ class TrainerWorker:
             self._link.send({"id": message["id"], **reply})
 
     def _start(self, message: Message) -> Message:
-        """The state has come: it lies in the arena."""
+        """Begin with the state that lies in the arena."""
         config, laps, device, fitted = self._config, self._laps, self._device, self._fitted
         laps.end("waiting for the state")
         self._loop.params.copy_(self._arena.inn)
@@ -191,7 +195,7 @@ class TrainerWorker:
         return {"ok": info}
 
     def _work(self, message: Message) -> None:
-        """Answered by the snapshot."""
+        """Begin a work request. The snapshot is its answer."""
         self._end_waiting()
         where = message["round"], message["fragment"]
         rest = message["steps"], message["until"], message["hold"], message["pause_after"]
@@ -202,7 +206,7 @@ class TrainerWorker:
             self._loop.move_to(message["round"], 0)
 
     def _apply(self, message: Message) -> None:
-        """Answered when it is merged."""
+        """Take a result. The merge is its answer."""
         merge = Merge(message["alpha"], message["after_steps"], message["after"], message["shift"])
         fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
         slot = self._arena.in_slot(fragment)
@@ -210,7 +214,7 @@ class TrainerWorker:
         self._merge_arrivals()
 
     def _clear(self, message: Message) -> Message:
-        """The daemon needs the slots: what lies there unmerged is put aside."""
+        """Free the slots for the daemon: copy the results that are not merged yet."""
         for arrival in self._arrivals:
             arrival.leave_slot()
         return {"ok": {}}
@@ -220,7 +224,7 @@ class TrainerWorker:
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
-        """A full disk is no reason to die: told, and training goes on."""
+        """Write the trainer's part of a checkpoint. A full disk is reported, and training goes on."""
         try:
             folder = Path(message["folder"])
             account = self._account
@@ -230,7 +234,7 @@ class TrainerWorker:
         return {"ok": {"tokens": self._counters.tokens}}
 
     def _hold(self, message: Message) -> None:
-        """The daemon gave up the work it asked for, or wants to go on later."""
+        """Stop at this boundary: the daemon cancelled its request, or wants to continue later."""
         self._goal, self._running = None, False
 
     def _release(self, message: Message) -> None:
@@ -239,7 +243,7 @@ class TrainerWorker:
     # -- training ----------------------------------------------------------------------------------------------------
 
     def _paused(self) -> bool:
-        """Whether the next step has to wait for a result."""
+        """Return whether the next step has to wait for a result."""
         waits = any(self._account.steps_since(f, base) >= steps for f, (base, steps) in self._awaited.items())
         if waits and self._held_at is None:
             self._held_at = time.monotonic()
@@ -250,19 +254,19 @@ class TrainerWorker:
             self._end_waiting()
 
     def _reached(self, goal: WorkOrder) -> bool:
-        """Whether this boundary is the one: by count, or because one more step would end too late."""
+        """Return whether the request ends at this boundary: by count, or because one more step would end too late."""
         if goal.steps is not None:
             return self._account.since_snapshot >= goal.steps
         return self._time_left(goal) <= 0
 
     def _time_left(self, goal: WorkOrder) -> float:
-        """Until no further step is begun."""
+        """Return the seconds left in which another step may begin."""
         assert goal.until is not None
         worked = self._account.tallies[goal.fragment].steps > 0
         return goal.until - margin(self._pace.step_s, goal.round_s, worked) - boottime()
 
     def _step(self) -> float:
-        """One inner step; its seconds."""
+        """Make one inner step; return its seconds."""
         began = time.perf_counter_ns()
         loss = self._loop.step()
         took = time.perf_counter_ns() - began
@@ -288,12 +292,13 @@ class TrainerWorker:
             self._link.send({"progress": [*place, loss, self._tokens_per_s, step_s, self._pace.steps]})
 
     def _with_rest(self, worked_s: float) -> float:
-        """Seconds from one step to the next."""
+        """Return the seconds from one step to the next."""
         return max(worked_s / self._config.speed, self._config.step_seconds)
 
     def _rest(self, worked_s: float) -> None:
-        """Leave the machine to its owner for their share of the time. Commands are taken meanwhile, and what falls due
-        is done: the whole rest is one boundary."""
+        """Leave the machine to its owner for the rest of the step's time.
+
+        Commands are taken meanwhile, and due merges and snapshots happen: all of the rest is one boundary."""
         end = time.monotonic() + self._with_rest(worked_s) - worked_s
         while self._running and (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
@@ -301,14 +306,14 @@ class TrainerWorker:
             self._pass_boundary()
 
     def _until_due(self) -> float:
-        """Seconds until a snapshot or merge falls due by the clock."""
+        """Return the seconds until a snapshot or merge is due by the clock."""
         moments = [arrival.merge.after - boottime() for arrival in self._arrivals if arrival.merge.after is not None]
         if self._goal is not None and self._goal.until is not None:
             moments.append(self._time_left(self._goal))
         return min(moments, default=math.inf)
 
     def _pass_boundary(self) -> None:
-        """Between two steps: what is to be merged here, then the snapshot, which may bring the trainer to rest."""
+        """Merge the results that are due between two steps, then take the snapshot, which may end the work."""
         self._merge_arrivals()
         if self._running and self._goal is not None and self._reached(self._goal):
             self._snapshot(self._goal)
@@ -338,7 +343,7 @@ class TrainerWorker:
     # -- merging -----------------------------------------------------------------------------------------------------
 
     def _merge_arrivals(self) -> None:
-        """Those whose boundary this is. One at rest waits for nothing."""
+        """Merge the results whose boundary this is. A trainer at rest merges all of them."""
         for arrival in list(self._arrivals):
             if not self._running or self._ripe(arrival):
                 self._arrivals.remove(arrival)

@@ -1,1 +1,1 @@
-"""The DHT node (p2pd), kept alive."""
+"""DHT node (p2pd), kept alive by a supervisor."""

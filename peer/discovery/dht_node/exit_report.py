@@ -1,5 +1,4 @@
-"""Why a p2pd ended, in words: its signal or exit code, its last lines, and whether the system was out of
-memory when it was killed. And what a process holds."""
+"""Reports why a p2pd ended: its signal or exit code, its last lines, and whether the system was out of memory."""
 
 from __future__ import annotations
 
@@ -10,16 +9,15 @@ from collections import deque
 from pathlib import Path
 
 LINES, WIDTH = 4, 200
-"""How many of the last lines are kept, and how many characters of each."""
+"""Lines that are kept, and characters of each."""
 MAX_PENDING = 64 * 1024
-"""Bytes of a line that does not end; more of it are dropped."""
+"""Most bytes kept of a line that does not end."""
 
 _BANNER = ("Control socket:", "Peer ID:", "Peer Addrs:", "/")
 
 
 class Tail:
-    """Its output: hands out its lines, keeps the last few, and the first that tells of a Go panic (it is
-    followed by hundreds that tell nothing)."""
+    """Output of a p2pd: the last few lines, and the first line of a Go panic, which hundreds of useless ones follow."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -27,7 +25,7 @@ class Tail:
         self._panic = ""
 
     def feed(self, chunk: bytes) -> list[str]:
-        """The lines that `chunk` completes."""
+        """Return the lines that `chunk` completes."""
         *whole, pending = (self._pending + chunk).split(b"\n")
         self._pending = pending[:MAX_PENDING]
         lines = [line.decode(errors="replace").rstrip() for line in whole]
@@ -42,19 +40,20 @@ class Tail:
             self._last.append(told[:WIDTH])
 
     def last(self) -> str | None:
-        """The last line, None if there was none."""
+        """Return the last line, or None without one."""
         return self._last[-1] if self._last else None
 
     def words(self) -> str:
-        """What is worth telling, in one line."""
+        """Return what is worth telling of the output, in one line."""
         if self._panic:
             return self._panic
         return " | ".join(self._last)
 
 
 def _told(line: str) -> str:
-    """What is worth keeping of a line: neither what it prints at its start, nor its log's warnings, of which a healthy
-    one has many."""
+    """Return the part of a line that is worth keeping.
+
+    The banner is dropped, and so are warnings in the log, of which a healthy p2pd writes many."""
     if not line.startswith("{"):
         return "" if line.startswith(_BANNER) else line
     try:
@@ -66,7 +65,7 @@ def _told(line: str) -> str:
 
 
 def in_words(code: int, said: str, memory_short: bool) -> str:
-    """How a process with this exit code (-N: signal N) ended."""
+    """Describe how a process with this exit code (-N: signal N) ended."""
     if code >= 0:
         found = f"ended with exit code {code}"
     else:
@@ -83,7 +82,7 @@ def _name(number: int) -> str:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """How many processes the system has killed for want of memory since it started; 0 where that is not told."""
+    """Return how many processes the system has killed for lack of memory since its start; 0 if it does not tell."""
     try:
         with vmstat.open("rb") as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""How the directory does, for a person and for `peer status`."""
+"""Health of the directory, for a person and for `peer status`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ State = Literal["joined", "alone", "rebuilding"]
 
 
 class Watcher(Protocol):
-    """Who is told what becomes of the DHT helper (p2pd)."""
+    """Observer of the DHT helper (p2pd)."""
 
     def helper_ended(self, cause: str, times: int) -> None:
-        """It is gone, or could not be started again; `times` in a row by now."""
+        """Take note that the helper is gone or could not be started again, for the `times`th time in a row."""
 
     def helper_back(self, seconds: float, times: int) -> None:
-        """It runs again, so many seconds after it was gone, at the `times`th attempt."""
+        """Take note that the helper runs again, so many seconds after its loss, at the `times`th attempt."""
 
 
 class Unwatched:
-    """Nobody is told."""
+    """Observer that ignores everything."""
 
     def helper_ended(self, cause: str, times: int) -> None: ...
 
@@ -28,43 +28,43 @@ class Unwatched:
 
 @dataclass(slots=True)
 class Health:
-    """`times`: how often in a row the helper was lost; a while of peace sets it back. `losses`: how often at all."""
+    """State of the helper. `times` counts its losses in a row, and `losses` all of them."""
 
     state: State = "alone"
     times: int = 0
     losses: int = 0
     cause: str = ""
-    """Why it was lost the last time."""
+    """Cause of the last loss."""
 
     def note_loss(self, cause: str) -> None:
-        """The helper was lost, or could not be started again."""
+        """Take note that the helper was lost, or could not be started again."""
         self.state, self.cause = "rebuilding", cause
         self.times, self.losses = self.times + 1, self.losses + 1
 
     def note_alone(self) -> None:
-        """The helper runs, and no other node answers."""
+        """Take note that the helper runs, and no other node answers."""
         self.state = "alone"
 
     def note_joined(self) -> None:
-        """The helper runs, and another node answers."""
+        """Take note that the helper runs, and another node answers."""
         self.state = "joined"
 
     def end_streak(self) -> None:
-        """The helper lived long enough for its next loss to count as the first."""
+        """Take note that the helper lived long enough for its next loss to count as the first."""
         self.times = 0
 
     def trouble(self) -> str:
-        """Empty: all is well."""
+        """Return the fault, for a person; empty without one."""
         if self.state == "rebuilding":
             return f"rebuilding, {ordinal(self.times)} time, because {self.cause}"
         return "nobody else answers in the DHT" if self.state == "alone" else ""
 
     def report(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return the state, JSON-able."""
         return {"state": self.state, "why": self.trouble(), "losses": self.losses, "last_loss": self.cause}
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    """Write an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
     tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{tail}"

@@ -1,7 +1,7 @@
-"""hivemind without the parts of it that we do not use.
+"""Import of hivemind without the parts that we do not use.
 
-`import hivemind` loads its averaging, mixture of experts and optimizers, and scipy for them: half a second and 40 MiB
-for every daemon. Its directory (`hivemind.dht`, `hivemind.p2p`) needs none of that."""
+`import hivemind` loads its averaging, mixture of experts and optimizers, and scipy for them. That costs every daemon
+time and memory. Its directory (`hivemind.dht`, `hivemind.p2p`) needs none of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from importlib.util import module_from_spec
 
 
 def without_the_rest() -> None:
-    """Put an empty package in hivemind's place, whose modules are found as ever; what its `__init__` would load is not.
-    Nothing happens when it is loaded already, or is not installed: the imports that follow say so."""
+    """Put an empty package in hivemind's place, whose modules are found as usual, so that its `__init__` does not run.
+
+    Nothing happens when hivemind is loaded already or is not installed. The imports that follow report the latter."""
     if "hivemind" in sys.modules:
         return
     spec = PathFinder.find_spec("hivemind")

@@ -1,5 +1,7 @@
-"""One p2pd process and its DHT node, for as long as that process lives. Beside `process.py` the only module that knows
-hivemind, its private parts included; written against hivemind 1.1.12."""
+"""One p2pd process and its DHT node, for as long as that process lives.
+
+This module and `process.py` are the only ones that know hivemind, private parts included. They are written against
+hivemind 1.1.12."""
 
 from __future__ import annotations
 
@@ -30,20 +32,20 @@ with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.s
     from hivemind.utils.multiaddr import Multiaddr
 
 for _module in (node, protocol, routing, timed_storage):
-    _module.get_dht_time = run_time  # theirs is the wall clock: when it jumps, every record would expire at once
+    _module.get_dht_time = run_time  # hivemind reads the wall clock: when it jumps, every record would expire at once
 
 __all__ = ["LOST", "DhtNode", "DhtNodeLimits", "DhtNodeOptions", "DictionaryDHTValue"]
 
 _EXCHANGE_S = 5.0
-"""A question to our own p2pd, over its control socket."""
+"""Seconds for a question to our own p2pd, over its control socket."""
 _CALL_S = 2.0
-"""A question to another node of the DHT."""
+"""Seconds for a question to another node of the DHT."""
 _MAX_NOTED = 1024
 T = TypeVar("T")
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]
-    """Puts our gate where hivemind asks."""
+    """Our gate, where hivemind asks for a validator."""
 
     def __init__(self, gate: RecordGate) -> None:
         self._gate = gate
@@ -52,8 +54,10 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
         return self._gate.admit(record.key, record.subkey, record.value, record.expiration_time)
 
     def prune(self, key: bytes, entries: DictionaryDHTValue) -> bool:
-        """Replaces the protocol's check of a whole dictionary. hivemind refuses all of it for one bad entry: anybody
-        could hide everybody by storing a record that some clocks still take and others do not."""
+        """Remove the bad entries of a dictionary, in place of the protocol's check of all of it.
+
+        hivemind refuses a dictionary for one bad entry. With a record that only some clocks accept, any peer could hide
+        all others."""
         with entries.freeze():
             packed = [(subkey, *entry) for subkey, entry in entries.items()]
             for subkey, value, expiry in packed:
@@ -64,7 +68,7 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
 
 
 def _note(table: dict[str, T], of: str, word: T) -> None:
-    """The latest word; the oldest goes first, for newcomers never end."""
+    """Keep the latest entry per address. The oldest one goes first, as newcomers never end."""
     table.pop(of, None)
     table[of] = word
     if len(table) > _MAX_NOTED:
@@ -76,7 +80,10 @@ def _is_short(subkey: Any) -> bool:
 
 
 class _NoCache(DHTLocalStorage):  # type: ignore[misc]
-    """hivemind lets others write into a node's cache and answers from there first: one record in it would hide all."""
+    """Cache that stores nothing.
+
+    hivemind lets other nodes write into a node's cache and answers from there first. One record in it would hide all
+    others."""
 
     def store(self, *_: Any, **__: Any) -> bool:
         return False
@@ -86,7 +93,7 @@ class _NoCache(DHTLocalStorage):  # type: ignore[misc]
 
 
 class DhtNode:
-    """A running p2pd and the DHT node on top. Belongs to the loop it was started in."""
+    """A running p2pd and the DHT node on top. It belongs to the event loop that it was started in."""
 
     def __init__(self, process: Process, dht: DHTNode) -> None:
         self._process = process
@@ -94,15 +101,15 @@ class DhtNode:
         self._searches: set[asyncio.Task[Any]] = set()
         self.pid: int = process._child.pid
         self.tried: dict[str, str] = {}
-        """Address dialled: why it did not answer the last time, empty when it did."""
+        """Per address dialled, why it did not answer the last time; empty when it did."""
         self.clock_offsets: dict[str, float] = {}
-        """Peer id: its clock minus ours when it was last dialled, seconds."""
+        """Per peer id, its clock minus ours at the last dial, in seconds."""
 
     @classmethod
     async def start(cls, options: DhtNodeOptions, listen: Sequence[str], gate: RecordGate | None) -> DhtNode:
-        """Start p2pd and join nobody yet. `gate` None: store whatever comes (tests of hostile nodes).
+        """Start p2pd without joining any node. `gate` None stores any entry, for tests of hostile nodes.
 
-        Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started, both within
+        Raises AddressError when the port is taken, and DirectoryFailed when p2pd cannot be started. Both come within
         `startup_s` and a few seconds."""
         process = await start_process(options, listen)
         try:
@@ -117,7 +124,7 @@ class DhtNode:
         return cls(process, dht)
 
     async def ended(self) -> str:
-        """Wait for the process to end, by whatever cause; how it ended, in words."""
+        """Wait for the process to end, and describe how it ended."""
         return await self._process.ended()
 
     async def answers(self, timeout_s: float) -> None:
@@ -125,20 +132,21 @@ class DhtNode:
         await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), timeout_s)
 
     def resident_bytes(self) -> int:
-        """Main memory that the process holds."""
+        """Return the bytes of main memory that the process holds."""
         return resident_bytes(self.pid)
 
     def neighbours(self) -> set[str]:
-        """Peer ids in the routing table."""
+        """Return the peer ids in the routing table."""
         return {str(peer.to_base58()) for peer in self._dht.protocol.routing_table.peer_id_to_uid}
 
     async def link(self, address: str, timeout_s: float) -> bool:
-        """Dial `address` and ping the node there: puts each into the other's routing table. Whether it answered."""
+        """Dial `address` and ping the node there, which puts each into the other's routing table; return whether it
+        answered."""
         plain, peer_id = split(address)
         peer = PeerID.from_base58(peer_id)
         # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
         dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(plain).to_bytes()])
-        # We try first, for p2pd dials what did not answer ever more seldom, in the end once in five minutes.
+        # We try first, for p2pd dials an address that did not answer ever more seldom.
         if deaf := await knock(plain, timeout_s):
             _note(self.tried, address, deaf)
             return False
@@ -157,39 +165,42 @@ class DhtNode:
         return answered
 
     async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
-        """Best effort. hivemind's own ping compares too, but keeps the numbers to itself."""
+        """Compare the clocks, ignoring failures. hivemind's own ping compares them too, but does not give the
+        result."""
         before = run_time()
         with contextlib.suppress(P2PHandlerError, *LOST):
             answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
             _note(self.clock_offsets, peer_id, answer.dht_time - (before + run_time()) / 2)
 
     def open_files(self) -> int:
-        """Files and sockets that the process holds open."""
+        """Return the number of files and sockets that the process holds open."""
         return open_files(self.pid)
 
     async def refresh(self) -> None:
-        """Look for the nodes nearest to us: finds new ones, drops dead ones from the routing table."""
+        """Look for the nodes nearest to us. This finds new ones and drops dead ones from the routing table."""
         async with asyncio.timeout(4 * _EXCHANGE_S):
             await self._search(self._dht.find_nearest_nodes([self._dht.node_id]))
 
     async def addresses(self) -> list[str]:
-        """Where we can be seen, our peer id at the end. Raises OSError or EOFError when p2pd does not answer."""
+        """Return the addresses that we can be seen under, with our peer id. Raises OSError or EOFError without an
+        answer of p2pd."""
         answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), _EXCHANGE_S)
         return _full_addresses(answer.identify.id, answer.identify.addrs)
 
     async def seen_addresses(self) -> list[str]:
-        """The remote ends of our connections to nodes in the routing table. Raises as `addresses` does."""
+        """Return the remote ends of our connections to nodes in the routing table. Raises as `addresses` does."""
         answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), _EXCHANGE_S)
         nodes = {peer.to_bytes() for peer in self._dht.protocol.routing_table.peer_id_to_uid}
         return [text for peer in answer.peers if peer.id in nodes for text in _full_addresses(peer.id, peer.addrs)]
 
     async def store(self, key: bytes, subkey: bytes, value: bytes, expiry: float, others_only: bool = False) -> bool:
-        """Put an entry into the DHT. True means little: stored somewhere, maybe here only, unless `others_only`."""
+        """Put an entry into the DHT; return whether it was stored somewhere, which may be this node unless
+        `others_only`."""
         ok: bool = await self._search(self._dht.store(key, value, expiry, subkey=subkey, exclude_self=others_only))
         return ok
 
     async def store_in(self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
-        """`store` under each of some keys."""
+        """Put an entry under each of several keys."""
         count = len(keys)
         await self._search(self._dht.store_many(list(keys), [value] * count, expiry, subkeys=[subkey] * count))
 

@@ -1,9 +1,11 @@
-"""The p2pd process itself: started within bounds, its output read, ended without a trace. Beside `p2pd.py` the only
-module that knows hivemind and its private parts; written against hivemind 1.1.12.
+"""The p2pd process: started within bounds, its output read, and ended without a trace.
 
-hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, at its import: without the "0" it meddles with every
-process we start. We set it here, which is too late if grpc was imported before; so the command line sets it first too.
-"""
+This module and `node.py` are the only ones that know hivemind, private parts included. They are written against
+hivemind 1.1.12.
+
+hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, at its import. Without the "0", grpc runs its fork
+handlers for every process that we start. This module sets it, which is too late if grpc is loaded already. The command
+line therefore sets it first, too."""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ use_hivemind_log_handler("nowhere")  # it prints to our terminal otherwise; now 
 logging.getLogger("hivemind").setLevel(logging.WARNING)
 
 BINARY: Path | None = None
-"""Another p2pd than the one hivemind ships; for tests."""
+"""Path of a p2pd to run in place of hivemind's, for tests."""
 
 _LAUNCH = """
 import os, resource, sys
@@ -51,9 +53,9 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 os.environ["GOMEMLIMIT"] = heap
 os.execv(command[0], command)
 """
-"""Runs in a Python of its own, which becomes p2pd. (A preexec_fn would fork this process, with its threads.)"""
+"""Program of a Python of its own, which becomes p2pd. A preexec_fn would fork this process, with its threads."""
 LOST = (OSError, TimeoutError, EOFError, P2PDaemonError)
-"""What talking to a p2pd ends in when it, or the peer behind it, does not answer."""
+"""Errors of a question to a p2pd when it, or the peer behind it, does not answer."""
 
 
 @contextlib.contextmanager
@@ -68,35 +70,38 @@ p2p_daemon.path = _binary_path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DhtNodeLimits:
-    """What a p2pd may take. (It takes 40 to 90 MB and some tens of connections in a swarm of 32.)"""
+    """Bounds of a p2pd."""
 
     memory: int = 384 * 2**20
-    """Bytes of main memory; above it is replaced."""
+    """Bytes of main memory. A p2pd above this is replaced."""
     heap: int = 192 * 2**20
-    """Bytes of its heap that its garbage collector tries to stay below, whatever that costs."""
+    """Bytes of heap that its garbage collector tries to stay below, at any cost."""
     connections: int = 256
-    """Above, those used least are closed until half of them are left."""
+    """Connections. Above this, the least used ones are closed until half are left."""
     files: int = 1024
-    """Open files, sockets included: the system opens no more."""
+    """Open files, sockets included, that the system grants."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DhtNodeOptions:
-    """What a node is started with; the same again after a crash."""
+    """Options that a node is started with, and started again with after a crash."""
 
     identity_path: Path
     public_key: bytes
-    """Its hash is our place in the DHT, so that a restart leaves no ghost of the former node."""
+    """Public key, whose hash is our place in the DHT. A restart thus leaves no ghost of the former node."""
     announce_maddrs: tuple[str, ...] = ()
-    """What to tell others instead of the addresses p2pd sees itself under. Empty: those."""
+    """Addresses to tell other peers; empty: those that p2pd sees."""
     startup_s: float = 30.0
     limits: DhtNodeLimits = DhtNodeLimits()
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
-    """hivemind's handle on the process, with changes: Ctrl+C in our terminal does not reach p2pd (it would die of it
-    while we still take our leave); it is bounded; what it says is kept; and once it is dead its calls fail at once
-    instead of by timeout."""
+    """hivemind's handle on the process, with four changes.
+
+    - Ctrl+C in our terminal does not reach p2pd, which would end before our farewell is sent.
+    - Its resources are bounded.
+    - Its output is kept.
+    - Once it is dead, its calls fail at once and not by timeout."""
 
     limits = DhtNodeLimits()
 
@@ -114,8 +119,10 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return [sys.executable, "-E", "-S", "-c", _LAUNCH, *given, *command]
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
-        """hivemind's own gives up at a line of 64 KiB, and a p2pd whose output nobody reads stands still. It also logs
-        every line of any weight: one without free files writes 100,000 a second."""
+        """Read the output of p2pd.
+
+        hivemind's own reader gives up at a line of 64 KiB, and a p2pd whose output is not read stops. It also logs
+        every line, and a p2pd without free files writes them without end."""
         while chunk := await self._child.stdout.read(16384):
             for line in self.said.feed(chunk):
                 if line.startswith("Peer ID:") and not ready.done():
@@ -137,7 +144,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
                 call.set_exception(ConnectionResetError("p2pd is gone"))
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Everything that runs on behalf of this process, for hivemind cancels it but never waits for it."""
+        """Return all tasks of this process. hivemind cancels them but never awaits them."""
         own = [self._listen_task, self._reader_task]
         if self._client is not None:
             control = self._client.control
@@ -145,14 +152,14 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return [task for task in own if task is not None]
 
     async def ended(self) -> str:
-        """Wait for its end, by whatever cause; how it ended, in words. (P2P.is_alive stays True.)"""
+        """Wait for the end of the process and describe it. (P2P.is_alive stays True.)"""
         code: int = await self._child.wait()
-        await asyncio.wait({self._reader_task}, timeout=0.5)  # its last words are still in the pipe
+        await asyncio.wait({self._reader_task}, timeout=0.5)  # its last lines are still in the pipe
         return in_words(code, self.said.words(), oom_kills() > self._oom_kills)
 
 
 async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Process:
-    """Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started."""
+    """Start p2pd. Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started."""
     made: list[Process] = []
     try:
         process = await _create(options, listen, made)
@@ -172,7 +179,7 @@ async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Proce
 
 async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Process]) -> Process:
     class Bounded(Process):
-        """`create` hands out its object only when all went well; this way we can clean up when it did not."""
+        """Process that is known even when `create` fails, so that it can be ended."""
 
         limits = options.limits
 
@@ -193,7 +200,7 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
 
 
 def failed(said: str) -> DirectoryFailed:
-    """The error for what p2pd, or hivemind of it, said."""
+    """Make the error for a message of p2pd, or of hivemind about it."""
     if "failed to start in" in said:
         found = "the DHT helper (p2pd) did not get ready in time"
         return DirectoryFailed(f"{found}: {said}", "The machine may be overloaded. Try again.")
@@ -215,8 +222,7 @@ def failed(said: str) -> DirectoryFailed:
 
 
 async def stop(process: Process, at_once: bool = False) -> None:
-    """End it and everything that runs on its behalf, within a few seconds; `at_once`: by SIGKILL, for one that
-    hangs."""
+    """End the process and all its tasks within a few seconds. `at_once` kills a process that hangs."""
     process.fail_calls()
     tasks = process.tasks()
     if at_once and process._child is not None and process._child.returncode is None:
@@ -237,7 +243,7 @@ async def stop(process: Process, at_once: bool = False) -> None:
             await process._child.wait()
     for task in tasks:
         task.cancel()
-    # Also takes their exceptions: writing to a dead p2pd ends in ConnectionResetError, which is what we are here for.
+    # Also takes their exceptions: a write to a dead p2pd raises ConnectionResetError.
     await asyncio.gather(*tasks, return_exceptions=True)
     for maddr in (process._daemon_listen_maddr, process._client_listen_maddr):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Keeps a DHT node running and joined, whatever dies: p2pd itself, the bootstrap nodes, or everybody else."""
+"""Supervisor that keeps a DHT node running and joined when p2pd, the bootstrap nodes or all other peers die."""
 
 from __future__ import annotations
 
@@ -41,26 +41,28 @@ class SupervisorTimes:
     """Periods and time limits of the supervisor, in seconds."""
 
     heal: float = 4.0
-    """Between two rounds of healing, give or take a third. With `dial` it bounds how long a bootstrap node that is back
-    stays alone: 10 s."""
+    """Pause between two rounds of healing, give or take a third.
+
+    With `dial` it bounds how long a bootstrap node that is back stays alone: 10 s."""
     alone: float = 1.0
-    """The same while nobody is in the routing table."""
+    """The same pause while the routing table is empty."""
     dial: float = 5.0
-    """A dial of one address, at most."""
+    """Dial of one address, at most."""
     first_join: float = 5.0
-    """How long `start` waits for the first round of dialling."""
+    """Wait of `start` for the first round of dialling, at most."""
     rebuild: RebuildTimes = field(default_factory=RebuildTimes)
     pulse: float = 2.0
-    """Between two questions to p2pd whether it is there."""
+    """Pause between two questions to p2pd whether it answers."""
     answer: float = 3.0
-    """How long it may take for an answer; the second one in a row that it owes is the last."""
+    """Wait for that answer, at most. A p2pd that misses two in a row is replaced."""
 
 
 class DhtNodeSupervisor:
-    """One p2pd at a time, watched and rebuilt, with a loop that joins and heals.
+    """Watches one p2pd at a time, rebuilds it, and runs a loop that joins and heals.
 
-    hivemind never contacts a bootstrap node again once it has lost it, and p2pd refuses to start when none answers. So
-    neither is told about bootstraps: this loop dials every known address that is not in the routing table, forever."""
+    hivemind never contacts a lost bootstrap node again, and p2pd refuses to start when none answers. Neither is
+    therefore told about bootstrap nodes. This loop dials every known address that is not in the routing table, for
+    ever."""
 
     def __init__(
         self,
@@ -80,16 +82,17 @@ class DhtNodeSupervisor:
         self._first_round = Signal()
         self._joined = False
         self.node: DhtNode | None = None
-        """None while p2pd is dead."""
+        """The running node; None while p2pd is dead."""
         self.addresses: list[str] = []
         self.health = Health()
         self.watcher: Watcher = Unwatched()
         self.lost_at: float | None = None
-        """Since when (`now`) we cannot look: p2pd died and has not met anybody since."""
+        """Time (`now`) since which we cannot look: p2pd died and has not met any node since."""
 
     async def start(self, listen: Sequence[str]) -> None:
-        """Start p2pd, and give the first round of dialling `first_join` seconds. Raises AddressError, DirectoryFailed;
-        that nobody answers is no error."""
+        """Start p2pd, and give the first round of dialling `first_join` seconds.
+
+        Raises AddressError or DirectoryFailed. A swarm that does not answer is no error."""
         self._asked = tuple(listen)
         self._listen = [self._cache.listened.get(address, address) for address in listen]
         self.node = await self._launch()
@@ -106,7 +109,7 @@ class DhtNodeSupervisor:
             await self._first_round.wait_for(self._pace.first_join)
 
     def contact(self) -> DialReport:
-        """How the addresses we were given are answered, and what the clocks of those who answer say."""
+        """Report how the addresses that we were given answer, and how the clocks of the nodes there differ."""
         tried = self.node.tried if self.node is not None else {}
         offsets = [o for o in self.node.clock_offsets.values() if math.isfinite(o)] if self.node is not None else []
         own = {_peer(address): "this is our own key: every peer needs one of its own" for address in self.addresses}
@@ -114,7 +117,7 @@ class DhtNodeSupervisor:
         return DialReport(reasons, statistics.median(offsets) if offsets else None)
 
     async def close(self) -> None:
-        """End everything; within a few seconds. Never raises."""
+        """End everything within a few seconds. Never raises."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
@@ -124,7 +127,7 @@ class DhtNodeSupervisor:
         self._cache.save(force=True)
 
     async def _keep(self, node: DhtNode) -> None:
-        """Heal until p2pd is gone, rebuild it, and again."""
+        """Heal until p2pd is gone, rebuild it, and repeat."""
         loop = asyncio.get_running_loop()
         while True:
             born = loop.time()
@@ -135,7 +138,7 @@ class DhtNodeSupervisor:
             self.lost_at = self.lost_at or self._now()
             self.node, self._joined = None, False
             self._lost(cause)
-            await uninterrupted(node.close(at_once=True))  # nobody else would close it
+            await uninterrupted(node.close(at_once=True))  # no other task would close it
             node = self.node = await self._rebuild()
             self.health.note_alone()
             log.info("the DHT helper (p2pd) is back after %.1f s", loop.time() - died)
@@ -148,7 +151,7 @@ class DhtNodeSupervisor:
         self.watcher.helper_ended(cause, health.times)
 
     async def _until_lost(self, node: DhtNode) -> str:
-        """Returns why this p2pd is to be replaced: how it ended, or what it has become."""
+        """Wait until this p2pd has to be replaced, and return why."""
         death = asyncio.create_task(node.ended())
         watching = asyncio.create_task(self._watch(node))
         healing = asyncio.create_task(self._heal(node))
@@ -171,7 +174,7 @@ class DhtNodeSupervisor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, node: DhtNode) -> str:
-        """Returns when p2pd hangs or is at one of its bounds: what is wrong with it."""
+        """Wait until p2pd hangs or reaches one of its bounds, and return which."""
         owed, limits, name = 0, self._options.limits, "the DHT helper (p2pd)"
         while True:
             await asyncio.sleep(self._pace.pulse if not owed else 0)
@@ -188,7 +191,9 @@ class DhtNodeSupervisor:
                 return f"{name} hung: twice no answer within {self._pace.answer:g} s"
 
     async def _rebuild(self) -> DhtNode:
-        """Same identity, same port if it can be had: to the others it is the node they knew. Tries until it works."""
+        """Start p2pd again until it works, with the same identity, and with the same port if it is free.
+
+        Other nodes then see the node that they knew."""
         while True:
             await asyncio.sleep(min(self._pace.rebuild.first * 2 ** (self.health.times - 1), self._pace.rebuild.most))
             try:
@@ -197,8 +202,9 @@ class DhtNodeSupervisor:
                 self._lost(error.found)
 
     async def _launch(self) -> DhtNode:
-        """Start p2pd where it listened before; where that is taken and we were not told to listen there, on a free
-        port. Raises AddressError, DirectoryFailed."""
+        """Start p2pd at its former addresses. Raises AddressError, DirectoryFailed.
+
+        Where a former port is taken and was not asked for, p2pd gets a free one."""
         former = self._listen != list(self._asked)
         try:
             with claimed(self._listen) as ready:
@@ -213,7 +219,7 @@ class DhtNodeSupervisor:
         return node
 
     async def _heal(self, node: DhtNode) -> None:
-        """Rounds of dialling, forever. Raises one of LOST when p2pd no longer answers."""
+        """Dial in rounds, for ever. Raises one of LOST when p2pd no longer answers."""
         while True:
             await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node)))
             with contextlib.suppress(*LOST):
@@ -234,7 +240,7 @@ class DhtNodeSupervisor:
             await self._meet(node)
 
     async def _meet(self, node: DhtNode) -> None:
-        """Somebody answers. The first one is told our record at once: others may take their time not to answer."""
+        """Publish our record as soon as the first node answers, for others may take their time to fail."""
         if self._joined:
             return
         self._joined = True
@@ -244,9 +250,11 @@ class DhtNodeSupervisor:
         self._first_round.set()
 
     async def _to_dial(self, node: DhtNode) -> list[str]:
-        """All bootstraps we miss. Of the cached addresses: all while we are alone, else one, for two parts of a swarm
-        that lost each other join again when any two of their members meet. (The routing table alone would not tell: it
-        lists the dead until somebody asks them, and then one that came back is not dialled for long.)"""
+        """Return the addresses to dial: the bootstrap nodes that are missing, and cached ones.
+
+        Alone, we dial all cached addresses, and otherwise one. Two parts of a swarm that lost each other join again
+        when any two of their members meet. The routing table does not tell that: it lists dead nodes until they are
+        asked."""
         known = {_peer(address) for address in [*await node.seen_addresses(), *self.addresses]}
         bootstraps = [address for address in self._bootstraps if _peer(address) not in known]
         cached = [address for address in self._cache.addresses() if _peer(address) not in known]
@@ -255,7 +263,7 @@ class DhtNodeSupervisor:
         return list(dict.fromkeys(bootstraps + cached))
 
     async def _learn_addresses(self, node: DhtNode) -> None:
-        """Ours may change with the network; those of the others go to the cache."""
+        """Learn our own addresses, which change with the network, and put those of other nodes into the cache."""
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
         self._cache.saw(await node.seen_addresses(), self._now())

@@ -1,7 +1,7 @@
 """Download of a state from several donors at once. `peer.state.transfer.scheduler` decides which donor brings which
 piece.
 
-What happens on failure: a donor leaves when it is lost, too slow for its own rate, or no longer has the snapshot. Its
+On failure: a donor leaves when it is lost, too slow for its own rate, or no longer has the snapshot. Its
 piece in flight goes to another donor, and it may come back. A donor of wrong bytes never comes back. A busy donor is
 asked again at the time it names. Without any donor left `run` returns, and all pieces that are here stay."""
 

@@ -3,7 +3,7 @@
 A contribution takes as many streams as it needs (`peer.transport.wire.resumption`). On each stream both sides first
 tell how many verified bytes they hold, and each is sent the rest.
 
-What happens on failure: a broken stream is followed by another one while the owner supports that, for at most ten
+On failure: a broken stream is followed by another one while the owner supports that, for at most ten
 seconds. Then the contribution fails with the first error. An owner that gives two different results is reported for bad
 payload."""
 

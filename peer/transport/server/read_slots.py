@@ -4,7 +4,7 @@ gRPC holds the window of each call, and all bytes of a message while it is read.
 the same for all calls, and a chunk is large. Only a few calls are therefore read at a time: callers hold at most PLACES
 + CONTRIBUTIONS messages, those of our own swaps, and the window of each call.
 
-What happens on failure: a caller that sends nothing while others wait loses its place."""
+On failure: a caller that sends nothing while others wait loses its place."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 They meet again when the connection broke (`peer.transport.wire.resumption`).
 
-What happens on failure: a broken stream leaves the slot as it is until the round's deadline. The partner's next call
+On failure: a broken stream leaves the slot as it is until the round's deadline. The partner's next call
 replaces its last one, so that a partner that keeps calling holds one slot. Three things end the swap at once: wrong
 bytes, a partner that does not resume, and a partner's farewell."""
 

@@ -80,8 +80,7 @@ class ChunkSize:
 
 
 def whole_grains(offset: int, size: int, grain: int) -> int:
-    """Return the end of a chunk that starts at `offset` and has at most `size` bytes, so that the next one begins on a
-    multiple of `grain`.
+    """Return the end of a chunk from `offset` of at most `size` bytes that ends on a multiple of `grain`.
 
     Where not even one grain fits, the chunk has `size` bytes."""
     end = offset + size

@@ -9,7 +9,7 @@ does one whose sender has more bytes than were sent, or far fewer.
 A transfer is not resumed after a refusal or wrong bytes. Nor is it when the other side does not support it, or has
 restarted and forgotten the transfer.
 
-What happens on failure: the dialling side tries again until the caller's deadline. Then the transfer fails with the
+On failure: the dialling side tries again until the caller's deadline. Then the transfer fails with the
 error that broke it. A side that has everything waits only `LINGER_S` for the other one, and then reports success. A
 joiner that fetches a piece of state also waits that long, and then asks another donor."""
 

@@ -8,7 +8,7 @@ Each direction begins on the first stream. Its sender widens it with a STRIPES f
 over that many streams. The receiver reads them in the same turn, so it never reorders frames. The frames of a payload,
 its digest and its resumption are the same as on one stream.
 
-What happens on failure: a stream that breaks, ends or stops breaks the swap when its turn comes. The swap resumes on
+On failure: a stream that breaks, ends or stops breaks the swap when its turn comes. The swap resumes on
 one stream (`peer.transport.wire.resumption`) and later uses at most half as many. Where the partner refused a stream,
 it uses one. Frames under way are sent again, up to `REWIND` bytes. Beyond that the swap is lost."""
 
