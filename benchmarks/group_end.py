@@ -79,8 +79,8 @@ class GroupEnd(RoundEnd):
             wanted=lambda: True,
             why_not=lambda: "",
             tell=_nothing,
-            emit=self._note,
         )
+        self._landing = self._lands(method, self._groups)
 
     def meet(self, other: dict[str, Any]) -> None:
         now = self._clock.now()

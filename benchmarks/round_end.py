@@ -20,6 +20,7 @@ from torch import Tensor
 from peer.aio.events import Shutdown
 from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.strategy import PairRound, Pairs
+from peer.exchange.strategy import ExchangeStrategy
 from peer.lab.bench.daemon_process import RUN, WAIT_S, DaemonEnd, Setting, main
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
@@ -34,6 +35,8 @@ from peer.rounds.commit import RoundCommitter, Snapshot
 from peer.rounds.inflight import InFlightRound
 from peer.rounds.status import RoundStatus
 from peer.rounds.trainer_supervisor import TrainerSupervisor
+from peer.run.method import Method
+from peer.run.plan import RunPlan
 from peer.run.presets import PRESETS
 from peer.trainer.arena import Arena
 
@@ -54,19 +57,11 @@ class RoundEnd(DaemonEnd):
         self.state.momentum.fill_(0)  # all its pages
         self.journal: list[events.Event] = []
         me, emit = PeerId(self._identity.peer_id), self._note
-        self._landing = RoundCommitter(
-            cast(Any, self),
-            self.state,
-            emit,
-            self._bulk,
-            TrainerSupervisor(cast(Any, self), self.state, emit, Shutdown(), {}),
-            RoundStatus(),
-            me,
-        )
+        method = replace(PRESETS["noloco"], codec=setting.codec)
         acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(heard=_nothing)
         self._view = SimpleNamespace(peers={}, acquaintance=acquaintance, watch=watch)
         self._pairs = Pairs(
-            method=replace(PRESETS["noloco"], codec=setting.codec),
+            method=method,
             run_id=RUN,
             me=me,
             outer=self.state,
@@ -82,6 +77,19 @@ class RoundEnd(DaemonEnd):
             wanted=lambda: True,
             why_not=lambda: "",
             tell=_nothing,
+        )
+        self._landing = self._lands(method, self._pairs)
+
+    def _lands(self, method: Method, strategy: ExchangeStrategy) -> RoundCommitter:
+        return RoundCommitter(
+            cast(Any, self),
+            self.state,
+            self._note,
+            self._bulk,
+            TrainerSupervisor(cast(Any, self), self.state, self._note, Shutdown(), {}),
+            RoundStatus(),
+            RunPlan(RUN, PeerId(self._identity.peer_id), method, total_rounds=1, eval_every=1),
+            strategy,
         )
 
     def _place(self) -> Tensor:

@@ -17,7 +17,7 @@ from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.strategy import Pairs
 from peer.exchange.pair.swap import PairSwap
-from peer.exchange.solo import Alone
+from peer.exchange.solo import SoloStrategy
 from peer.exchange.strategy import ExchangeStrategy
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
@@ -60,7 +60,7 @@ class ExchangeContext:
 def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
     method = parts.plan.method
     if method.topology == "solo":
-        return Alone(method, parts.outer)
+        return SoloStrategy()
     return _pairs(parts) if method.topology == "pair" else _groups(parts)
 
 
@@ -127,6 +127,5 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         wanted=parts.wanted,
         why_not=parts.why_not,
         tell=parts.tell,
-        emit=parts.emit,
         feedback=feedback,
     )

@@ -1,14 +1,13 @@
-"""The interface of an exchange strategy, and the result of an exchange."""
+"""The interface of an exchange strategy, and the data that an exchange returns."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from peer.observe import events
-from peer.outer.state import OuterState
+from peer.outer.values import GroupState, NoStep, OuterValues
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
@@ -16,54 +15,57 @@ from peer.protocol.messages import PeerId, RoundKey, SwapReport
 
 @dataclass(frozen=True, slots=True)
 class ExchangeResult:
-    """What a round's exchange gave."""
+    """The result of a round's exchange. Nothing has moved yet: `peer.rounds.commit` takes the outer step."""
 
     outcome: Literal["exchanged", "solo", "refused", "carried"]
     """`carried`: no outer step; the work stays and is part of the fragment's next round."""
     reason: str
-    step: Callable[[OuterState], None] = lambda outer: None
-    """The outer step, for a worker thread."""
+    values: OuterValues = field(default_factory=NoStep)
     applied: int = 0
-    """Of the work, in tokens x elements."""
+    """Work that enters the outer step, in tokens x elements."""
     dropped: int = 0
     members: tuple[PeerId, ...] = ()
-    """Who exchanged, ourselves included."""
+    """The peers that exchanged, ourselves included."""
     report: SwapReport | None = None
-    replaces: bool = False
-    """Our state was replaced by another: the trainer keeps nothing of its own."""
-    digest: Callable[[], bytes] = bytes
-    """In groups, after the step: of the fragment's state."""
-
-
-class ExchangeStrategy(Protocol):
-    """One of the five choices of a method."""
-
-    def open_round(
-        self, key: RoundKey, opens_at: float, closes_at: float
-    ) -> AbstractAsyncContextManager[ExchangeSession]:
-        """A round begins: its search for others goes on until the owner leaves the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissedState:
-    """The others hold another state of a fragment than we, and it is here."""
+    """A later state of a fragment that the group has and we lacked. It is here, and not in place yet."""
 
-    step: Callable[[OuterState], None]
-    """Puts it in place; for a worker thread."""
-    event: Callable[[], events.Event]
-    """For the journal, afterwards."""
+    state: GroupState
+    donor: PeerId
+    reason: str
+    """Why we lacked it, for the journal."""
+
+
+class ExchangeStrategy(Protocol):
+    """One way to exchange: with a random partner, with a group, or with nobody."""
+
+    def open_round(
+        self, key: RoundKey, opens_at: float, closes_at: float
+    ) -> AbstractAsyncContextManager[ExchangeSession]:
+        """Begin a round. Its search for others continues until the caller leaves the context."""
+
+    async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> MissedState | None:
+        """Outside of the rounds: return the group's state of a fragment where it is another than ours. `at_last`: every
+        peer has played the last round. Never raises for what others do."""
+
+    def note_state(self, fragment: int, digest: bytes) -> None:
+        """Learn that the fragment's state has this digest now. Called after every change, with what
+        `OuterState.step_with` returned."""
 
 
 class ExchangeSession(Protocol):
     """An open round."""
 
     def fetch_missed_state(self) -> Awaitable[MissedState | None] | None:
-        """Beside the training, until the round is due: wait for a state that we should have and lack. None, awaited or
-        at once: there is none to be had. Never raises for what others do; a cancelled one leaves nothing running."""
+        """Wait, beside the training, for a state that we should have and lack. None, awaited or at once: there is none
+        to be had. Never raises for what others do; a cancelled one leaves nothing running."""
 
     async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
-        """What the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
+        """Return what the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
         running."""
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
-        """The exchange was given up because the fragment is due again."""
+        """Return the result of an exchange that was given up because the fragment is due again."""

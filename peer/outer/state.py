@@ -24,14 +24,16 @@ from peer.outer.rules import (
     scale_work_,
     sgd_,
 )
+from peer.outer.values import GroupState, MeanGradient, NoStep, OuterRule, OuterValues, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout
 
 
 @dataclass(slots=True)
 class OuterState:
-    """`outer_params` and `outer_momentum` of the whole model, flat fp32 in layout order. Moved only by `step` (pairs,
-    solo) and `descend` (groups), both of which run in worker threads, one at a time for a fragment; different fragments
-    may step at once."""
+    """`outer_params` and `outer_momentum` of the model, flat fp32 in layout order.
+
+    `peer.rounds.commit` alone moves them, through `step_with`, which runs in a worker thread: one at a time for a
+    fragment, and different fragments at once."""
 
     layout: Layout
     params: Tensor
@@ -59,8 +61,8 @@ class OuterState:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around every `step` and `descend`, from before it is handed to its thread until it is done: `busy` meanwhile.
-        Several may be under way."""
+        """Around every `step_with`, from before it is handed to its thread until it is done: `busy` meanwhile. Several
+        may be under way."""
         with self._lock:
             self._under_way += 1
             self._begun += 1
@@ -73,6 +75,50 @@ class OuterState:
     def fragment(self, fragment: int) -> Tensor:
         """A view of one fragment of `params`."""
         return self._views(fragment)[0]
+
+    def step_with(self, fragment: int, values: OuterValues, rule: OuterRule) -> bytes:
+        """Take the outer step of a fragment that these values make. Return the digest of its state afterwards where the
+        members of a group compare it, else nothing: hashing takes longer than a step."""
+        match values:
+            case OwnWork() as own:
+                self.step(
+                    fragment,
+                    own.params,
+                    None,
+                    rule=rule.rule,
+                    outer_lr=rule.outer_lr,
+                    outer_momentum=rule.outer_momentum,
+                    share=own.share,
+                )
+            case PartnerParams(own, partner):
+                elements = own.params.numel()
+                self.step(
+                    fragment,
+                    own.params,
+                    partner[:elements],
+                    rule=rule.rule,
+                    outer_lr=rule.outer_lr,
+                    outer_momentum=rule.outer_momentum,
+                    share=own.share,
+                    consensus=rule.consensus,
+                    partner_outer=partner[elements:],
+                )
+            case MeanGradient(gradient, spans):
+                self.descend(
+                    fragment,
+                    gradient,
+                    spans,
+                    rule=rule.rule,
+                    outer_lr=rule.outer_lr,
+                    outer_momentum=rule.outer_momentum,
+                )
+                return self.digest(fragment)
+            case GroupState(params, momentum):
+                self.put(fragment, params, momentum)
+                return self.digest(fragment)
+            case NoStep(digest):
+                return digest
+        return b""
 
     def step(
         self,

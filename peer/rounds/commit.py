@@ -1,4 +1,4 @@
-"""Take a round's snapshot to its end: exchange, outer step, journal, merge."""
+"""Take a round's snapshot to its end: exchange, outer step, journal, merge. Nothing else moves `outer_params`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from peer.aio.events import Latch
 from peer.aio.tasks import race, uninterrupted
 from peer.aio.threads import Offload
-from peer.exchange.strategy import ExchangeResult, ExchangeSession, MissedState
+from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStrategy, MissedState
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.outer.values import GroupState, OuterValues
 from peer.ports.trainer import Merge, Trainer, WorkSnapshot
 from peer.protocol.ledger import WorkShare
-from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.messages import RoundKey
 from peer.rounds.status import RoundStatus
 from peer.rounds.trainer_supervisor import TrainerSupervisor
+from peer.run.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,11 @@ class RoundCommitter:
         offload: Offload,
         care: TrainerSupervisor,
         live: RoundStatus,
-        me: PeerId,
+        plan: RunPlan,
+        strategy: ExchangeStrategy,
     ) -> None:
-        self._me = me
+        self._plan = plan
+        self._strategy = strategy
         self._trainer = trainer
         self._outer = outer
         self._emit = emit
@@ -66,26 +69,46 @@ class RoundCommitter:
         params and `outer_params` do not belong together. Raises TrainerDied."""
         while not ready.done():
             waiting = session.fetch_missed_state()
-            if waiting is None or (ahead := await race(ready, waiting)) is None:
+            if waiting is None or (missed := await race(ready, waiting)) is None:
                 break
-            await uninterrupted(self._take_over(key, ahead))
+            await uninterrupted(self._take_over(key, missed))
             if ready.done():
                 return True
         return False
 
-    async def _take_over(self, key: RoundKey, ahead: MissedState) -> None:
+    async def _take_over(self, key: RoundKey, missed: MissedState) -> None:
         """The lock is kept until the trainer has it, too: a checkpoint in between would hold two grounds."""
-
-        def put() -> Tensor:
-            moved = self._outer.fragment(key.fragment).clone()
-            ahead.step(self._outer)
-            return torch.sub(self._outer.fragment(key.fragment), moved, out=moved)
-
+        fragment = self._outer.fragment(key.fragment)
         async with self.stepping:
-            with self._outer.stepping():
-                moved = await self._offload(put)
-            self._emit(ahead.event())
+            before = await self._offload(fragment.clone)
+            await self._put_in_place(key, missed)
+            moved = await self._offload(lambda: torch.sub(fragment, before, out=before))
             await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
+
+    async def catch_up(self, round_: int, reason: str, at_last: bool = False) -> bool:
+        """Outside of the rounds: take over what the group has, fragment by fragment. Whether our state has changed."""
+        changed = False
+        for fragment in range(len(self._outer.layout.fragments)):
+            if (missed := await self._strategy.find_later_state(fragment, reason, at_last)) is not None:
+                async with self.stepping:
+                    await uninterrupted(self._put_in_place(RoundKey(round_, fragment), missed))
+                changed = True
+        return changed
+
+    async def _put_in_place(self, key: RoundKey, missed: MissedState) -> None:
+        """Replace the fragment's state, and journal that. The lock is held."""
+        digest = await self._step(key.fragment, missed.state)
+        self._emit(self._caught_up(key, missed, digest))
+
+    def _caught_up(self, key: RoundKey, missed: MissedState, digest: bytes) -> events.Event:
+        return events.CaughtUp(
+            round=key.round,
+            fragment=key.fragment,
+            bytes=8 * self._outer.layout.fragment_elements(key.fragment),
+            peer=missed.donor,
+            digest=digest.hex(),
+            reason=missed.reason,
+        )
 
     async def exchange_and_step(self, session: ExchangeSession, ready: Snapshot, due_again: Latch) -> Merge | None:
         """Exchange and outer step; how to merge what came of it, None: there is nothing."""
@@ -102,7 +125,8 @@ class RoundCommitter:
             return None
         await uninterrupted(self._step_and_journal(work, got))
         self.based_at[work.key.fragment] = ready.taken_at
-        return replace(ready.merge, alpha=0.0) if got.replaces else ready.merge
+        replaced = isinstance(got.values, GroupState)  # the trainer keeps nothing of its own either
+        return replace(ready.merge, alpha=0.0) if replaced else ready.merge
 
     async def merge(self, work: WorkSnapshot, how: Merge) -> None:
         """Into the trainer's params. Raises TrainerDied."""
@@ -127,14 +151,20 @@ class RoundCommitter:
     async def _step_and_journal(self, work: WorkSnapshot, got: ExchangeResult) -> None:
         """Belong together: a step that is not in the journal would be counted as lost work."""
         async with self.stepping:
-            with self._outer.stepping():
-                await self._offload(lambda: got.step(self._outer))
-            self._journal(work, got)
+            digest = await self._step(work.key.fragment, got.values)
+            self._journal(work, got, digest)
 
-    def _journal(self, work: WorkSnapshot, got: ExchangeResult) -> None:
+    async def _step(self, fragment: int, values: OuterValues) -> bytes:
+        """Move the fragment's `outer_params`, in a worker thread; the lock is held. The digest, as `step_with`."""
+        with self._outer.stepping():
+            digest = await self._offload(lambda: self._outer.step_with(fragment, values, self._plan.method))
+        self._strategy.note_state(fragment, digest)
+        return digest
+
+    def _journal(self, work: WorkSnapshot, got: ExchangeResult, digest: bytes) -> None:
         key, report = work.key, got.report
         self._care.mark_journaled(key.fragment, work.processed)
-        partners = [member for member in got.members if member != self._me]
+        partners = [member for member in got.members if member != self._plan.me]
         others = " ".join(partners)
         self._live.last_outcome = got.outcome
         self._live.last_partner = others if len(partners) < 2 else f"{len(partners)} others"
@@ -151,7 +181,7 @@ class RoundCommitter:
                 dropped=got.dropped,
                 upto=work.processed,
                 steps=work.steps,
-                digest=got.digest().hex(),
+                digest=digest.hex(),
                 bytes_sent=report.bytes_sent if report else 0,
                 bytes_received=report.bytes_received if report else 0,
                 seconds=report.seconds if report else 0.0,

@@ -115,7 +115,6 @@ class RoundLoop:
         self.live = RoundStatus()
         self._leaving = Shutdown()
         self._care = TrainerSupervisor(trainer, outer, emit, self._leaving, upto or {})
-        self._landing = RoundCommitter(trainer, outer, emit, offload, self._care, self.live, plan.me)
         self._topology = make_strategy(
             ExchangeContext(
                 plan=plan,
@@ -134,6 +133,7 @@ class RoundLoop:
                 tell=self._tell,
             )
         )
+        self._landing = RoundCommitter(trainer, outer, emit, offload, self._care, self.live, plan, self._topology)
         self._flights = InFlightRounds(self._topology, self._landing)
 
     @property
@@ -178,7 +178,7 @@ class RoundLoop:
     async def _follow_the_group(self, round_: int) -> None:
         """A newcomer to a group begins with the group's state, momentum included."""
         reason = "the group has another state than a donor or a checkpoint gave us"
-        if isinstance(self._topology, GroupStrategy) and await self._topology.follow(round_, reason):
+        if await self._landing.catch_up(round_, reason):
             await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
 
     async def _start_anew(self, round_: int, reason: str) -> None:
@@ -259,7 +259,7 @@ class RoundLoop:
         if not isinstance(self._topology, GroupStrategy):
             return False
         reason = "after the last round the group has another state than ours"
-        changed = await self._topology.follow(round_, reason, at_last)
+        changed = await self._landing.catch_up(round_, reason, at_last)
         if self.live.status is Status.FINISHED and not self._leaving:
             await self._leaving.wait_for(FAREWELL_S)  # others may have to ask us
         return changed

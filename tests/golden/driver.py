@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peer.outer import rules, state
+from peer.outer.values import MeanGradient, OuterValues, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout, TensorSpec
 from tests.golden.reference import Game, Span
 
@@ -97,18 +98,9 @@ class Driver:
 
     def _outer_step(self, round_: int, fragment: int, who: int, partner: tuple[Tensor, Tensor] | None) -> Step:
         game, own = self.game, self.snapshot(who, fragment)
-        params, outer = (None, None) if partner is None else (values.clone() for values in partner)
-        return lambda: self.world[who].outer.step(
-            fragment,
-            own,
-            params,
-            rule=game.rule,
-            outer_lr=game.outer_lr,
-            outer_momentum=game.outer_momentum,
-            share=game.share(round_, who),
-            consensus=game.consensus,
-            partner_outer=None if game.consensus == game.outer_lr else outer,
-        )
+        work, theirs = OwnWork(own, game.share(round_, who)), None if partner is None else torch.cat(partner)
+        values = work if theirs is None else PartnerParams(work, theirs)
+        return lambda: self._step(who, fragment, values)
 
     # -- a group -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +110,7 @@ class Driver:
         spans = list(zip(edges[::2], edges[1::2], strict=True))
         for start, end in self.game.lost.get(round_, ()):
             mean[start:end] = torch.nan  # not to be looked at
-        return [lambda who=who: self._descend(who, fragment, mean.clone(), spans) for who in meeting]
+        return [lambda who=who: self._step(who, fragment, MeanGradient(mean.clone(), spans)) for who in meeting]
 
     def mean(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> Tensor:
         """Weighted by tokens, as an owner makes it."""
@@ -131,8 +123,5 @@ class Driver:
         share = self.game.share(round_, who)
         return self.world[who].outer.pseudo_gradient(fragment, self.snapshot(who, fragment), share)
 
-    def _descend(self, who: int, fragment: int, mean: Tensor, spans: list[Span]) -> None:
-        game = self.game
-        self.world[who].outer.descend(
-            fragment, mean, spans, rule=game.rule, outer_lr=game.outer_lr, outer_momentum=game.outer_momentum
-        )
+    def _step(self, who: int, fragment: int, values: OuterValues) -> None:
+        self.world[who].outer.step_with(fragment, values, self.game)

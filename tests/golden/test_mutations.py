@@ -128,7 +128,7 @@ def test_a_constant_handed_to_a_rule_matters(mutant: ast.Module, monkeypatch: py
 def test_every_rule_has_mutants() -> None:
     functions = {name for name, made in vars(rules).items() if inspect.isfunction(made)} - set(NOT_RULES)
     assert {what.split(":")[0] for what in IN_RULES} == functions
-    assert {what.split(":")[0] for what in IN_STATE} == {"step", "descend", "pseudo_gradient"}
+    assert {what.split(":")[0] for what in IN_STATE} == {"step_with", "step", "descend", "pseudo_gradient"}
 
 
 # -- the wiring --------------------------------------------------------------------------------------------------------

@@ -17,15 +17,19 @@ from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStra
 from peer.identity import Identity
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.outer.values import GroupState
 from peer.ports.trainer import Merge, WorkSnapshot
 from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.rounds.commit import RoundCommitter, Snapshot
 from peer.rounds.inflight import InFlightRounds
+from peer.run.plan import RunPlan
+from peer.run.presets import PRESETS
 from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"r" * 32)
+PLAN = RunPlan(RUN, PeerId("me"), PRESETS["diloco"], total_rounds=9, eval_every=9)
 NOBODY = PeerRecord(PeerId("nobody"), RUN, (), False, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
 
 
@@ -94,12 +98,8 @@ class Lags:
         if not self.ahead:
             self.whole.set()
             return None
-        value = self.ahead.pop()
-
-        def step(outer: OuterState) -> None:
-            outer.params.fill_(value)
-
-        return MissedState(step, lambda: events.WentOn(round=1))
+        state = GroupState(torch.full((4,), self.ahead.pop()), torch.zeros(4))
+        return MissedState(state, PeerId("donor"), "it went on without us")
 
     async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
         self.exchanged += 1
@@ -116,8 +116,10 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
     async def main() -> None:
         outer = OuterState.fresh(Layout.whole([TensorSpec("w", (4,))]), torch.ones(4))
         trainer, lags, journal = Moves(), Lags(), list[events.Event]()
+        noted = list[tuple[int, bytes]]()
+        strategy = cast(Any, SimpleNamespace(note_state=lambda *what: noted.append(what)))
         landing = RoundCommitter(
-            cast(Any, trainer), outer, journal.append, inline, cast(Any, None), cast(Any, None), PeerId("me")
+            cast(Any, trainer), outer, journal.append, inline, cast(Any, None), cast(Any, None), PLAN, strategy
         )
 
         @asynccontextmanager
@@ -140,7 +142,8 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
             await flights.finish()
         assert [(moved.tolist(), merge.shift) for moved, merge in trainer.given] == [([1.0] * 4, True)]
         assert lags.exchanged == in_time
-        assert [type(event) for event in journal] == [events.WentOn, events.SatOut, events.RoundMissed]
+        assert noted == [(0, outer.digest(0))], "the group is told the state that we have now"
+        assert [type(event) for event in journal] == [events.CaughtUp, events.SatOut, events.RoundMissed]
 
     asyncio.run(main())
 

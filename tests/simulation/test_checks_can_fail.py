@@ -14,14 +14,16 @@ from peer.exchange.buffers import Buffers
 from peer.exchange.group import reduce as combining
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupSession, GroupStrategy
-from peer.exchange.pair import strategy as topology
 from peer.lab.sim.swarm import SimulatedSwarm, layout_of
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
+from peer.outer.state import OuterState
+from peer.outer.values import OuterValues
 from peer.protocol.group.roster import Roster
 from peer.protocol.messages import PeerId
 from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.payload import BytesSource, Source
+from peer.rounds.commit import RoundCommitter
 from peer.rounds.inflight import InFlightRounds
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
@@ -82,14 +84,13 @@ def test_one_bit_of_a_partners_payload() -> None:
 
 
 def test_an_outer_step_that_is_applied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    once = topology.pair_step
+    once = RoundCommitter._step
 
-    def twice(*terms: Any) -> None:
-        own, theirs = terms[3].clone(), terms[4].clone() if terms[4] is not None else None
-        once(*terms)
-        once(*terms[:3], own, theirs)
+    async def twice(self: RoundCommitter, fragment: int, values: OuterValues) -> bytes:
+        await once(self, fragment, values)
+        return await once(self, fragment, values)
 
-    monkeypatch.setattr(topology, "pair_step", twice)
+    monkeypatch.setattr(RoundCommitter, "_step", twice)
     caught(broken("noloco"), "gave a third value")
 
 
@@ -141,13 +142,24 @@ def test_a_lost_shard_that_is_applied_as_zero(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_digest_of_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupSession, "_held", lambda self: b"\1" * 32)
+    says(monkeypatch, lambda outer: b"\1" * 32)
     caught(broken("diloco"), "is not what its digest says")
 
 
 def test_members_that_end_with_several_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupSession, "_held", lambda self: str(id(self._groups)).encode().ljust(32))
+    says(monkeypatch, lambda outer: str(id(outer)).encode().ljust(32))
     caught(broken("diloco"), f"left {PEERS} states")
+
+
+def says(monkeypatch: pytest.MonkeyPatch, digest: Callable[[OuterState], bytes]) -> None:
+    """Outer steps return this digest for their own."""
+    step_with = OuterState.step_with
+
+    def stepped(self: OuterState, *terms: Any) -> bytes:
+        step_with(self, *terms)
+        return digest(self)
+
+    monkeypatch.setattr(OuterState, "step_with", stepped)
 
 
 def test_an_average_with_wrong_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +222,7 @@ def test_a_state_taken_over_at_the_end_is_journaled_and_one_that_is_not_is_caugh
     assert "last round" in last[0].reason
 
     first.clear()
-    monkeypatch.setattr(GroupStrategy, "caught_up", lambda self, round_, *terms: events.WentOn(round=round_))
+    monkeypatch.setattr(RoundCommitter, "_caught_up", lambda self, key, *terms: events.WentOn(round=key.round))
     caught(broken("diloco"), "without a journaled step")
 
 

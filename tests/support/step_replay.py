@@ -16,11 +16,11 @@ from peer.codec.stream import Flat
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.strategy import Pairs
-from peer.exchange.solo import pair_step
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.outer.values import MeanGradient, OwnWork, PartnerParams
 from peer.ports.trainer import WorkRequest, WorkSnapshot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 
@@ -209,7 +209,8 @@ class Values:
             theirs = swapped.theirs.clone()
             if not any(self._decoded(sent, theirs) for sent in self._sent.get(place, {}).get(swapped.partner, ())):
                 self._tell(peer, f"round {event.round}: what it took of {event.partner} is not what that one sent")
-        pair_step(self.swarm.method, made, event.fragment, own, theirs)
+        work = OwnWork(own, 1.0)
+        made.step_with(event.fragment, work if theirs is None else PartnerParams(work, theirs), self.swarm.method)
         return made
 
     def _decoded(self, sent: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -228,14 +229,7 @@ class Values:
         shared = self.shared[event.round, event.fragment][peer.peer_id]
         if shared.base != before.digest(event.fragment):
             self._tell(peer, f"round {event.round} took a step from another state than it said it built on")
-        made.descend(
-            event.fragment,
-            shared.mean.clone(),
-            shared.got.spans,
-            rule=method.rule,
-            outer_lr=method.outer_lr,
-            outer_momentum=method.outer_momentum,
-        )
+        made.step_with(event.fragment, MeanGradient(shared.mean.clone(), shared.got.spans), method)
         return made
 
     # -- small things ------------------------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ from peer.exchange.buffers import Buffers
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.payloads import PseudoGradient
 from peer.exchange.strategy import ExchangeResult, MissedState
-from peer.observe import events
 from peer.outer.state import OuterState
+from peer.outer.values import GroupState, MeanGradient, NoStep
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.group.roster import Roster
 from peer.protocol.ledger import WorkShare
-from peer.protocol.messages import RoundKey
+from peer.protocol.messages import PeerId, RoundKey
 from peer.protocol.schedule import pairing_window
 from peer.run.method import Method
 
@@ -59,7 +59,6 @@ class GroupStrategy:
     """Why nothing is to be sent now, for a person; empty: it may be."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
-    emit: Callable[[events.Event], None]
     feedback: dict[int, Feedback] = field(default_factory=dict)
     """By fragment, where the codec loses enough to need it."""
 
@@ -70,39 +69,25 @@ class GroupStrategy:
             async with background_task(self.group.probe_leaders(key, opens_at, due)):
                 yield GroupSession(self, key, opens_at, ask_every_s, lent)
 
-    async def follow(self, round_: int, reason: str, at_last: bool = False) -> bool:
+    async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> MissedState | None:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
-        round; and after the last. Take over what the group has, if there is a group and it has another state, and
-        journal it with this reason. `at_last`: everybody has played the last round. Whether ours has changed."""
-        changed = False
-        for fragment in range(len(self.outer.layout.fragments)):
-            self.tell(f"asking the group for its state of fragment {fragment}")
-            own = await self.digest(fragment)
-            self.group.set_state_digest(fragment, own)
-            with suppress(ExchangeError):  # then we are told in the first round that ours is stale
-                key = RoundKey(0, fragment)
-                if (found := await self.group.catch_up(key, None, own, at_last=at_last)) is not None:
-                    with self.outer.stepping():
-                        await self.offload(partial(self.take_over, self.outer, fragment, found))
-                        self.emit(self.caught_up(round_, fragment, reason))
-                    changed = True
-        return changed
+        round; and after the last. None: there is no group, its state is ours, or nobody gives it; then the first round
+        tells us that ours is stale."""
+        self.tell(f"asking the group for its state of fragment {fragment}")
+        own = await self.digest(fragment)
+        self.group.set_state_digest(fragment, own)
+        with suppress(ExchangeError):
+            key = RoundKey(0, fragment)
+            if (found := await self.group.catch_up(key, None, own, at_last=at_last)) is not None:
+                return self.missed(found, reason)
+        return None
 
-    def caught_up(self, round_: int, fragment: int, reason: str) -> events.CaughtUp:
-        held = self.group.on_held(fragment)
-        return events.CaughtUp(
-            round=round_,
-            fragment=fragment,
-            bytes=8 * self.outer.layout.fragment_elements(fragment),
-            peer=self.group.donor or "",
-            digest=held.digest.hex() if held is not None else "",
-            reason=reason,
-        )
+    def note_state(self, fragment: int, digest: bytes) -> None:
+        self.group.set_state_digest(fragment, digest)
 
-    def take_over(self, outer: OuterState, fragment: int, found: tuple[Tensor, Tensor]) -> None:
-        """The group's state of a fragment becomes ours."""
-        outer.put(fragment, *found)
-        self.group.set_state_digest(fragment, outer.digest(fragment))
+    def missed(self, found: tuple[Tensor, Tensor], reason: str) -> MissedState:
+        """What `GroupMember.catch_up` found."""
+        return MissedState(GroupState(*found), self.group.donor or PeerId(""), reason)
 
     async def digest(self, fragment: int) -> bytes:
         return await self.offload(lambda: self.outer.digest(fragment))
@@ -128,8 +113,7 @@ class GroupSession:
             own = await groups.digest(key.fragment)
             with suppress(ExchangeError):
                 if (found := await groups.group.catch_up(key, None, own, settle_s=0.0)) is not None:
-                    step = partial(groups.take_over, fragment=key.fragment, found=found)
-                    return MissedState(step, lambda: groups.caught_up(key.round, key.fragment, WENT_ON))
+                    return groups.missed(found, WENT_ON)
             await groups.group.pause(self._ask_every_s)
         return None
 
@@ -168,8 +152,9 @@ class GroupSession:
         return closes_at - pairing_window(round_s) + (1.0 - BEFORE_NEXT) * round_s
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
-        dropped = cut.applied + cut.dropped
-        return ExchangeResult("refused", "the fragment was due again", dropped=dropped, digest=self._held)
+        held = self._groups.group.on_held(self._key.fragment)
+        unmoved = NoStep(b"" if held is None else held.digest)
+        return ExchangeResult("refused", "the fragment was due again", unmoved, dropped=cut.applied + cut.dropped)
 
     async def _gradient(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
         """A copy only where what the codec loses is added to it."""
@@ -190,40 +175,20 @@ class GroupSession:
             return ExchangeResult("carried", f"{stale}; its state could not be had: {error}")
         if found is None:
             return ExchangeResult("carried", f"{stale}; meanwhile it is the same as ours")
-        step = partial(groups.take_over, fragment=fragment, found=found)
-        dropped = cut.applied + cut.dropped
-        return ExchangeResult("refused", str(stale), step, dropped=dropped, replaces=True, digest=self._held)
+        return ExchangeResult("refused", str(stale), GroupState(*found), dropped=cut.applied + cut.dropped)
 
     def _stepped(self, got: GroupMean, cut: WorkShare) -> ExchangeResult:
-        groups, fragment, method = self._groups, self._key.fragment, self._groups.method
-        elements = groups.outer.layout.fragment_elements(fragment)
+        elements = self._groups.outer.layout.fragment_elements(self._key.fragment)
         applied = cut.applied * sum(end - start for start, end in got.named) // elements
-
-        def step(outer: OuterState) -> None:
-            outer.descend(
-                fragment,
-                got.mean,
-                got.spans,
-                rule=method.rule,
-                outer_lr=method.outer_lr,
-                outer_momentum=method.outer_momentum,
-            )
-            groups.group.set_state_digest(fragment, outer.digest(fragment))
-
         return ExchangeResult(
             "exchanged",
             got.reason or _why_dropped(got, elements),
-            step,
+            MeanGradient(got.mean, got.spans),
             applied=applied,
             dropped=cut.applied + cut.dropped - applied,
             members=got.members,
             report=got.report,
-            digest=self._held,
         )
-
-    def _held(self) -> bytes:
-        held = self._groups.group.on_held(self._key.fragment)
-        return b"" if held is None else held.digest
 
 
 def _why_dropped(got: GroupMean, elements: int) -> str:

@@ -1,4 +1,4 @@
-"""With whom a round's work is exchanged, and the outer step it gives: nobody (`solo`), a random partner (`pair`)."""
+"""The strategy `pair`: a random partner for each round, whose params are mixed with ours in the outer step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.swap import PairSwap
 from peer.exchange.payloads import Concatenated, work_of
-from peer.exchange.solo import Alone, pair_step
+from peer.exchange.solo import SoloSession, late_alone, solo_result
 from peer.exchange.strategy import ExchangeResult, ExchangeSession
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.outer.values import OwnWork, PartnerParams
 from peer.ports.clock import Clock
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
@@ -70,7 +71,7 @@ class Pairs:
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
         if why := self.why_not():
-            yield Alone(self.method, self.outer, why)
+            yield SoloSession(why)
             return
         match = self.matchmaker.open(key, opens_at, closes_at)
         try:
@@ -79,6 +80,12 @@ class Pairs:
                     yield PairRound(self, match, lent)
         finally:
             self.matchmaker.end(match)
+
+    async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> None:
+        return None
+
+    def note_state(self, fragment: int, digest: bytes) -> None:
+        """Partners do not compare their states."""
 
     def record_of(self, peer: PeerId) -> PeerRecord:
         """A locked partner that called us may not be in the directory yet: it has to dial."""
@@ -95,13 +102,12 @@ class PairRound:
         self._pairs = pairs
         self._match = match
         self._lent = lent
-        self._alone = Alone(pairs.method, pairs.outer)
 
     def fetch_missed_state(self) -> None:
         return None
 
     async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
-        pairs, fragment, refusal = self._pairs, work.key.fragment, ""
+        pairs, refusal = self._pairs, ""
         sent = self._sent(work, cut)
         into = self._lent.enter_context(pairs.buffers.acquire())[: sent.numel()]
         while (partner := await self._partner(closes_at)) is not None:
@@ -120,14 +126,11 @@ class PairRound:
             pairs.view.watch.heard(partner, "it exchanged with us")
             pairs.conduct.patience.mark_known(partner)
             pairs.diagnosis.exchanged(partner, report)
-
-            def step(outer: OuterState, theirs: Tensor = theirs) -> None:
-                pair_step(pairs.method, outer, fragment, work.params, theirs, cut.share)
-
-            return ExchangeResult("exchanged", "", step, cut.applied, cut.dropped, (pairs.me, partner), report)
+            values = PartnerParams(OwnWork(work.params, cut.share), theirs)
+            return ExchangeResult("exchanged", "", values, cut.applied, cut.dropped, (pairs.me, partner), report)
         if refusal:
-            return self._alone.stepped(work, cut, "refused", refusal)
-        return self._alone.stepped(work, cut, "solo", pairs.why_not() or self._match.why_alone())
+            return solo_result(work, cut, "refused", refusal)
+        return solo_result(work, cut, "solo", pairs.why_not() or self._match.why_alone())
 
     def _sent(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
         """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
@@ -137,7 +140,7 @@ class PairRound:
         return own if method.consensus == method.outer_lr else Concatenated(own, outer)
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
-        return self._alone.late(work, cut)
+        return late_alone(work, cut)
 
     async def _partner(self, closes_at: float) -> PeerId | None:
         self._pairs.tell("looking for a partner")

@@ -146,7 +146,7 @@ class Played:
             with ExitStack() as lent:
                 got = await self.round(lent).exchange(self.work, self.cut, 1e9)
                 assert self.state.digest(0) == self.twin().digest(0), "nothing moves before the step"
-                got.step(self.state)
+                self.state.step_with(0, got.values, self.method)
                 return got
 
         return cast(ExchangeResult, run_virtual(main()))
