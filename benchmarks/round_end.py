@@ -9,7 +9,7 @@ import asyncio
 import ctypes
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,8 +138,7 @@ class RoundEnd(DaemonEnd):
     @asynccontextmanager
     async def _opened(self, key: RoundKey) -> AsyncIterator[PairRound]:
         """Open a pair round whose partner is known."""
-        with ExitStack() as lent:
-            yield PairRound(self._pairs, cast(PartnerSearch, Found(key, self._partner.peer_id, self._we_dial)), lent)
+        yield PairRound(self._pairs, cast(PartnerSearch, Found(key, self._partner.peer_id, self._we_dial)))
 
     async def close(self) -> None:
         await super().close()

@@ -36,8 +36,9 @@ class SoloSession:
     def fetch_missed_state(self) -> None:
         return None
 
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
-        return solo_result(work, cut, "solo", self._why)
+    @asynccontextmanager
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
+        yield solo_result(work, cut, "solo", self._why)
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         return late_alone(work, cut)

@@ -63,9 +63,11 @@ class ExchangeSession(Protocol):
         """Wait, beside the training, for a state that we should have and lack. None, awaited or at once: there is none
         to be had. Never raises for what others do; a cancelled one leaves nothing running."""
 
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
-        """Return what the others gave for this work. Never raises for what others do; a cancelled one leaves nothing
-        running."""
+    def exchange(
+        self, work: WorkSnapshot, cut: WorkShare, closes_at: float
+    ) -> AbstractAsyncContextManager[ExchangeResult]:
+        """Enter with what the others gave for this work. The values of the result lie in borrowed memory: nobody may
+        read them once the context is left. Never raises for what others do; a cancelled one leaves nothing running."""
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         """Return the result of an exchange that was given up because the fragment is due again."""

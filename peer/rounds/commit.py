@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -119,11 +120,13 @@ class RoundCommitter:
         if ready.taken_at > ready.closes_at:
             self.sit_out(work.key, "the inner step under way ended after it was over")
             return None
-        got = await race(due_again.future, session.exchange(work, cut, ready.closes_at)) or session.late(work, cut)
-        if got.outcome == "carried":
-            self.sit_out(work.key, got.reason)
-            return None
-        await uninterrupted(self._step_and_journal(work, got))
+        async with AsyncExitStack() as borrowed:  # the result's values may be read in here, and not later
+            entering = borrowed.enter_async_context(session.exchange(work, cut, ready.closes_at))
+            got = await race(due_again.future, entering) or session.late(work, cut)
+            if got.outcome == "carried":
+                self.sit_out(work.key, got.reason)
+                return None
+            await uninterrupted(self._step_and_journal(work, got))
         self.based_at[work.key.fragment] = ready.taken_at
         replaced = isinstance(got.values, GroupState)  # the trainer keeps nothing of its own either
         return replace(ready.merge, alpha=0.0) if replaced else ready.merge

@@ -101,9 +101,10 @@ class Lags:
         state = GroupState(torch.full((4,), self.ahead.pop()), torch.zeros(4))
         return MissedState(state, PeerId("donor"), "it went on without us")
 
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
+    @asynccontextmanager
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
         self.exchanged += 1
-        return ExchangeResult("carried", "nobody is there")
+        yield ExchangeResult("carried", "nobody is there")
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         raise AssertionError("it is never due again")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -45,8 +45,8 @@ class GroupStrategy:
     """DiLoCo's topology.
 
     The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as `Pairs` does),
-    and outer_params; a buffer for the mean is lent as long as the round is open, hence until the outer step that uses
-    it is done."""
+    and outer_params. The mean lies in a buffer that the context of `GroupSession.exchange` lends, hence until the outer
+    step that uses it is done."""
 
     method: Method
     outer: OuterState
@@ -65,9 +65,8 @@ class GroupStrategy:
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:
         ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2
-        with ExitStack() as lent:
-            async with background_task(self.group.probe_leaders(key, opens_at, due)):
-                yield GroupSession(self, key, opens_at, ask_every_s, lent)
+        async with background_task(self.group.probe_leaders(key, opens_at, due)):
+            yield GroupSession(self, key, opens_at, ask_every_s)
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> MissedState | None:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
@@ -94,13 +93,10 @@ class GroupStrategy:
 
 
 class GroupSession:
-    """One round's average. `lent`: what it gives back at its end."""
+    """One round's average."""
 
-    def __init__(
-        self, groups: GroupStrategy, key: RoundKey, opens_at: float, ask_every_s: float, lent: ExitStack
-    ) -> None:
+    def __init__(self, groups: GroupStrategy, key: RoundKey, opens_at: float, ask_every_s: float) -> None:
         self._groups = groups
-        self._lent = lent
         self._key = key
         self._opens_at = opens_at
         self._ask_every_s = ask_every_s
@@ -117,7 +113,12 @@ class GroupSession:
             await groups.group.pause(self._ask_every_s)
         return None
 
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
+    @asynccontextmanager
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
+        with self._groups.buffers.acquire() as buffer:
+            yield await self._exchange(work, cut, closes_at, buffer)
+
+    async def _exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float, buffer: Tensor) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment
         if not groups.wanted():
             return ExchangeResult("carried", "we are leaving or pausing")
@@ -125,7 +126,7 @@ class GroupSession:
             return ExchangeResult("carried", why)
         groups.tell("exchanging with the group")
         gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
-        into = self._lent.enter_context(groups.buffers.acquire())[: gradient.numel()]
+        into = buffer[: gradient.numel()]
         base = await groups.digest(fragment)
         weight = max(1, round(work.tokens * cut.share))
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -45,8 +45,8 @@ class Pairs:
     work: the next candidate while the window is open, at last a solo outer step.
 
     The trainer's snapshot is read where it lies: the trainer writes there only when the fragment's next work is asked
-    for, which is after the end of its flight (`peer.rounds.inflight`). A buffer is lent as long as the round is open,
-    hence until the outer step that reads it is done."""
+    for, which is after the end of its flight (`peer.rounds.inflight`). The partner's params lie in a buffer that the
+    context of `PairRound.exchange` lends, hence until the outer step that reads it is done."""
 
     method: Method
     run_id: RunId
@@ -75,9 +75,8 @@ class Pairs:
             return
         match = self.matchmaker.open(key, opens_at, closes_at)
         try:
-            with ExitStack() as lent:
-                async with background_task(match.run()):
-                    yield PairRound(self, match, lent)
+            async with background_task(match.run()):
+                yield PairRound(self, match)
         finally:
             self.matchmaker.end(match)
 
@@ -96,20 +95,24 @@ class Pairs:
 
 
 class PairRound:
-    """One round's search and swap. `lent`: what it gives back at its end."""
+    """One round's search and swap."""
 
-    def __init__(self, pairs: Pairs, match: PartnerSearch, lent: ExitStack) -> None:
+    def __init__(self, pairs: Pairs, match: PartnerSearch) -> None:
         self._pairs = pairs
         self._match = match
-        self._lent = lent
 
     def fetch_missed_state(self) -> None:
         return None
 
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> ExchangeResult:
+    @asynccontextmanager
+    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
+        with self._pairs.buffers.acquire() as buffer:
+            yield await self._exchange(work, cut, closes_at, buffer)
+
+    async def _exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float, buffer: Tensor) -> ExchangeResult:
         pairs, refusal = self._pairs, ""
         sent = self._sent(work, cut)
-        into = self._lent.enter_context(pairs.buffers.acquire())[: sent.numel()]
+        into = buffer[: sent.numel()]
         while (partner := await self._partner(closes_at)) is not None:
             patience_s = self._match.patience_s
             if patience_s == 0.0:

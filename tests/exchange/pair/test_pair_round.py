@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -115,7 +115,7 @@ class Played:
         twin.momentum.copy_(normal(2))
         return twin
 
-    def round(self, lent: ExitStack) -> PairRound:
+    def round(self) -> PairRound:
         clock, bell = VirtualClock(), lambda *what: None
         exchange = PairSwap(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
         known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(heard=bell))
@@ -137,14 +137,13 @@ class Played:
             why_not=lambda: "",
             tell=bell,
         )
-        return PairRound(pairs, cast(PartnerSearch, self.partners), lent)
+        return PairRound(pairs, cast(PartnerSearch, self.partners))
 
     def exchange(self) -> ExchangeResult:
         """With the step taken."""
 
         async def main() -> ExchangeResult:
-            with ExitStack() as lent:
-                got = await self.round(lent).exchange(self.work, self.cut, 1e9)
+            async with self.round().exchange(self.work, self.cut, 1e9) as got:
                 assert self.state.digest(0) == self.twin().digest(0), "nothing moves before the step"
                 self.state.step_with(0, got.values, self.method)
                 return got
@@ -242,12 +241,13 @@ def test_a_round_that_is_given_up_in_the_middle_leaves_everything_and_gives_back
     played = Played({"one": hangs}, 1.0, 0.7)
 
     async def main() -> None:
-        with ExitStack() as lent:
-            exchanging = asyncio.create_task(played.round(lent).exchange(played.work, played.cut, 1e9))
-            await reached.wait()
-            exchanging.cancel()
-            await asyncio.wait({exchanging})
-            assert exchanging.cancelled()
+        entered = AsyncExitStack()
+        scope = played.round().exchange(played.work, played.cut, 1e9)
+        exchanging = asyncio.create_task(entered.enter_async_context(scope))
+        await reached.wait()
+        exchanging.cancel()
+        await asyncio.wait({exchanging})
+        assert exchanging.cancelled()
 
     run_virtual(main())
     assert played.state.digest(0) == played.twin().digest(0)
