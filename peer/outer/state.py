@@ -179,6 +179,11 @@ class OuterState:
         outer.copy_(params)
         own_momentum.copy_(momentum)
 
+    def refound(self, params: Tensor) -> None:
+        """Replace the params of the model by a state that the operator names; momentum zero."""
+        self.params.copy_(params)
+        self.momentum.zero_()
+
     def descend(
         self,
         fragment: int,

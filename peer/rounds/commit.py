@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from peer.aio.events import Latch
 from peer.aio.tasks import race, uninterrupted
@@ -95,6 +96,12 @@ class RoundCommitter:
                     await uninterrupted(self._put_in_place(RoundKey(round_, fragment), missed))
                 changed = True
         return changed
+
+    async def refound(self, params: Tensor) -> None:
+        """Replace our state by one that the operator names."""
+        async with self.stepping:
+            with self._outer.stepping():
+                self._outer.refound(params)
 
     async def _put_in_place(self, key: RoundKey, missed: MissedState) -> None:
         """Replace the fragment's state, and journal that. The lock is held."""

@@ -275,9 +275,7 @@ class RoundLoop:
         ours, began = self._orders.rest.active.is_set(), self._clock.now()
         round_, params = await self._orders.apply(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
-            with self._outer.stepping():
-                self._outer.params.copy_(params)
-                self._outer.momentum.zero_()
+            await self._landing.refound(params)
             if self.group is not None:
                 self.group.reset()
             await self._start_anew(round_, "the operator refounded the run")

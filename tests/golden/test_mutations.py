@@ -105,7 +105,7 @@ def namespace(tree: ast.Module, module: ModuleType) -> dict[str, Any]:
 
 
 IN_RULES = dict(mutants(rules))
-IN_STATE = {what: mutant for what, mutant in mutants(state) if not what.startswith("put:")}
+IN_STATE = {what: mutant for what, mutant in mutants(state) if not what.startswith(("put:", "refound:"))}
 """Taking over another's state is no rule."""
 
 
