@@ -1,5 +1,5 @@
-"""The table of all metrics: a list, one entry a metric. The endpoint serves it, `docs/reference/metrics.md` shows it, and tests
-compare the two.
+"""The table of all metrics: a list, one entry a metric. The endpoint serves it, `docs/reference/metrics.md` shows it,
+and tests compare the two.
 
 A metric names the place of its value: a dotted path into the facts of `peer.observe.exposition`. The first part of the
 path names the source. `{label}` in a path stands for each value of the label. Label values are listed here, so that

@@ -143,7 +143,9 @@ class Rendezvous:
 
         async def ask_all() -> None:
             async with asyncio.TaskGroup() as asking:
-                for peer in self._silent_in(join.key) & known.keys():
+                for peer in sorted(
+                    self._silent_in(join.key) & known.keys()
+                ):  # a set's order would differ from process to process
                     asking.create_task(ask(known[peer]))
 
         await race(found, ask_all())

@@ -119,7 +119,7 @@ class Flows:
 
     def changed(self, peer: PeerId | None = None) -> None:
         """A link, or what passes where, is another than before: of one peer, or (None) of anybody."""
-        for one in {*self._up, *self._down} if peer is None else {peer}:
+        for one in sorted({*self._up, *self._down}) if peer is None else [peer]:
             self._share(one, one)
 
     def break_off(self, peer: PeerId) -> None:
