@@ -32,7 +32,8 @@ from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, 
 from peer.protocol.policy.upload_quota import FRAMING
 from peer.protocol.swarm.rtt import MOST_S
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"heartbeats".ljust(32, b"."))
 DELAY_S = 0.015
@@ -77,8 +78,8 @@ class Home:
 
 async def home(cap: float | None) -> Home:
     identity, clock = Identity.generate(), RunClock()
-    transport = GrpcTransport(identity, RUN, Agreeable(), clock.now, max_upload=cap, max_download=cap)
-    transport.set_layout(b"L" * 32, 2**30)
+    transport = GrpcTransport(identity, RUN, Agreeable(), clock.now, TransportPolicy(max_upload=cap, max_download=cap))
+    transport.begin_run(RunTerms(b"L" * 32, 2**30))
     port = await transport.start("127.0.0.1", 0)
     now, me = clock.now(), PeerId(identity.peer_id)
     record = PeerRecord(me, RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)

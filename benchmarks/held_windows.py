@@ -31,6 +31,7 @@ from peer.node.process import tune
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
 from peer.protocol.wire.frames import MAX_CHUNK, Kind, pack
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 from peer.v1 import exchange_pb2 as pb
 from tests.support.hostile_client import HostileCaller, Refused
 
@@ -60,7 +61,7 @@ async def serve() -> None:
     identity = Identity.generate()
     tune()
     transport = GrpcTransport(identity, RUN, Parks(), RunClock().now)
-    transport.set_layout(LAYOUT, 2**30)
+    transport.begin_run(RunTerms(LAYOUT, 2**30))
     print(identity.peer_id, await transport.start("127.0.0.1", 0), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await transport.close()

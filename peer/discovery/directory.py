@@ -11,12 +11,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from peer.discovery.address_cache import AddressCache
-from peer.discovery.dht_node.health import Watcher
+from peer.discovery.dht_node.health import Unwatched, Watcher
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeLimits, DhtNodeOptions
 from peer.discovery.dht_node.supervisor import DhtNodeSupervisor, SupervisorTimes
 from peer.discovery.keys import bucket_key
@@ -40,6 +40,16 @@ HELD_LIFE_S = 40.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryListeners:
+    """Listeners for what befalls a directory."""
+
+    helper: Watcher = field(default_factory=Unwatched)
+    """Told when p2pd is lost and when it is back."""
+    bad_record: Callable[[InvalidRecord], None] = lambda bad: None
+    """Told of bad records in answers, of which nobody knows who stored them."""
+
+
 class DhtDirectory:
     """The `Directory` interface over the DHT. It belongs to the event loop that it was started in."""
 
@@ -52,16 +62,19 @@ class DhtDirectory:
         cache_path: Path | None,
         now: Callable[[], float],
         pace: SupervisorTimes,
+        told: DirectoryListeners,
     ) -> None:
         self._identity, self._run_id, self._now = identity, run_id, now
         self._buckets = DirectoryBuckets(PeerId(identity.peer_id))
         self._looking = asyncio.Lock()
         self._own: PeerRecord | None = None
-        self._view = RecordStore(run_id, PeerId(identity.peer_id))
+        self._view = RecordStore(run_id, PeerId(identity.peer_id), told.bad_record)
         self._good_until = math.inf
         self._gate = RecordGate(now)
         cache = AddressCache(cache_path, now())
-        self._helper = DhtNodeSupervisor(options, self._gate, initial_peers, cache, now, self._publish, pace)
+        self._helper = DhtNodeSupervisor(
+            options, self._gate, initial_peers, cache, now, self._publish, pace, told.helper
+        )
 
     @classmethod
     async def start(
@@ -77,6 +90,7 @@ class DhtDirectory:
         now: Callable[[], float] = time.time,
         pace: SupervisorTimes | None = None,
         limits: DhtNodeLimits | None = None,
+        told: DirectoryListeners | None = None,
     ) -> DhtDirectory:
         """Start p2pd with the key at `identity_path` (which is `identity`), and join whoever answers; nobody is no
         error. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`: a file to keep seen addresses in.
@@ -87,7 +101,16 @@ class DhtDirectory:
         options = DhtNodeOptions(
             identity_path, identity.public_key, tuple(announce_maddrs), limits=limits or DhtNodeLimits()
         )
-        self = cls(identity, run_id, options, initial_peers, cache_path, now, pace or SupervisorTimes())
+        self = cls(
+            identity,
+            run_id,
+            options,
+            initial_peers,
+            cache_path,
+            now,
+            pace or SupervisorTimes(),
+            told or DirectoryListeners(),
+        )
         await self._helper.start(host_maddrs)
         return self
 
@@ -195,18 +218,10 @@ class DhtDirectory:
             "neighbours": self.neighbours(),
         }
 
-    def watch(self, watcher: Watcher) -> None:
-        """Who is told when p2pd is lost and when it is back."""
-        self._helper.watcher = watcher
-
     @property
     def dropped(self) -> Counter[str]:
         """Bad records met in answers or refused by our node, counted by the code of InvalidRecord."""
         return self._view.dropped + self._gate.refused
-
-    def on_bad_record(self, tell: Callable[[InvalidRecord], None]) -> None:
-        """Who is told of bad records in answers. Whoever stored them is not known."""
-        self._view.tell = tell
 
     @property
     def helper_pid(self) -> int | None:

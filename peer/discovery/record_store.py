@@ -17,15 +17,15 @@ class RecordStore:
     A record that is missing from an answer is kept until it expires. A partial or failed look thus costs nothing, and
     only a later record or time takes a peer away."""
 
-    def __init__(self, run_id: RunId, own: PeerId) -> None:
+    def __init__(self, run_id: RunId, own: PeerId, tell: Callable[[InvalidRecord], None] = lambda bad: None) -> None:
+        """`tell` is called with every bad record met."""
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
         self._order: list[PeerId] | None = None
         """Peers of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
-        self.tell: Callable[[InvalidRecord], None] = lambda bad: None
-        """Called with every bad record met."""
+        self._tell = tell
         self.dropped: Counter[str] = Counter()
         """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
         them."""
@@ -39,7 +39,7 @@ class RecordStore:
             check_current(record, self._run_id, now)
         except InvalidRecord as bad:
             self.dropped[bad.code] += 1
-            self.tell(bad)
+            self._tell(bad)
             return
         known = self._latest.get(record.peer_id)
         if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from peer.errors import ExchangeError
-from peer.node.open import OpenNode
+from peer.join.context import JoinContext
 from peer.protocol.messages import PeerRecord
 from peer.protocol.schedule import RoundClock
 from peer.run.home import RunFolder, write_whole
@@ -21,25 +21,25 @@ GREETED, GREETED_S = 16, 1.0
 while nobody has."""
 
 
-async def round_clock(node: OpenNode, manifest: Manifest) -> RoundClock:
+async def round_clock(context: JoinContext, manifest: Manifest) -> RoundClock:
     """The clock; in seconds its start comes from the manifest or from what others announce, and the own clock is
     corrected by a Hello to each of them first."""
     sync = manifest.sync
-    start = manifest.start or _kept_start(node.folder)
-    records = list((await node.directory.peers()).values())
-    for offset in await _offsets(node, random.sample(records, min(GREETED, len(records)))):
-        node.clock.observe(offset)  # after the last answer: a Hello under way would count a correction twice
+    start = manifest.start or _kept_start(context.folder)
+    records = list((await context.directory.peers()).values())
+    for offset in await _offsets(context, random.sample(records, min(GREETED, len(records)))):
+        context.clock.observe(offset)  # after the last answer: a Hello under way would count a correction twice
     start = start or next((record.run_start for record in records if record.run_start), 0.0)
     return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
 
 
-async def _offsets(node: OpenNode, records: Sequence[PeerRecord]) -> list[float]:
+async def _offsets(context: JoinContext, records: Sequence[PeerRecord]) -> list[float]:
     """What the own clock is off by, as each of those says who answer in time."""
     found: list[float] = []
 
     async def greet(record: PeerRecord) -> None:
         with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
-            found.append((await node.transport.hello(record, HELLO_S)).clock_offset_s)
+            found.append((await context.transport.hello(record, HELLO_S)).clock_offset_s)
 
     greeting = [asyncio.create_task(greet(record)) for record in records]
     try:
@@ -53,7 +53,9 @@ async def _offsets(node: OpenNode, records: Sequence[PeerRecord]) -> list[float]
         await asyncio.gather(*greeting, return_exceptions=True)
 
 
-def _kept_start(folder: RunFolder) -> float:
+def _kept_start(folder: RunFolder | None) -> float:
+    if folder is None:
+        return 0.0
     try:
         return float((folder.path / "run_start").read_text())
     except (OSError, ValueError):

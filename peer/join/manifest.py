@@ -7,31 +7,22 @@ import contextlib
 from collections.abc import Sequence
 
 from peer.errors import ExchangeError, ManifestError, PartnerRefused
+from peer.join.context import JoinContext
 from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
-from peer.node.open import OpenNode
 from peer.observe.progress import WaitProgress, Waits, untold
-from peer.ports.clock import Clock
-from peer.ports.console import Say
-from peer.ports.directory import Directory
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId
+from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, keep, load_signed
 
 
-async def obtain_manifest(
-    run_id: RunId,
-    directory: Directory,
-    transport: Transport,
-    clock: Clock,
-    say: Say,
-    wait_s: float,
-    progress: WaitProgress = untold,
-) -> SignedManifest:
+async def obtain_manifest(context: JoinContext, wait_s: float, progress: WaitProgress = untold) -> SignedManifest:
     """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
 
     Raises SwarmUnreachable when nobody answered for `wait_s` seconds, JoinRefused (ClockWrong, if it is the clock) when
     everybody refuses for good."""
+    run_id, directory, transport = context.run_id, context.directory, context.transport
     deadline = asyncio.get_running_loop().time() + wait_s
     said = problem = ""
     progress("reaching the run", 0, wait_s, "s")
@@ -49,9 +40,9 @@ async def obtain_manifest(
         check_clock(directory.contact())
         waiting = waiting_for(directory.contact(), problem)
         if waiting != said:
-            say(f"waiting for the manifest, at most {wait_s:.0f} s: {waiting}")
+            context.say(f"waiting for the manifest, at most {wait_s:.0f} s: {waiting}")
             said = waiting
-        await clock.sleep(RETRY_S)
+        await context.clock.sleep(RETRY_S)
     raise unreachable(directory.contact(), run_id, problem, wait_s)
 
 
@@ -83,21 +74,20 @@ async def _manifest_of(run_id: RunId, record: PeerRecord, transport: Transport) 
     return signed
 
 
-def kept_manifest(node: OpenNode) -> SignedManifest | None:
-    """The one fetched at an earlier start, if it is still whole."""
+def kept_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
+    """Read the manifest that an earlier start fetched, if its file is complete."""
     try:
-        kept = load_signed(node.folder.manifest)
+        kept = load_signed(folder.manifest)
     except ManifestError:
         return None
-    return kept if kept.run_id == node.run_id else None
+    return kept if kept.run_id == run_id else None
 
 
-async def fetch_manifest(node: OpenNode, wait_s: float, waits: Waits) -> SignedManifest:
-    """From any peer, and kept. Raises as `obtain_manifest`."""
-    signed = await obtain_manifest(
-        node.run_id, node.directory, node.transport, node.clock, node.say, wait_s, waits.tell
-    )
+async def fetch_manifest(context: JoinContext, wait_s: float, waits: Waits) -> SignedManifest:
+    """Get the manifest from any peer, and keep it. Raises as `obtain_manifest`."""
+    signed = await obtain_manifest(context, wait_s, waits.tell)
     waits.end()
-    keep(node.folder.manifest, signed)
-    node.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
+    if context.folder is not None:
+        keep(context.folder.manifest, signed)
+    context.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
     return signed

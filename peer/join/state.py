@@ -7,12 +7,11 @@ donor's; a group's are all of one state, so when every donor has moved on from i
 from __future__ import annotations
 
 import asyncio
-import random
-from pathlib import Path
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
+from peer.join.context import JoinContext
 from peer.join.donors import (
     MAX_DONORS,
     OLD_ROUNDS,
@@ -27,11 +26,7 @@ from peer.join.messages import check_clock, waiting_for
 from peer.join.resume import JoinedState, OwnCheckpoint, newest_checkpoint, why_fetch
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
-from peer.ports.clock import Clock
-from peer.ports.console import Say
-from peer.ports.directory import Directory
-from peer.ports.transport import Transport
-from peer.protocol.messages import PeerId, RunId
+from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer.download import Download, Outcome
@@ -54,6 +49,8 @@ ASKED_AT_ONCE = 4
 """For the manifest; the first to answer is enough."""
 NOBODY_YET = "nobody of this run is in the directory yet"
 FETCHING = "fetching the state"
+TRANSFER = "transfer"
+"""Folder of the pieces that are here, in the run's folder."""
 
 FINAL_REFUSALS = {
     "wire_version": "Update this program: pip install -U peer-swarm",
@@ -69,67 +66,59 @@ def join_refusal(refusal: PartnerRefused) -> PeerError:
 
 
 async def obtain_state(
-    run_id: RunId,
+    context: JoinContext,
     layout: Layout,
     checkpoints: CheckpointStore,
-    directory: Directory,
-    transport: Transport,
-    clock: Clock,
-    say: Say,
-    progress: WaitProgress = untold,
-    rng: random.Random | None = None,
     *,
     momentum: bool = False,
-    folder: Path | None = None,
+    progress: WaitProgress = untold,
     offload: Offload = inline,
 ) -> JoinedState:
     """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
-    for them, saying so. `momentum`: a group's state has it, too. `folder`: for the pieces that are here, so that they
-    survive a kill; None: memory only. `offload`: where pieces are checked and written.
+    for them, saying so. `momentum`: a group's state has it, too. Pieces that are here survive a kill in the run's
+    folder. `offload`: where pieces are checked and written.
 
     Raises StateError when for ten minutes no donor gave anything."""
-    own = newest_checkpoint(run_id, layout, checkpoints, say)
-    joining = _Joining(layout, directory, transport, clock, say, progress, rng or random.Random(), momentum)
+    own = newest_checkpoint(context.run_id, layout, checkpoints, context.say)
+    folder = None if context.folder is None else context.folder.path / TRANSFER
+    pieces = PieceStore(layout, folder, momentum=momentum)
+    joining = StateFetch(context, layout, pieces, progress, offload, momentum=momentum)
     if own is not None:
         why = await joining.why_fetch(own)
         if not why:
             return own.state
-        say(why)
-    joining.pieces = PieceStore(layout, folder, momentum=momentum)
-    joining.offload = offload
-    await offload(joining.pieces.load)
+        context.say(why)
+    await offload(pieces.load)
     state = await joining.state(own)
-    joining.pieces.clear()
+    pieces.clear()
     return state
 
 
-class _Joining:
+class StateFetch:
     """One fetch of a state, over as many attempts as it takes."""
-
-    pieces: PieceStore
-    offload: Offload
 
     def __init__(
         self,
+        context: JoinContext,
         layout: Layout,
-        directory: Directory,
-        transport: Transport,
-        clock: Clock,
-        say: Say,
+        pieces: PieceStore,
         progress: WaitProgress,
-        rng: random.Random,
+        offload: Offload,
+        *,
         momentum: bool,
     ) -> None:
         self._layout = layout
-        self._directory = directory
-        self._transport = transport
-        self._clock = clock
-        self._say = say
-        self._progress = progress
-        self._rng = rng
         self._momentum = momentum
+        self._directory = context.directory
+        self._transport = context.transport
+        self._clock = context.clock
+        self._say = context.say
+        self._rng = context.rng
+        self._progress = progress
+        self._offload = offload
+        self._pieces = pieces
         self._rates = DonorRates()
-        self._asking = DonorQuery(transport, layout, momentum=momentum)
+        self._asking = DonorQuery(context.transport, layout, momentum=momentum)
         self._outcome = Outcome()
         self._left_at: dict[PeerId, float] = {}
         self._said = ""
@@ -156,19 +145,19 @@ class _Joining:
 
     async def state(self, own: OwnCheckpoint | None) -> JoinedState:
         """Raises StateError."""
-        self._wanted = self.pieces.mark
-        began, deadline, had = self._clock.now(), self._now() + STATE_WAIT_S, self.pieces.done
+        self._wanted = self._pieces.mark
+        began, deadline, had = self._clock.now(), self._now() + STATE_WAIT_S, self._pieces.done
         if had:
             self._say(f"{had / 1e6:.1f} MB of the state are here from before")
-        while not self.pieces.complete:
+        while not self._pieces.complete:
             offers = await self._offers()
             chosen = compatible_offers(offers.offered, momentum=self._momentum, wanted=self._wanted)
             if chosen:
-                before = self.pieces.done
+                before = self._pieces.done
                 await self._fetch(chosen)
-                if self.pieces.done > before:
+                if self._pieces.done > before:
                     deadline = self._now() + STATE_WAIT_S
-            if not self.pieces.complete:
+            if not self._pieces.complete:
                 if self._now() >= deadline:
                     raise self._no_donor()
                 await self._wait(offers, deadline)
@@ -183,7 +172,7 @@ class _Joining:
     async def _fetch(self, chosen: list[SnapshotOffer]) -> None:
         """One attempt: until all is here or no donor is left."""
         await self._forget_others(chosen)
-        transfer = Download(self._transport, self.pieces, self._rates, self._outcome, self._told, self.offload)
+        transfer = Download(self._transport, self._pieces, self._rates, self._outcome, self._told, self._offload)
         for offered in chosen[:MAX_DONORS]:
             transfer.add(offered.donor, offered.index)
         async with background_task(self._recruit(transfer, chosen[0])):
@@ -194,9 +183,9 @@ class _Joining:
         """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
         if not self._momentum:
             oldest = max(offered.index.round for offered in chosen) - OLD_ROUNDS
-            self.pieces.keep(lambda number, held: held.round >= oldest)
+            self._pieces.keep(lambda number, held: held.round >= oldest)
             return
-        index, pieces = chosen[0].index, self.pieces
+        index, pieces = chosen[0].index, self._pieces
         self._wanted = chosen[0].mark
         if gone := pieces.keep(lambda number, held: held.piece.digest == index.pieces[number].digest):
             self._say(f"the group has moved on from the state that was being fetched: {gone / 1e6:.1f} MB start over")
@@ -207,7 +196,7 @@ class _Joining:
             for number in missing:
                 pieces.put_zeros(number, index.pieces[number], index.round)
 
-        await self.offload(take_zeros)
+        await self._offload(take_zeros)
 
     async def _recruit(self, transfer: Download, first: SnapshotOffer) -> None:
         """Add donors that came later, or came back, until cancelled."""
@@ -231,8 +220,8 @@ class _Joining:
         return len(compatible_offers([offered, first], momentum=False)) == 2
 
     def _told(self, donors: int) -> None:
-        total = self.pieces.nbytes
-        self._progress(f"{FETCHING} ({donors} donor{'s' * (donors != 1)})", self.pieces.done, total, "bytes")
+        total = self._pieces.nbytes
+        self._progress(f"{FETCHING} ({donors} donor{'s' * (donors != 1)})", self._pieces.done, total, "bytes")
 
     async def _wait(self, offers: Offers, deadline: float) -> None:
         """Say why, and wait a moment."""
@@ -254,11 +243,11 @@ class _Joining:
         )
 
     def _first_state(self, seconds: float, own: OwnCheckpoint | None) -> JoinedState:
-        params, momentum = self.pieces.state()
+        params, momentum = self._pieces.state()
         outer = OuterState.fresh(self._layout, params)
         if momentum is not None:
             outer.momentum.copy_(momentum)
-        given, rounds = self._outcome.given, [held.round for held in self.pieces.held.values()]
+        given, rounds = self._outcome.given, [held.round for held in self._pieces.held.values()]
         most = max(given, key=lambda peer: (given[peer], peer), default=PeerId(""))
         donors = most if len(given) == 1 else f"{len(given)} donors"
         why = f"fetched from {donors} (round {min(rounds)}; {shares(given)})"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peer import __version__
+from peer.join.context import JoinContext
 from peer.join.resume import JoinedState
-from peer.node.open import OpenNode
 from peer.observe import events
 from peer.observe.progress import Waits
 from peer.ports.trainer import TrainerInfo
@@ -20,23 +20,23 @@ from peer.trainer.client import TrainerClient, TrainerConfig
 Emit = Callable[[events.Event], None]
 
 
-def journal_start(node: OpenNode, state: JoinedState, emit: Emit) -> None:
+def journal_start(context: JoinContext, state: JoinedState, emit: Emit) -> None:
     """Where it came from."""
-    emit(events.Started(peer_id=node.me, run_id=node.run_id.hex(), version=__version__, resumed=state.why))
+    emit(events.Started(peer_id=context.me, run_id=context.run_id.hex(), version=__version__, resumed=state.why))
     if state.donor:
         emit(events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds))
 
 
 async def launch(
-    node: OpenNode, trainer: TrainerClient, state: JoinedState, resume: Path | None, waits: Waits, emit: Emit
+    context: JoinContext, trainer: TrainerClient, state: JoinedState, resume: Path | None, waits: Waits, emit: Emit
 ) -> TrainerInfo:
     """Raises as `TrainerClient.start`."""
     waits.tell("starting the trainer", 0, None, "s")
-    trainer.on_note = lambda note: waits.tell(f"the trainer is {note}", 0, None, "s")
-    info = await trainer.start(state.outer.params, state.round, resume)
+    info = await trainer.start(
+        state.outer.params, state.round, resume, lambda note: waits.tell(f"the trainer is {note}", 0, None, "s")
+    )
     waits.end()
-    trainer.on_note = lambda note: None  # later starts show in the phase
-    node.say(f"trainer: {info.device} ({info.device_reason})")
+    context.say(f"trainer: {info.device} ({info.device_reason})")
     emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
     return info
 

@@ -15,6 +15,8 @@ from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Status
 from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, policy_at
 from peer.run.amendments import Chain, SignedAmendment, keep, load
 
+AMENDMENTS = "amendments.jsonl"
+"""File of a run's folder that keeps them."""
 ASK_EVERY_S = 5.0
 ASK_TIMEOUT_S = 5.0
 TRIES = 8
@@ -27,7 +29,13 @@ class AmendmentSync:
     """One daemon's. `told` is called with every amendment that is new here."""
 
     def __init__(
-        self, chain: Chain, path: Path | None, emit: Callable[[events.Event], None], *, in_steps: bool = False
+        self,
+        chain: Chain,
+        path: Path | None,
+        emit: Callable[[events.Event], None],
+        told: Callable[[Amendment], None] = lambda amendment: None,
+        *,
+        in_steps: bool = False,
     ) -> None:
         """Reads what was kept (None: nothing is, in simulations). A kept file that does not check counts as
         far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps."""
@@ -37,10 +45,7 @@ class AmendmentSync:
         self._path = path
         self._emit = emit
         self._refused: set[tuple[PeerId, str]] = set()
-        self.told: Callable[[Amendment], None] = lambda amendment: None
-        self.answered: Callable[[PeerId, float], None] = lambda peer, took_s: None
-        """Called with how many seconds an answer of a peer took. Who is called by all others and calls nobody
-        for an exchange learns only so that its line is slow."""
+        self._told = told
         try:
             if path is not None:
                 load(path, chain)
@@ -107,7 +112,7 @@ class AmendmentSync:
             return
         for amendment in self._chain.amendments[before:]:
             self._emit(events.Amended(number=amendment.number, round=amendment.round, change=describe(amendment)))
-            self.told(amendment)
+            self._told(amendment)
         try:
             if self._path is not None:
                 keep(self._path, self._chain)
@@ -121,13 +126,16 @@ class AmendmentSync:
         rng: random.Random,
         peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]],
         every_s: float = ASK_EVERY_S,
+        answered: Callable[[PeerId, float], None] = lambda peer, took_s: None,
     ) -> None:
-        """Ask for ever: now the operator's node, now anybody. The owner cancels."""
+        """Ask for ever: now the operator's node, now anybody. The owner cancels. `answered` is called with how many
+        seconds an answer of a peer took: a peer that all others call, and that calls nobody for an exchange, learns
+        only so that its line is slow."""
         while True:
             if (record := _whom(list((await peers()).values()), rng)) is not None:
                 began = clock.now()
                 if await self.ask(transport, record):  # several say nothing of how long one takes
-                    self.answered(record.peer_id, clock.now() - began)
+                    answered(record.peer_id, clock.now() - began)
             await clock.sleep(every_s * rng.uniform(0.8, 1.2))
 
 

@@ -54,6 +54,7 @@ class PeerTable:
         changed: Callable[[int, str], None] = lambda count, reason: None,
         look_every_s: float = LOOK_EVERY_S,
         peek: Callable[[], PeerRecord] | None = None,
+        dirty: Signal | None = None,
     ) -> None:
         self._directory = directory
         self._clock = clock
@@ -73,7 +74,7 @@ class PeerTable:
         self._good_until = float("inf")
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
-        self._dirty = Signal()
+        self._dirty = dirty or Signal()
         self.acquaintance = Acquaintance()
         self.watch = FailureDetector(clock.now, self._lifetime_s, look_every_s)
         self.banned: Callable[[], Container[PeerId]] = frozenset

@@ -36,7 +36,7 @@ class ReachabilityProbe:
         self._clock = clock
         self._rng = rng
         self._endpoints = endpoints
-        self.changed = changed
+        self._changed = changed
         self._asked_about: tuple[str, ...] = ()
         self.state = Reachability()
         self._trips = RoundTrips()
@@ -80,7 +80,7 @@ class ReachabilityProbe:
         self.state.heard(by, probed, began)
         after = self.state.reachable()
         if after is not None and after != before:
-            self.changed(after, self.state.why())
+            self._changed(after, self.state.why())
 
     async def run(
         self, peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]], settled_tick_s: float = SETTLED_TICK_S

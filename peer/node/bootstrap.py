@@ -13,16 +13,19 @@ from typing import Any
 from peer.aio.threads import LowPriorityThread
 from peer.errors import PeerError, UsageError
 from peer.join.reset import digest_of
-from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.peer_table import RECORD_TTL_S
 from peer.membership.reputation import Reputation
+from peer.node.control import ControlServer
 from peer.node.dht_events import DhtNodeEvents
+from peer.node.handler import DonatedState, ServedParts
 from peer.node.initial_state import first_state
 from peer.node.metrics import MetricsEndpoint, serving
-from peer.node.open import OpenNode, open_node, serve_control
+from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.run_progress import RunProgress
 from peer.node.status import caps
+from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
@@ -36,6 +39,8 @@ from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.presets import resolve
 from peer.run.ticket import MAX_ADDRESSES, Ticket
+from peer.transport.server.service import RunTerms
+from peer.transport.wire.payload_stream import NoBudget
 
 READ_EVERY_S = 2.0
 LEARN_EVERY_S = 3.0
@@ -60,25 +65,31 @@ async def run_bootstrap(
     run_id = RunId(signed.run_id)
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
-        async with open_node(options, run_id, say) as node:
-            node.donor.manifest = signed
-            node.transport.watch(Reputation(node.clock.now, lambda event: None))  # it keeps no journal
+        local = LocalNode.of(options, run_id, say)
+        async with open_node(local, _listeners(local)) as node:
             method = resolve(signed.manifest.sync)
             if method.topology == "group":
                 node.directory.read_everybody()
             layout = layout_for(signed.manifest.model, method)
-            node.transport.set_layout(layout.digest(), signed.manifest.limits.max_fragment_bytes)
+            amendments = _amendments(local, signed)
+            terms = RunTerms(
+                layout.digest(),
+                signed.manifest.limits.max_fragment_bytes,
+                why_banned=lambda peer: amendments.ruling(MAX_ROUND).banned.get(peer, ""),
+            )
+            node.transport.begin_run(terms)
+            node.handler.serve(ServedParts(manifest=signed, amendments=amendments))
             outer = first_state(signed.manifest, layout, state, say)
-            node.donor.amendments = amendments = _amendments(node, signed)
-            run_round, copying = RunProgress(node.folder.path / "run_round"), LowPriorityThread()
-            node.donor.give(
+            run_round, copying = RunProgress(node.local.folder.path / "run_round"), LowPriorityThread()
+            given = DonatedState(
                 outer,
                 lambda: run_round.value,
-                node.clock.now,
+                node.local.clock.now,
                 momentum=method.topology == "group",
                 start=copying.start,
                 why_not=_why_not(run_round, amendments, outer) if state is None else lambda: "",
             )
+            node.handler.serve(ServedParts(manifest=signed, amendments=amendments, state=given))
             _print_ticket(node, ticket_file)
             began = time.time()
             run_start = StartTime(node, signed.manifest.start, min_peers)
@@ -110,8 +121,8 @@ async def _serve(
             raise UsageError("a bootstrap node does not train", "Pause a peer: name its folder with --home.")
         return _status(node, layout, began)
 
-    await serve_control(node, control)
-    node.directory.watch(DhtNodeEvents(lambda event: None, node.say))  # a bootstrap node keeps no journal
+    server = ControlServer(node.local.home.control_socket, control)
+    await server.start()
     freeze_gc()
     with on_stop_signals(stop.set):
         announcing = asyncio.create_task(_announce(node, run_start, run_round))
@@ -128,15 +139,16 @@ async def _serve(
                 task.cancel()
             await asyncio.wait({stopping, *duties})
             await node.directory.withdraw()
-    node.say("left")
+            await server.close()
+    node.local.say("left")
 
 
 def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
     return {
         "role": "bootstrap",
-        "peer_id": node.me,
-        "run_id": node.run_id.hex(),
+        "peer_id": node.local.me,
+        "run_id": node.local.run_id.hex(),
         "status": Status.SERVING.value,
         "uptime_s": round(time.time() - began, 1),
         "endpoints": list(node.endpoints()),
@@ -148,15 +160,15 @@ def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "caps": caps(node),
-        "clock_correction_s": node.clock.correction,
+        "clock_correction_s": node.local.clock.correction,
     }
 
 
 def _record(node: OpenNode, run_start: float, run_round: int) -> PeerRecord:
-    now = node.clock.now()
+    now = node.local.clock.now()
     return PeerRecord(
-        peer_id=node.me,
-        run_id=node.run_id,
+        peer_id=node.local.me,
+        run_id=node.local.run_id,
         endpoints=node.endpoints(),
         reachable=node.reach.reachable,
         wire_min=WIRE_VERSION,
@@ -175,7 +187,7 @@ class StartTime:
 
     def __init__(self, node: OpenNode, from_manifest: float, min_peers: int) -> None:
         self._node = node
-        self._kept = node.folder.path / "run_start"
+        self._kept = node.local.folder.path / "run_start"
         self._min_peers = min_peers
         self.value = from_manifest or self._load()
 
@@ -190,7 +202,7 @@ class StartTime:
         if not self.value:
             records = await self._node.directory.peers()
             if sum(record.status is Status.TRAINING for record in records.values()) >= self._min_peers:
-                self.value = self._node.clock.now() + START_DELAY_S
+                self.value = self._node.local.clock.now() + START_DELAY_S
                 write_whole(self._kept, repr(self.value).encode())
         return bool(self.value)
 
@@ -211,19 +223,32 @@ async def _announce(node: OpenNode, run_start: StartTime, run_round: RunProgress
         await asyncio.sleep(1.0 if run_start.value else 0.5)
 
 
-def _amendments(node: OpenNode, signed: SignedManifest) -> AmendmentSync:
-    chain = Chain(node.run_id, signed.manifest.operator)
-    held = AmendmentSync(chain, node.folder.path / "amendments.jsonl", lambda event: None)
-    held.told = lambda amendment: node.say(describe(amendment))
-    node.transport.obey(lambda peer: held.ruling(MAX_ROUND).banned.get(peer, ""))
-    return held
+def _listeners(local: LocalNode) -> NodeListeners:
+    """A bootstrap node keeps no journal."""
+
+    def emit(event: events.Event) -> None: ...
+
+    return NodeListeners(
+        reputation=Reputation(local.clock.now, emit),
+        quota=NoBudget(),
+        dht_node=DhtNodeEvents(emit, local.say),
+        reachability=lambda reachable, why: local.say(
+            f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
+        ),
+    )
+
+
+def _amendments(local: LocalNode, signed: SignedManifest) -> AmendmentSync:
+    chain = Chain(local.run_id, signed.manifest.operator)
+    kept = local.folder.path / AMENDMENTS
+    return AmendmentSync(chain, kept, lambda event: None, lambda amendment: local.say(describe(amendment)))
 
 
 def _about_amendments(node: OpenNode, operators_file: Path) -> list[Coroutine[Any, Any, None]]:
     """Read the operator's file whenever it changed, and ask other nodes of the run, which may hold more."""
-    held = node.donor.amendments
+    held = node.handler.parts.amendments
     assert held is not None
-    asking = held.run(node.transport, node.clock, random.Random(), node.directory.peers)
+    asking = held.run(node.transport, node.local.clock, random.Random(), node.directory.peers)
     return [_read_amendments(node, held, operators_file), asking]
 
 
@@ -236,7 +261,7 @@ async def _read_amendments(node: OpenNode, held: AmendmentSync, operators_file: 
                 seen = state
                 held.read(operators_file)
         except PeerError as error:  # said once for each state of the file; those in force stay in force
-            node.say(f"{error.found}: nothing of it is handed on from there")
+            node.local.say(f"{error.found}: nothing of it is handed on from there")
         await asyncio.sleep(READ_EVERY_S)
 
 
@@ -250,22 +275,21 @@ def _state_of(file: Path) -> tuple[int, int] | None:
 
 async def _ask_who_reaches(node: OpenNode) -> None:
     """A node nobody can reach is no bootstrap: say so."""
-    node.reach.changed = lambda reachable, why: node.say(
-        f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
-    )
     await node.reach.run(node.directory.peers)
 
 
 def _print_ticket(node: OpenNode, ticket_file: Path | None) -> None:
-    addresses = list(node.options.announce_maddrs) or node.directory.addresses()
-    ours = [a if "/p2p/" in a else f"{a}/p2p/{node.me}" for a in addresses]
+    addresses = list(node.local.options.announce_maddrs) or node.directory.addresses()
+    ours = [a if "/p2p/" in a else f"{a}/p2p/{node.local.me}" for a in addresses]
     if not ours:
         raise UsageError("no address to put into the ticket", "Give one with --announce-maddrs.")
-    others = [a for a in node.options.initial_peers if a not in ours]  # with more than one, any of them may be dead
-    ticket = Ticket(node.run_id, (*ours, *others)[:MAX_ADDRESSES]).encode()
+    others = [
+        a for a in node.local.options.initial_peers if a not in ours
+    ]  # with more than one, any of them may be dead
+    ticket = Ticket(node.local.run_id, (*ours, *others)[:MAX_ADDRESSES]).encode()
     if all("/ip4/127." in a or "/ip6/::1/" in a for a in ours):
-        node.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
+        node.local.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
     if ticket_file is not None:
         write_whole(ticket_file, f"{ticket}\n".encode())
-    node.say(f"run {node.run_id.hex()[:16]} is served by {node.me}")
-    node.say(f"others join with:\n\n    peer join {ticket}\n")
+    node.local.say(f"run {node.local.run_id.hex()[:16]} is served by {node.local.me}")
+    node.local.say(f"others join with:\n\n    peer join {ticket}\n")

@@ -1,63 +1,113 @@
-"""What a volunteer's daemon and a bootstrap node have in common: home and lock, identity, exchange endpoint, directory,
-control socket. Opened and closed as one."""
+"""The parts that a volunteer's daemon and a bootstrap node have in common: home, identity, exchange endpoint and
+directory. They are opened and closed as one."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from peer import identity as identities
 from peer.clock.run_clock import RunClock
-from peer.discovery.directory import DhtDirectory
+from peer.discovery.dht_node.health import Watcher
+from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.multiaddr import check_announced, check_listen, check_peers
 from peer.errors import AddressError
 from peer.identity import Identity
+from peer.join.context import JoinContext
 from peer.membership.reachability import ReachabilityProbe
-from peer.node.control import ControlServer
+from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.wire.payload_stream import UploadBudget
 
 
-@dataclass
-class OpenNode:
-    """The open parts of a daemon."""
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """The parts of a node that need no network."""
 
     options: NodeOptions
     home: Home
     folder: RunFolder
     identity: Identity
     run_id: RunId
-    clock: RunClock
-    donor: RequestHandler
-    transport: GrpcTransport
-    directory: DhtDirectory
-    port: int
     say: Say
-    reach: ReachabilityProbe
-    control: ControlServer | None = field(default=None)
+    clock: RunClock
+
+    @classmethod
+    def of(cls, options: NodeOptions, run_id: RunId, say: Say) -> LocalNode:
+        """Find or make the home, the run's folder and the key. Raises IdentityError, HomeUnusable or AddressError."""
+        check_listen(options.host_maddrs)
+        check_announced(options.announce_maddrs)
+        check_peers(options.initial_peers)
+        home = Home(options.home)
+        folder = home.run(run_id)
+        identity = identities.load_or_create(key_path(options, home))
+        return cls(options, home, folder, identity, run_id, say, RunClock())
 
     @property
     def me(self) -> PeerId:
         return PeerId(self.identity.peer_id)
 
+
+def key_path(options: NodeOptions, home: Home) -> Path:
+    """The file of the node's key."""
+    return options.identity_path or home.identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeListeners:
+    """The parts of a daemon that judge, or are told, what befalls its network side."""
+
+    reputation: Reputation
+    quota: UploadBudget
+    dht_node: Watcher
+    """Told when p2pd is lost and when it is back."""
+    reachability: Callable[[bool, str], None]
+    """Told whether others can dial us, and why we think so."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNode:
+    """The open parts of a daemon."""
+
+    local: LocalNode
+    handler: RequestHandler
+    transport: GrpcTransport
+    directory: DhtDirectory
+    reach: ReachabilityProbe
+    port: int
+
     def endpoints(self) -> tuple[str, ...]:
         """Where others dial the exchange service: where they were seen to get through, then where we think they may."""
-        return tuple(dict.fromkeys([*self.reach.state.endpoints(), *supposed(self)]))[:MAX_ENDPOINTS]
+        ours = supposed(self.local.options, self.directory, self.port)
+        return tuple(dict.fromkeys([*self.reach.state.endpoints(), *ours]))[:MAX_ENDPOINTS]
+
+    def join_context(self) -> JoinContext:
+        """The ports that joining a run needs."""
+        local = self.local
+        return JoinContext(
+            run_id=local.run_id,
+            me=local.me,
+            directory=self.directory,
+            transport=self.transport,
+            clock=local.clock,
+            say=local.say,
+            folder=local.folder,
+        )
 
 
-def supposed(node: OpenNode) -> tuple[str, ...]:
+def supposed(options: NodeOptions, directory: DhtDirectory, port: int) -> tuple[str, ...]:
     """Our own idea of our endpoints: the hosts of the announced, else of the visible addresses."""
-    addresses = node.options.announce_maddrs or tuple(node.directory.addresses())
-    return tuple(dict.fromkeys(f"{_host_of(address)}:{node.port}" for address in addresses))[:MAX_ENDPOINTS]
+    addresses = options.announce_maddrs or tuple(directory.addresses())
+    return tuple(dict.fromkeys(f"{_host_of(address)}:{port}" for address in addresses))[:MAX_ENDPOINTS]
 
 
 def _host_of(maddr: str) -> str:
@@ -69,47 +119,42 @@ def _host_of(maddr: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_node(options: NodeOptions, run_id: RunId, say: Say) -> AsyncIterator[OpenNode]:
+async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator[OpenNode]:
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
 
-    Raises IdentityError, HomeUnusable, AddressError or DirectoryFailed."""
-    check_listen(options.host_maddrs)
-    check_announced(options.announce_maddrs)
-    check_peers(options.initial_peers)
-    home = Home(options.home)
-    folder = home.run(run_id)
-    key_path = options.identity_path or home.identity
-    identity = identities.load_or_create(key_path)
-    clock, donor = RunClock(), RequestHandler()
-    transport = GrpcTransport(
-        identity,
-        run_id,
-        donor,
-        clock.now,
+    Raises AddressError or DirectoryFailed."""
+    options, clock, handler = local.options, local.clock, RequestHandler()
+    policy = TransportPolicy(
         max_upload=options.max_upload,
         max_download=options.max_download,
+        quota=listeners.quota,
+        reputation=listeners.reputation,
     )
-    transport.correction = lambda: clock.correction
-    ports = _Ports(folder.path / "ports.json")
+    transport = GrpcTransport(
+        local.identity, local.run_id, handler, clock.now, policy, correction=lambda: clock.correction
+    )
+    ports = _Ports(local.folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
         hosts = [_host_of(address).strip("[]") for address in options.host_maddrs]
         port = await _listen(transport, hosts, options.port, ports)
         stack.push_async_callback(transport.close)
         directory = await DhtDirectory.start(
-            identity=identity,
-            identity_path=key_path,
-            run_id=run_id,
+            identity=local.identity,
+            identity_path=key_path(options, local.home),
+            run_id=local.run_id,
             initial_peers=list(options.initial_peers),
             host_maddrs=list(options.host_maddrs),
             announce_maddrs=list(options.announce_maddrs),
-            cache_path=folder.path / "directory.json",
+            cache_path=local.folder.path / "directory.json",
             now=clock.now,
+            told=DirectoryListeners(listeners.dht_node, listeners.reputation.bad_record),
         )
         stack.push_async_callback(directory.close)
         ports.keep(port)
-        reach = ReachabilityProbe(transport, clock, random.Random(), lambda: supposed(node))
-        node = OpenNode(options, home, folder, identity, run_id, clock, donor, transport, directory, port, say, reach)
-        yield node
+        reach = ReachabilityProbe(
+            transport, clock, random.Random(), lambda: supposed(options, directory, port), listeners.reachability
+        )
+        yield OpenNode(local, handler, transport, directory, reach, port)
 
 
 async def _listen(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
@@ -134,9 +179,3 @@ class _Ports:
 
     def keep(self, exchange: int) -> None:
         write_whole(self._path, json.dumps({"exchange": exchange}).encode())
-
-
-async def serve_control(node: OpenNode, answer: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
-    """Open the control socket of this home."""
-    node.control = ControlServer(node.home.control_socket, answer)
-    await node.control.start()

@@ -45,21 +45,22 @@ def status_report(
     conduct: Reputation,
 ) -> dict[str, Any]:
     """A JSON-able account; parts that are not there yet are left out."""
+    amendments = node.handler.parts.amendments
     report: dict[str, Any] = {
         "role": "peer",
-        "peer_id": node.me,
-        "run_id": node.run_id.hex(),
+        "peer_id": node.local.me,
+        "run_id": node.local.run_id.hex(),
         "run": facts.manifest.name if facts.manifest else "",
         "status": Status.LEAVING.value if facts.leaving else Status.JOINING.value,
         "phase": facts.phase,
         "uptime_s": round(time.time() - facts.started_at, 1),
         "endpoints": list(node.endpoints()),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
-        "amendments": 0 if node.donor.amendments is None else node.donor.amendments.count,
-        "amended": [] if node.donor.amendments is None else node.donor.amendments.latest(SHOWN_AMENDMENTS),
+        "amendments": 0 if amendments is None else amendments.count,
+        "amended": [] if amendments is None else amendments.latest(SHOWN_AMENDMENTS),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
-        "clock_correction_s": node.clock.correction,
+        "clock_correction_s": node.local.clock.correction,
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "caps": caps(node),
@@ -74,7 +75,7 @@ def status_report(
             "status": Status.LEAVING.value if facts.leaving else live.status.value,
             "phase": live.phase,
             "round": live.round,
-            "next_due_in_s": None if live.due_at is None else round(live.due_at - node.clock.now(), 1),
+            "next_due_in_s": None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
             "last_partner": live.last_partner,
             "last_outcome": live.last_outcome,
             "last_seconds": round(live.last_seconds, 2),
@@ -105,7 +106,7 @@ def status_report(
 
 def caps(node: OpenNode) -> dict[str, float | None]:
     """Bytes per second; None: no cap."""
-    return {"sent": node.options.max_upload, "received": node.options.max_download}
+    return {"sent": node.local.options.max_upload, "received": node.local.options.max_download}
 
 
 def _why_no_pair(record: PeerRecord, node: OpenNode, view: PeerTable) -> str:

@@ -67,9 +67,10 @@ class UploadQuota:
         now: Callable[[], float] = wall_time,
         ticks: Callable[[], float] = time.monotonic,
         moment: Callable[[float], Moment] = moment_of,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`kept`: the file. `now`: the clock on the wall, seconds since the epoch; `ticks`: seconds of any origin;
-        `moment`: what the one says of day and month."""
+        `moment`: what the one says of day and month. `changed` is called when exchanges stop or go on."""
         self._limits = limits
         self._kept = kept
         self._emit = emit
@@ -85,8 +86,7 @@ class UploadQuota:
         self._moment = moment(now())
         self._ticked = self._saved = ticks()
         self._book = QuotaLedger(limits, self._recalled())
-        self.changed: Callable[[], None] = lambda: None
-        """Called when exchanges stop or go on."""
+        self._changed = changed
 
     # -- may it be sent? ---------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class UploadQuota:
         else:
             self._emit(events.BudgetBack(day=used.day, month=used.month))
             self._say("the upload budget holds exchanges again")
-        self.changed()
+        self._changed()
 
     def _turn(self) -> None:
         ticks = self._ticks()

@@ -34,6 +34,10 @@ START_SILENCE_S = 120.0
 """Seconds without a message after which a starting trainer counts as hung."""
 
 
+def _unheard(note: str) -> None:
+    """Take a note that nobody asked for."""
+
+
 class TrainerClient:
     """Implements `Trainer` (see its docstrings in peer.ports.transport for what every call promises). The process
     ends by itself when this one does.
@@ -57,8 +61,7 @@ class TrainerClient:
         """Locks of the fragments' slots. Each is held from the copy of a result until the result is merged."""
         self._handovers: set[asyncio.Task[Message]] = set()
         self.progress = TrainerProgress()
-        self.on_note: Callable[[str], None] = lambda note: None
-        """Told what a starting trainer is doing, for a person."""
+        self._on_note: Callable[[str], None] = _unheard
 
     @property
     def pid(self) -> int | None:
@@ -89,14 +92,22 @@ class TrainerClient:
             raise HomeUnusable(found, file_advice(error, self._folder / LOG)) from error
         self._prepared = True
 
-    async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
-        """In the process that is prepared, else in a new one. Raises also DataError, MachineTooSmall, ManifestError,
+    async def start(
+        self,
+        outer_params: torch.Tensor,
+        round_: int,
+        resume: Path | None,
+        on_note: Callable[[str], None] | None = None,
+    ) -> TrainerInfo:
+        """In the process that is prepared, else in a new one. `on_note` is told what the starting trainer does, for a
+        person. Raises also DataError, MachineTooSmall, ManifestError,
         StateError, UsageError and HomeUnusable: what a person can mend, with its fix."""
         if not self._prepared or self._alive().spent:
             await self.prepare()
         self._prepared, arena = False, self._arena
         assert arena is not None
         where = str(resume) if resume else None
+        self._on_note = on_note or _unheard
         try:
             answer = await self._hand_over(
                 arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
@@ -104,6 +115,8 @@ class TrainerClient:
         except BaseException:
             await self.stop()
             raise
+        finally:
+            self._on_note = _unheard
         return TrainerInfo(**answer)
 
     async def _process(self) -> TrainerSubprocess:
@@ -228,6 +241,6 @@ class TrainerClient:
 
     def _on_progress(self, message: Message) -> None:
         if "note" in message:
-            self.on_note(message["note"])
+            self._on_note(message["note"])
             return
         self.progress = TrainerProgress(*message["progress"])

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from blake3 import blake3
 from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, public_key_of
 from peer.ports.handler import Handler
-from peer.ports.reputation import CallerReputation
+from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.endpoints import join_host
 from peer.protocol.messages import (
     MAX_ENDPOINTS,
@@ -44,10 +45,10 @@ from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import SERVICE, Ended, Stream, fetch, metadata, swap
 from peer.transport.server.bind import check_vacant, listening
 from peer.transport.server.group_service import GroupService
-from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, TransportConfig
+from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, RunTerms, TransportConfig
 from peer.transport.tls import server_credentials
 from peer.transport.wire.pacing import Pacer, for_bulk
-from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, UploadBudget
+from peer.transport.wire.payload_stream import Caps, Meter, NoBudget, SwapTerms, UploadBudget
 from peer.transport.wire.refusals import eta_of, served, translate
 from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
 from peer.transport.wire.validation import A_DAY_S, index_of, offset_of
@@ -77,6 +78,24 @@ SERVER_OPTIONS = [
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportPolicy:
+    """The bounds that one peer's end keeps to."""
+
+    max_upload: float | None = None
+    """Bytes per second; None: no cap."""
+    max_download: float | None = None
+    """Bytes per second; None: no cap."""
+    quota: UploadBudget = field(default_factory=NoBudget)
+    """No payload is sent that it does not hold."""
+    reputation: CallerReputation = field(default_factory=NoReputation)
+    """It is told what callers do wrong, and asked whom to turn away."""
+
+
+OPEN = TransportPolicy()
+"""No caps, no quota, everybody is welcome."""
+
+
 class GrpcTransport:
     """One peer's end of the exchange, client and server. `start` it first, and `close` it in the end."""
 
@@ -86,20 +105,20 @@ class GrpcTransport:
         run_id: RunId,
         handler: Handler,
         now: Callable[[], float],
-        *,
-        max_upload: float | None = None,
-        max_download: float | None = None,
+        policy: TransportPolicy = OPEN,
+        correction: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`correction`: what `now` differs from our raw clock, seconds."""
         self._facts = TransportConfig(
             identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION
         )
-        self._caps = Caps(Pacer(for_bulk(max_upload)), Pacer(for_bulk(max_download)), Meter())
-        self._service = ExchangeService(self._facts, handler, self._caps)
+        up, down = Pacer(for_bulk(policy.max_upload)), Pacer(for_bulk(policy.max_download))
+        self._caps = Caps(up, down, Meter(budget=policy.quota))
+        self._service = ExchangeService(self._facts, handler, self._caps, policy.reputation)
         self._groups = GroupService(handler, self._service.gate, self._caps)
         self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
         self._channels = ConnectionPool()
-        self.correction: Callable[[], float] = lambda: 0.0
-        """What `now` differs from our raw clock, seconds."""
+        self._correction = correction
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -112,32 +131,13 @@ class GrpcTransport:
     def bytes_received(self) -> int:
         return self._caps.meter.received
 
-    def set_layout(
-        self, digest: bytes, max_payload: int, codec: str = "bf16", max_clock_offset_s: float = 60.0
-    ) -> None:
-        """What the manifest says, once it is known. `max_payload`: bytes of the largest payload or piece taken."""
-        self._facts.layout_digest, self._facts.max_payload = digest, max_payload
-        self._facts.codec, self._facts.max_clock_offset_s = codec, max_clock_offset_s
-
-    def obey(self, why_banned: Callable[[PeerId], str]) -> None:
-        """Refuse whom the operator banned; `why_banned` is empty for everybody else."""
-        self._service.gate.why_banned = why_banned
+    def begin_run(self, terms: RunTerms) -> None:
+        """Go by the run's terms, once its manifest is known."""
+        self._facts.begin_run(terms)
 
     def narrow_wire(self, low: int, high: int) -> None:
         """Speak only these wire versions from now on; those we do not know stay unspoken."""
-        self._facts.wire_min, self._facts.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
-
-    def show_record(self, record: Callable[[], bytes]) -> None:
-        """Our sealed record, to be shown to those we call."""
-        self._facts.record = record
-
-    def keep_to(self, budget: UploadBudget) -> None:
-        """Send no payload that this budget does not hold."""
-        self._caps.meter.budget = budget
-
-    def watch(self, conduct: CallerReputation) -> None:
-        """Who is told what callers do wrong, and asked whom to turn away."""
-        self._service.gate.conduct = conduct
+        self._facts.narrow_wire(low, high)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class GrpcTransport:
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         wanted = index.pieces[piece]
-        if wanted.nbytes > max(self._facts.max_payload, PIECE_BYTES):
+        if wanted.nbytes > max(self._facts.terms.max_payload, PIECE_BYTES):
             raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
 
         data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s)
@@ -274,7 +274,7 @@ class GrpcTransport:
         told: PeerTimings | None = None,
     ) -> SwapReport:
         """Swap payloads with a partner. Both sides call this: one dials, the other waits to be dialled."""
-        terms = SwapTerms(key, self._facts.codec, source, sink, told)
+        terms = SwapTerms(key, self._facts.terms.codec, source, sink, told)
         progress = TransferProgress.dialling(sink.nbytes) if dial else TransferProgress(sink.nbytes)
         try:
             if dial:
@@ -355,18 +355,20 @@ class GrpcTransport:
             run_id=facts.run_id,
             wire_min=facts.wire_min,
             wire_max=facts.wire_max,
-            layout_digest=facts.layout_digest,
+            layout_digest=facts.terms.layout_digest,
             public_key=facts.identity.public_key,
             clock=facts.now(),
-            record=facts.record(),
+            record=facts.terms.record(),
         )
         stream = method()
         with Ended(stream):
-            before, corrected = facts.now(), self.correction()
+            before, corrected = facts.now(), self._correction()
             await stream.write(pb.HelloRequest(open=opening))
             challenge = _expect(await stream.read(), "challenge", to.peer_id)
-            after = facts.now() - self.correction() + corrected  # another Hello may have moved the correction meanwhile
-            offset = offset_of(challenge, before, after, facts.max_clock_offset_s if facts.layout_digest else A_DAY_S)
+            after = facts.now() - self._correction() + corrected  # another Hello may have moved it meanwhile
+            offset = offset_of(
+                challenge, before, after, facts.terms.max_clock_offset_s if facts.terms.layout_digest else A_DAY_S
+            )
             message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
             proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
             await stream.write(pb.HelloRequest(proof=proof))

@@ -28,6 +28,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.server import group_service as groups
+from peer.transport.server.service import RunTerms
 from peer.transport.signing import KeySigner
 
 RUN = RunId(b"R" * 32)
@@ -128,7 +129,7 @@ def record_of(peer: str, endpoint: str) -> PeerRecord:
 async def grpc_end(network: Network, identity: Identity | None = None) -> End:
     identity, owner = identity or Identity.generate(), Owner()
     transport = GrpcTransport(identity, RUN, owner, RunClock().now)  # type: ignore[arg-type]
-    transport.set_layout(b"L" * 32, 2**26)
+    transport.begin_run(RunTerms(b"L" * 32, 2**26))
     port = await transport.start("127.0.0.1", 0)
     return End(record_of(identity.peer_id, f"127.0.0.1:{port}"), owner, transport, transport.close)
 

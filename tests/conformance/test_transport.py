@@ -32,6 +32,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 from tests.support.cutting_relay import Wire, before
 
 RUN = RunId(b"R" * 32)
@@ -103,7 +104,7 @@ def record_of(peer: str, endpoint: str) -> PeerRecord:
 async def grpc_end(network: Network) -> End:
     identity, owner, stack, wire = Identity.generate(), Owner(), contextlib.AsyncExitStack(), Wire()
     transport = GrpcTransport(identity, RUN, owner, RunClock().now)
-    transport.set_layout(b"L" * 32, 2**26)
+    transport.begin_run(RunTerms(b"L" * 32, 2**26))
     port = await transport.start("127.0.0.1", 0)
     where = await stack.enter_async_context(before(f"127.0.0.1:{port}", wire))
     stack.push_async_callback(transport.close)

@@ -24,7 +24,7 @@ from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, Pa
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
-from peer.transport.server.service import ExchangeService, TransportConfig
+from peer.transport.server.service import ExchangeService, RunTerms, TransportConfig
 from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
 from peer.transport.wire.refusals import _refusal
@@ -222,7 +222,8 @@ class _Nobody:
 
 def hello() -> Target:
     """Both messages of a caller, up to the token."""
-    facts = TransportConfig(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, layout_digest=DIGEST)
+    terms = RunTerms(layout_digest=DIGEST)
+    facts = TransportConfig(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, terms=terms)
     service = ExchangeService(facts, _Nobody(), Caps(Pacer(None), Pacer(None), Meter()))
 
     def run(raw: bytes) -> None:

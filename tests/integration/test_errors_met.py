@@ -21,9 +21,10 @@ from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.errors import AddressError, DirectoryFailed, IdentityError, ManifestError, PeerError, SwarmUnreachable
 from peer.identity import Identity, load_or_create
+from peer.join.context import JoinContext
 from peer.join.manifest import obtain_manifest
 from peer.node.handler import RequestHandler
-from peer.protocol.messages import RunId
+from peer.protocol.messages import PeerId, RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, default_text, keep, sign_text, signature_path, write_new
@@ -218,10 +219,14 @@ async def _each_address_has_its_own_reason(tmp_path: Path) -> None:
         lost = await a_directory(tmp_path / "b", wrong_key, refused, silent, dial_s=1.0)
         said: list[str] = []
         identity, clock = Identity.generate(), RunClock()
-        transport = GrpcTransport(identity, RunId(b"r" * 32), RequestHandler(), clock.now)
+        run = RunId(b"r" * 32)
+        transport = GrpcTransport(identity, run, RequestHandler(), clock.now)
+        context = JoinContext(
+            run_id=run, me=PeerId("me"), directory=lost, transport=transport, clock=clock, say=said.append
+        )
         try:
             with pytest.raises(SwarmUnreachable) as caught:
-                await obtain_manifest(RunId(b"r" * 32), lost, transport, clock, said.append, 1.5)
+                await obtain_manifest(context, 1.5)
         finally:
             await lost.close()
             await answering.close()

@@ -17,7 +17,7 @@ from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.membership.peer_table import RECORD_TTL_S, PeerTable
-from peer.node.handler import RequestHandler
+from peer.node.handler import RequestHandler, ServedParts
 from peer.observe.events import Event, RoundEnded
 from peer.outer.state import OuterState
 from peer.ports.trainer import AT_ONCE, Merge, WorkRequest, WorkSnapshot
@@ -29,6 +29,7 @@ from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"E" * 32)
 LAYOUT = Layout.whole([TensorSpec("a", (300, 100)), TensorSpec("b", (17,))])
@@ -71,7 +72,7 @@ async def make_peer(hub: MemoryDirectoryHub, number: int, start: torch.Tensor, p
     identity, clock, donor = Identity.generate(), RunClock(), RequestHandler()
     me = PeerId(identity.peer_id)
     transport = GrpcTransport(identity, RUN, donor, clock.now)
-    transport.set_layout(LAYOUT.digest(), 2**26, "fp32")
+    transport.begin_run(RunTerms(LAYOUT.digest(), 2**26, "fp32"))
     port = await transport.start("127.0.0.1", 0)
     trainer, outer = RecordingTrainer(number), OuterState.fresh(LAYOUT, start.clone())
     made: list[RoundLoop] = []
@@ -88,7 +89,7 @@ async def make_peer(hub: MemoryDirectoryHub, number: int, start: torch.Tensor, p
     bulk = LowPriorityThread()
     coordinator = RoundLoop(plan, clock, transport, trainer, view, outer, journal.append, bulk, RoundClock("steps", 10))
     made.append(coordinator)
-    donor.matchmaker = coordinator.matchmaker
+    donor.serve(ServedParts(matchmaker=coordinator.matchmaker))
     return Peer(trainer, coordinator, view, outer, transport, journal)
 
 

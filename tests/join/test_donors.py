@@ -15,19 +15,21 @@ import pytest
 import torch
 
 from peer.errors import PartnerRefused, StateError
+from peer.join.context import JoinContext
 from peer.join.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
 from peer.join.resume import RESUME_WITHIN, JoinedState, Staleness
 from peer.join.state import RECRUIT_FIRST_S, obtain_state
 from peer.lab.sim.machine import KeptStates
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.handler import RequestHandler
+from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.run_progress import RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.run.home import RunFolder
 from peer.state.checkpoint import CheckpointStore
 from peer.state.snapshot import StateSnapshot, copy_of
 
@@ -64,7 +66,8 @@ class World:
     ) -> RequestHandler:
         donor = RequestHandler()
         if outer is not None:
-            donor.give(outer, lambda: round_, self.clock.now, momentum=self.momentum, **give)
+            state = DonatedState(outer, lambda: round_, self.clock.now, momentum=self.momentum, **give)
+            donor.serve(ServedParts(state=state))
         MemoryTransport(self.network, PeerId(name), donor, self.clock)
         self.records.append(PeerRecord(PeerId(name), RUN, (), True, 1, 1, round_, 1.0, status, 0.0, 1e12))
         return donor
@@ -76,19 +79,19 @@ class World:
         return DialReport()
 
     async def join(self, folder: Path | None = None) -> JoinedState:
-        return await obtain_state(
-            RUN,
-            LAYOUT,
-            cast(CheckpointStore, self.kept),
-            cast(Any, self),
-            self.transport,
-            self.clock,
-            self.said.append,
-            lambda *told: self.shown.append(told),
-            random.Random(0),
-            momentum=self.momentum,
-            folder=folder,
+        context = JoinContext(
+            run_id=RUN,
+            me=PeerId("joiner"),
+            directory=cast(Any, self),
+            transport=self.transport,
+            clock=self.clock,
+            say=self.said.append,
+            folder=None if folder is None else RunFolder(folder),
+            rng=random.Random(0),
         )
+        kept = cast(CheckpointStore, self.kept)
+        shown: Callable[..., None] = lambda *told: self.shown.append(told)  # noqa: E731
+        return await obtain_state(context, LAYOUT, kept, momentum=self.momentum, progress=shown)
 
 
 def trains(name: str, round_: int) -> PeerRecord:
@@ -251,8 +254,8 @@ def test_after_a_kill_only_the_rest_is_fetched(tmp_path: Path, momentum: bool) -
         world.network.link = replace(world.network.link, up=1e6)
         for name in "ab":
             world.donor(name, state_of(1), 30)
-        await _interrupted(world, tmp_path / "transfer", 0.5)
-        got = await world.join(tmp_path / "transfer")
+        await _interrupted(world, tmp_path, 0.5)
+        got = await world.join(tmp_path)
         assert torch.equal(got.outer.params, state_of(1).params)
         assert got.nbytes <= 0.55 * (8 if momentum else 4) * LAYOUT.elements
         assert any("are here from before" in text for text in world.said)
@@ -406,7 +409,8 @@ async def test_an_old_checkpoint_that_nobody_can_replace_is_resumed_and_not_give
     assert same(got.outer, state_of(5))
     assert "although" in got.why
     staleness, donor = Staleness(got.stale), RequestHandler()
-    donor.give(got.outer, lambda: 40, world.clock.now, why_not=lambda: staleness.why)
+    state = DonatedState(got.outer, lambda: 40, world.clock.now, why_not=lambda: staleness.why)
+    donor.serve(ServedParts(state=state))
     with pytest.raises(PartnerRefused) as refusal:
         donor.on_state()
     assert refusal.value.code == "outdated"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,8 +14,8 @@ from peer.errors import ExchangeError, JoinRefused, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.join import clock as starting
 from peer.join.clock import round_clock
+from peer.join.context import JoinContext
 from peer.join.manifest import obtain_manifest
-from peer.node.open import OpenNode
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, parse_manifest, sign_text
@@ -65,11 +65,25 @@ def signed(tmp_path: Path) -> SignedManifest:
     return sign_text(default_text(), Identity.generate(), tmp_path / "run.toml")
 
 
+def context_of(
+    run_id: RunId, others: Others, clock: RunClock | None = None, folder: RunFolder | None = None
+) -> JoinContext:
+    given: Any = others
+    return JoinContext(
+        run_id=run_id,
+        me=PeerId("me"),
+        directory=given,
+        transport=given,
+        clock=clock or RunClock(),
+        say=lambda line: None,
+        folder=folder,
+    )
+
+
 def manifest_of(signed: SignedManifest, others: Others) -> SignedManifest:
     async def ask() -> SignedManifest:
         async with asyncio.timeout(5):
-            given: Any = others
-            return await obtain_manifest(signed.run_id, given, given, RunClock(), lambda line: None, 3.0)
+            return await obtain_manifest(context_of(signed.run_id, others), 3.0)
 
     return asyncio.run(ask())
 
@@ -101,11 +115,11 @@ def test_the_clock_does_not_wait_for_a_silent_peer_when_another_answered(
 ) -> None:
     monkeypatch.setattr(starting, "GREETED_S", 0.01)
     others, clock = Others(signed, {"a": SILENT, "bbb": None, "c": GONE}), RunClock()
-    node: Any = SimpleNamespace(clock=clock, transport=others, directory=others, folder=RunFolder(tmp_path))
+    context = context_of(RunId(bytes(32)), others, clock, RunFolder(tmp_path))
 
     async def main() -> float:
         async with asyncio.timeout(3):  # the silent one would be waited for longer
-            return (await round_clock(cast(OpenNode, node), parse_manifest(default_text().encode()))).start
+            return (await round_clock(context, parse_manifest(default_text().encode()))).start
 
     assert asyncio.run(main()) in (1.0, 3.0), "of one who said when the run began"
     assert clock.correction == 3.0

@@ -11,7 +11,7 @@ from peer.aio.threads import inline
 from peer.join.reset import ResetStates, digest_of, founded_on
 from peer.lab.sim.network import MemoryTransport, Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.handler import RequestHandler
+from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -27,18 +27,18 @@ class Counting(RequestHandler):
     def __init__(self, params: torch.Tensor) -> None:
         super().__init__()
         self.pieces = 0
-        self.give(OuterState.fresh(LAYOUT, params.clone()), lambda: 0, VirtualClock().now)
+        self.give(OuterState.fresh(LAYOUT, params.clone()))
 
-    def give(self, outer: OuterState, *rest: Any, **more: Any) -> None:
+    def give(self, outer: OuterState) -> None:
         self.outer = outer
-        super().give(outer, *rest, **more)
+        self.serve(ServedParts(state=DonatedState(outer, lambda: 0, VirtualClock().now)))
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         self.pieces += 1
         return super().on_piece(snapshot, piece)
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
-        self.give(self.outer, lambda: 0, VirtualClock().now)  # a new snapshot each time
+        self.give(self.outer)  # a new snapshot each time
         return super().on_state(fresh, wanted)
 
 
@@ -85,7 +85,7 @@ async def test_another_state_is_fetched_once_and_never_taken() -> None:
     for _ in range(5):
         assert await nodes.fetch() is None
     assert nodes.donors[0].pieces == len(LAYOUT.pieces())
-    nodes.donors[0].give(OuterState.fresh(LAYOUT, WANTED.clone()), lambda: 0, VirtualClock().now)
+    nodes.donors[0].give(OuterState.fresh(LAYOUT, WANTED.clone()))
     found = await nodes.fetch()
     assert found is not None
     assert torch.equal(found, WANTED)

@@ -12,12 +12,14 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.join.clock import round_clock
-from peer.node.open import OpenNode
+from peer.join.context import JoinContext
+from peer.ports.directory import Directory
 from peer.ports.handler import Handler
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import default_text, parse_manifest
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 
 RUN, AHEAD_S = RunId(b"R" * 32), 20.0
 
@@ -30,9 +32,9 @@ class Greets:
     def on_hello(self, record: PeerRecord) -> None: ...
 
 
-def transport(now: Any) -> GrpcTransport:
-    made = GrpcTransport(Identity.generate(), RUN, cast(Handler, Greets()), now)
-    made.set_layout(b"L" * 32, 2**20)
+def transport(now: Any, correction: Callable[[], float] = lambda: 0.0) -> GrpcTransport:
+    made = GrpcTransport(Identity.generate(), RUN, cast(Handler, Greets()), now, correction=correction)
+    made.begin_run(RunTerms(b"L" * 32, 2**20))
     return made
 
 
@@ -43,8 +45,16 @@ def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any
             return {record.peer_id: record for record in records}
 
         directory = SimpleNamespace(peers=peers)
-        node = SimpleNamespace(clock=clock, transport=ours, directory=directory, folder=RunFolder(tmp_path))
-        await round_clock(cast(OpenNode, node), parse_manifest(default_text().encode()))
+        context = JoinContext(
+            run_id=RUN,
+            me=PeerId("me"),
+            directory=cast(Directory, directory),
+            transport=ours,
+            clock=clock,
+            say=lambda line: None,
+            folder=RunFolder(tmp_path),
+        )
+        await round_clock(context, parse_manifest(default_text().encode()))
 
     assert asyncio.run(corrected(others, ask)) == pytest.approx(AHEAD_S, abs=0.5)
 
@@ -64,8 +74,8 @@ def test_a_correction_during_a_hello_is_not_counted_again() -> None:
 async def corrected(others: int, ask: Callable[[RunClock, GrpcTransport, list[PeerRecord]], Awaitable[None]]) -> float:
     """By how much, after real Hellos over gRPC to peers whose clocks are all ahead of ours by as much."""
     clock, theirs = RunClock(), RunClock()
-    ours, all_others = transport(clock.now), [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]
-    ours.correction = lambda: clock.correction
+    ours = transport(clock.now, lambda: clock.correction)
+    all_others = [transport(lambda: theirs.now() + AHEAD_S) for _ in range(others)]
     try:
         records = []
         for other in all_others:

@@ -52,13 +52,15 @@ def test_only_a_whole_answer_at_once_says_how_long_a_call_takes(
 
     async def scenario() -> None:
         amendments = Scripted(*calls)
-        amendments.answered = lambda peer, took_s: heard.append(took_s)
 
         async def peers() -> dict[PeerId, PeerRecord]:
             return {OTHER.peer_id: OTHER}
 
+        def answered(peer: PeerId, took_s: float) -> None:
+            heard.append(took_s)
+
         asking = asyncio.create_task(
-            amendments.run(cast(Any, None), VirtualClock(), random.Random(0), peers, every_s=1000.0)
+            amendments.run(cast(Any, None), VirtualClock(), random.Random(0), peers, 1000.0, answered)
         )
         await asyncio.sleep(100.0)
         asking.cancel()

@@ -51,8 +51,8 @@ class Machine:
             lambda: 0.0,
             lambda: self.ticks,
             lambda now: Moment(self.today, 0.0, 0.0),
+            self._changed,
         )
-        self.budget.changed = self._changed
         return self.budget
 
     def _changed(self) -> None:

@@ -13,12 +13,13 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
+from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.client.connections import AHEAD
-from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import HELLO_DOMAIN
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.server.service import HELLO_DOMAIN, RunTerms
 from peer.transport.tls import channel_credentials
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
@@ -58,10 +59,11 @@ class Owner:
 class Victim:
     """A served peer, and ways to talk to it without our client."""
 
-    def __init__(self) -> None:
+    def __init__(self, reputation: CallerReputation | None = None) -> None:
         self.identity, self.owner = Identity.generate(), Owner()
-        self.transport = GrpcTransport(self.identity, RUN, self.owner, RunClock().now)
-        self.transport.set_layout(b"L" * 32, 2**20)
+        policy = TransportPolicy(reputation=reputation or NoReputation())
+        self.transport = GrpcTransport(self.identity, RUN, self.owner, RunClock().now, policy)
+        self.transport.begin_run(RunTerms(b"L" * 32, 2**20))
         self.endpoint = ""
 
     async def start(self) -> None:

@@ -72,10 +72,9 @@ class Group:
 class Attack:
     """A caller with a token, who writes what it likes."""
 
-    def __init__(self, victim: Victim, channel: Any, token: bytes, caller: Identity) -> None:
+    def __init__(self, victim: Victim, conduct: Reputation, channel: Any, token: bytes, caller: Identity) -> None:
         self.group: Group = victim.owner.group  # type: ignore[attr-defined]
-        self.conduct = Reputation(RunClock().now, lambda event: None)
-        victim.transport.watch(self.conduct)
+        self.conduct = conduct
         self._channel = channel
         self._metadata = ((TOKEN_KEY, token),)
         self.me = PeerId(caller.peer_id)
@@ -94,13 +93,14 @@ class Attack:
 
 def attack(test: Callable[[Attack], Awaitable[None]]) -> None:
     async def main() -> None:
-        victim, caller = Victim(), Identity.generate()
+        conduct = Reputation(RunClock().now, lambda event: None)
+        victim, caller = Victim(conduct), Identity.generate()
         victim.owner.group = Group()  # type: ignore[attr-defined]
         await victim.start()
         try:
             async with asyncio.timeout(20), victim.channel() as channel:
                 token = await victim.hello(channel, caller)
-                await test(Attack(victim, channel, token, caller))
+                await test(Attack(victim, conduct, channel, token, caller))
         finally:
             await victim.transport.close()
 

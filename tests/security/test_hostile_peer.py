@@ -35,9 +35,10 @@ from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.signed_record import seal
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
 from peer.transport.server import admission as gate
 from peer.transport.server.rate_limits import HELLOS_AT_ONCE
+from peer.transport.server.service import RunTerms
 from peer.transport.server.swap_rendezvous import MAX_PARKED_OF_PEER
 from peer.transport.server.tokens import LIFETIME_S
 from peer.transport.wire import payload_stream as stream
@@ -85,10 +86,10 @@ class Victim:
     def __init__(self) -> None:
         self.identity, self.owner, self.events, self.ahead = Identity.generate(), Owner(), list[Event](), 0.0
         self.me = PeerId(self.identity.peer_id)
-        self.transport = GrpcTransport(self.identity, RUN, self.owner, self.now)
-        self.transport.set_layout(b"L" * 32, 2**20)
         self.conduct = Reputation(self.now, self.events.append)
-        self.transport.watch(self.conduct)
+        policy = TransportPolicy(reputation=self.conduct)
+        self.transport = GrpcTransport(self.identity, RUN, self.owner, self.now, policy)
+        self.transport.begin_run(RunTerms(b"L" * 32, 2**20))
         self.endpoint = ""
 
     def now(self) -> float:

@@ -17,6 +17,7 @@ from peer.protocol.wire.frames import REWIND, Kind, PayloadWriter, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.client.connections import CHANNEL_OPTIONS
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 from peer.transport.wire.refusals import bad_payload_code
 from peer.transport.wire.resumption import MOST_STREAMS
 from peer.v1 import exchange_pb2 as pb
@@ -40,7 +41,7 @@ class Victim:
         self.identity = Identity.generate()
         owner: Any = Owner()
         self.transport = GrpcTransport(self.identity, RUN, owner, RunClock().now)
-        self.transport.set_layout(b"L" * 32, 2**24)
+        self.transport.begin_run(RunTerms(b"L" * 32, 2**24))
         self.endpoint = ""
 
     def caller(self) -> HostileCaller:

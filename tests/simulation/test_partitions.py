@@ -16,7 +16,7 @@ from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.network import MemoryTransport
 from peer.lab.sim.swarm import RUN, SimulatedSwarm, layout_of
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.node.handler import RequestHandler
+from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.run_progress import RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -251,7 +251,8 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     MemoryTransport(swarm.network, me, donor, clock)
     run_round = RunProgress(folder / "run_round")
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
-    donor.give(outer, lambda: run_round.value, clock.now, why_not=run_round.why_not_first)
+    state = DonatedState(outer, lambda: run_round.value, clock.now, why_not=run_round.why_not_first)
+    donor.serve(ServedParts(state=state))
     directory = MemoryDirectory(swarm.hub, me, RUN)
 
     async def announce() -> None:

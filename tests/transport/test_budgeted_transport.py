@@ -26,7 +26,8 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.server.service import RunTerms
 from peer.transport.wire.payload_stream import UploadBudget
 
 RUN = RunId(b"B" * 32)
@@ -52,26 +53,29 @@ class Willing(RequestHandler):
 class Used(UploadBudget):
     """Holds nothing more. `told`: whether joiners hear of it before they ask for a piece."""
 
-    def __init__(self, *, told: bool = True) -> None:
+    def __init__(self, *, told: bool = True, on: bool = True) -> None:
         self._told = told
+        self.on = on
 
     def why_not_give(self) -> str:
-        return USED if self._told else ""
+        return USED if self.on and self._told else ""
 
     @contextlib.contextmanager
     def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
-        raise PartnerRefused("budget", USED)
-        yield
+        if self.on:
+            raise PartnerRefused("budget", USED)
+        yield lambda nbytes: None
 
 
 @contextlib.asynccontextmanager
-async def two() -> AsyncIterator[list[tuple[GrpcTransport, PeerRecord]]]:
+async def two(budget: UploadBudget | None = None) -> AsyncIterator[list[tuple[GrpcTransport, PeerRecord]]]:
     now, ends = RunClock().now, list[tuple[GrpcTransport, PeerRecord]]()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(2):
             identity = Identity.generate()
-            end = GrpcTransport(identity, RUN, Willing(), now)
-            end.set_layout(b"L" * 32, 10**6)
+            policy = TransportPolicy(quota=budget) if budget is not None and not ends else TransportPolicy()
+            end = GrpcTransport(identity, RUN, Willing(), now, policy)
+            end.begin_run(RunTerms(b"L" * 32, 10**6))
             stack.push_async_callback(end.close)
             where = (f"127.0.0.1:{await end.start('127.0.0.1', 0)}",)
             me = PeerId(identity.peer_id)
@@ -82,9 +86,10 @@ async def two() -> AsyncIterator[list[tuple[GrpcTransport, PeerRecord]]]:
 
 def test_no_state_is_given_and_the_joiner_hears_why() -> None:
     async def main() -> None:
-        async with two() as ((donor, record), (joiner, _)):
+        budget = Used(on=False)
+        async with two(budget) as ((_, record), (joiner, _)):
             assert await joiner.fetch_piece(record, INDEX, 0, TIMEOUT) == STATE
-            donor.keep_to(Used())
+            budget.on = True
             with pytest.raises(PartnerRefused, match="5 GB is used; ask another peer"):
                 await joiner.describe_state(record, TIMEOUT)
             with pytest.raises(PartnerRefused, match="5 GB is used; ask another peer"):
@@ -95,8 +100,7 @@ def test_no_state_is_given_and_the_joiner_hears_why() -> None:
 
 def test_a_budget_that_ends_between_question_and_piece_is_a_refusal_too() -> None:
     async def main() -> None:
-        async with two() as ((donor, record), (joiner, _)):
-            donor.keep_to(Used(told=False))
+        async with two(Used(told=False)) as ((donor, record), (joiner, _)):
             with pytest.raises(PartnerRefused, match="5 GB is used") as refused:
                 await joiner.fetch_piece(record, INDEX, 0, TIMEOUT)
             assert refused.value.code == "budget"
@@ -108,9 +112,8 @@ def test_a_budget_that_ends_between_question_and_piece_is_a_refusal_too() -> Non
 @pytest.mark.parametrize("dials", [0, 1])
 def test_a_swap_that_does_not_fit_sends_nothing_and_hangs_nobody(dials: int) -> None:
     async def main() -> None:
-        async with two() as ends:
+        async with two(Used()) as ends:
             poor, rich = ends
-            poor[0].keep_to(Used())
             both = await asyncio.gather(
                 *(_swap(end, other, dial=number == dials) for number, (end, other) in enumerate((ends, ends[::-1]))),
                 return_exceptions=True,

@@ -14,6 +14,7 @@ from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"W" * 32)
 TIMEOUT = 10.0
@@ -48,7 +49,7 @@ async def two() -> AsyncIterator[tuple[GrpcTransport, PeerId, GrpcTransport, Pee
 def test_who_is_banned_is_refused_with_the_reason_and_still_gets_the_amendments() -> None:
     async def main() -> None:
         async with two() as (ours, me, theirs, record):
-            theirs.obey(lambda peer: "sends noise" if peer == me else "")
+            theirs.begin_run(RunTerms(why_banned=lambda peer: "sends noise" if peer == me else ""))
             for call in (
                 ours.fetch_manifest(record, TIMEOUT),
                 ours.describe_state(record, TIMEOUT),
@@ -58,7 +59,7 @@ def test_who_is_banned_is_refused_with_the_reason_and_still_gets_the_amendments(
                     await call
                 assert caught.value.code == "banned"
             assert await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT) == [(b"why", b"signed")]
-            theirs.obey(lambda peer: "")
+            theirs.begin_run(RunTerms())
             with pytest.raises(PartnerRefused) as unbanned:
                 await ours.fetch_manifest(record, TIMEOUT)
             assert unbanned.value.code == "no_manifest"

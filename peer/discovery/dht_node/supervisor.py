@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from peer.aio.events import Signal
 from peer.aio.tasks import uninterrupted
 from peer.discovery.address_cache import AddressCache
-from peer.discovery.dht_node.health import Health, Unwatched, Watcher
+from peer.discovery.dht_node.health import Health, Watcher
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeOptions
 from peer.discovery.multiaddr import advertised, claimed
 from peer.discovery.validator import RecordGate
@@ -73,6 +73,7 @@ class DhtNodeSupervisor:
         now: Callable[[], float],
         on_joined: Callable[[DhtNode], Awaitable[None]],
         pace: SupervisorTimes,
+        watcher: Watcher,
     ) -> None:
         self._options, self._gate, self._bootstraps, self._cache = options, gate, tuple(bootstraps), cache
         self._now, self._on_joined, self._pace = now, on_joined, pace
@@ -85,7 +86,7 @@ class DhtNodeSupervisor:
         """The running node; None while p2pd is dead."""
         self.addresses: list[str] = []
         self.health = Health()
-        self.watcher: Watcher = Unwatched()
+        self._watcher = watcher
         self.lost_at: float | None = None
         """Time (`now`) since which we cannot look: p2pd died and has not met any node since."""
 
@@ -142,13 +143,13 @@ class DhtNodeSupervisor:
             node = self.node = await self._rebuild()
             self.health.note_alone()
             log.info("the DHT helper (p2pd) is back after %.1f s", loop.time() - died)
-            self.watcher.helper_back(loop.time() - died, self.health.times)
+            self._watcher.helper_back(loop.time() - died, self.health.times)
 
     def _lost(self, cause: str) -> None:
         health = self.health
         health.note_loss(cause)
         log.info("%s; starting it again", cause)
-        self.watcher.helper_ended(cause, health.times)
+        self._watcher.helper_ended(cause, health.times)
 
     async def _until_lost(self, node: DhtNode) -> str:
         """Wait until this p2pd has to be replaced, and return why."""

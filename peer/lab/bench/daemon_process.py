@@ -29,7 +29,8 @@ from peer.lab.bench.transport_process import Willing
 from peer.node.process import freeze_gc, tune
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.run.codec_specs import FORMS
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"D" * 32)
 DIGEST = b"L" * 32
@@ -81,10 +82,9 @@ class DaemonEnd:
         self._identity, self._clock, self._bulk = Identity.generate(), RunClock(), LowPriorityThread()
         self._willing = Willing()
         limit = setting.cap or None
-        self._transport = GrpcTransport(
-            self._identity, RUN, self._willing, self._clock.now, max_upload=limit, max_download=limit
-        )
-        self._transport.set_layout(DIGEST, FORMS[setting.codec].nbytes(setting.elements), setting.codec)
+        caps = TransportPolicy(max_upload=limit, max_download=limit)
+        self._transport = GrpcTransport(self._identity, RUN, self._willing, self._clock.now, caps)
+        self._transport.begin_run(RunTerms(DIGEST, FORMS[setting.codec].nbytes(setting.elements), setting.codec))
         self._exchange = PairSwap(self._transport, self._clock, codec_of(setting.codec, self._bulk), self._bulk, limit)
         self._outer = torch.randn(setting.elements, generator=torch.Generator().manual_seed(0))
         random = torch.Generator().manual_seed(1 + setting.rank)

@@ -22,7 +22,8 @@ from peer.identity import Identity
 from peer.node.process import tune
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, StateIndex, Status, Verdict
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"B" * 32)
 DIGEST = b"L" * 32
@@ -78,8 +79,9 @@ class Turns:
 async def run(rank: int, codec_name: str, elements: int, repeats: int, gloo_store: str, cap: float) -> dict[str, Any]:
     identity, codec = Identity.generate(), EVERY[codec_name]
     limit = cap or None
-    transport = GrpcTransport(identity, RUN, Willing(), RunClock().now, max_upload=limit, max_download=limit)
-    transport.set_layout(DIGEST, codec.nbytes(elements), codec_name)
+    caps = TransportPolicy(max_upload=limit, max_download=limit)
+    transport = GrpcTransport(identity, RUN, Willing(), RunClock().now, caps)
+    transport.begin_run(RunTerms(DIGEST, codec.nbytes(elements), codec_name))
     port = await transport.start("127.0.0.1", 0)
     _say({"peer": identity.peer_id, "endpoint": f"127.0.0.1:{port}"})
     other = await asyncio.to_thread(_hear)

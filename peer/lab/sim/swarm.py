@@ -16,6 +16,7 @@ import torch
 from peer.aio.threads import inline
 from peer.exchange.pair.strategy import Pairs
 from peer.identity import Identity
+from peer.join.context import JoinContext
 from peer.join.state import obtain_state
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.fake_trainer import FakeTrainer
@@ -30,7 +31,7 @@ from peer.lab.sim.virtual_clock import GATE, Gate, VirtualClock, nap
 from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
 from peer.membership.peer_table import PeerTable, lifetime, pace
 from peer.membership.reachability import ReachabilityProbe
-from peer.node.handler import RequestHandler
+from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
@@ -174,7 +175,7 @@ class SimulatedSwarm:
             ReachabilityProbe(transport, clock, rng, lambda: endpoints),
             AmendmentSync(chain, None, lambda event: _journal(peer, life, event), in_steps=in_steps),
         )
-        donor.amendments = life.amendments
+        donor.serve(ServedParts(amendments=life.amendments))
         life.began_at = asyncio.get_running_loop().time()
         peer.lives.append(life)
         self._running += 1
@@ -220,11 +221,16 @@ class SimulatedSwarm:
         view.banned = lambda: life.amendments.ruling(coordinator.live.round).banned
         if isinstance(coordinator._topology, Pairs):
             coordinator._topology.swaps.assumed_rate /= self.network.weight
-        life.donor.matchmaker, life.donor.group = coordinator.matchmaker, coordinator.group
         if coordinator.group is not None:
             coordinator.group.recall(peer.kept.group)
             coordinator.group.keep = lambda raw: setattr(peer.kept, "group", raw)
-        life.donor.give(outer, lambda: coordinator.live.round, clock.now, momentum=self.method.topology == "group")
+        group = coordinator.group
+        state = DonatedState(outer, lambda: coordinator.live.round, clock.now, momentum=group is not None, group=group)
+        life.donor.serve(
+            ServedParts(
+                amendments=life.amendments, view=view, matchmaker=coordinator.matchmaker, group=group, state=state
+            )
+        )
         return coordinator
 
     async def _seldom(self, seconds: float) -> None:
@@ -333,17 +339,16 @@ class SimulatedSwarm:
         clock = VirtualClock()
         await life.directory.announce(self._record(peer, life))
         checkpoints = cast(CheckpointStore, peer.kept)
-        state = await obtain_state(
-            RUN,
-            self.layout,
-            checkpoints,
-            life.directory,
-            life.transport,
-            clock,
-            lambda text: None,
+        context = JoinContext(
+            run_id=RUN,
+            me=peer.peer_id,
+            directory=life.directory,
+            transport=life.transport,
+            clock=clock,
+            say=lambda text: None,
             rng=life.rng,
-            momentum=self.method.topology == "group",
         )
+        state = await obtain_state(context, self.layout, checkpoints, momentum=self.method.topology == "group")
         coordinator = self._coordinator(peer, life, state.outer)
         _journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
         if state.donor:
@@ -365,10 +370,10 @@ class SimulatedSwarm:
         background = {
             asyncio.create_task(view.run()),
             asyncio.create_task(life.reach.run(view.known, SETTLED_EVERY_S)),
-            asyncio.create_task(life.amendments.run(life.transport, clock, rng, view.known, every)),
+            asyncio.create_task(
+                life.amendments.run(life.transport, clock, rng, view.known, every, view.watch.answered)
+            ),
         }
-        life.donor.vouch_for = view.vouch_for
-        life.amendments.answered = view.watch.answered
         if self._stops:  # who looks at the clocks without a beat takes every round for a sleep
             waking = waking_of(life, coordinator, view, clock, lambda event: _journal(peer, life, event))
             background.add(asyncio.create_task(waking.run()))

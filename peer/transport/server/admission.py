@@ -29,16 +29,21 @@ HELLO_S = 12.0
 
 
 class Admission:
-    """One server's. `now`: seconds since the epoch."""
+    """One server's gate. `now`: seconds since the epoch. `why_banned`: why the operator keeps a peer out, for a person;
+    empty: it is not banned. `reputation` is told what callers do wrong, and asked whom to turn away."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        why_banned: Callable[[PeerId], str] = lambda peer: "",
+        reputation: CallerReputation | None = None,
+    ) -> None:
         self._now = now
         self.tokens = TokenTable()
         self.limits = CallLimits(now)
         self.places = ReadSlots()
-        self.conduct: CallerReputation = NoReputation()
-        self.why_banned: Callable[[PeerId], str] = lambda peer: ""
-        """The operator's word on a peer, for a person; empty: it is not banned."""
+        self.conduct = reputation or NoReputation()
+        self._why_banned = why_banned
 
     @contextlib.asynccontextmanager
     async def greeting(self, context: Context) -> AsyncIterator[None]:
@@ -58,7 +63,7 @@ class Admission:
     async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
         """Guard any other call: its caller has a token, is not banned, is in good standing, and keeps to the limits."""
         peer = await self.owner(context)
-        if not even_banned and (why := self.why_banned(peer)):
+        if not even_banned and (why := self._why_banned(peer)):
             await refuse(context, "banned", why)
         if why := self.conduct.exclusion_reason(peer):
             await refuse(context, "standing", why)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 from peer.errors import BadPayload, PartnerRefused
 from peer.identity import Identity, peer_id_of, verify
 from peer.ports.handler import Handler
-from peer.protocol.messages import FRAGMENT_PREFIX, MAX_ENDPOINTS, Offer, PeerId, RoundKey, RunId
+from peer.ports.reputation import CallerReputation
+from peer.protocol.messages import FRAGMENT_PREFIX, MAX_ENDPOINTS, WIRE_VERSION, Offer, PeerId, RoundKey, RunId
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
 from peer.signed_record import InvalidRecord, open_record
@@ -43,32 +44,56 @@ SLOWEST_JOINER = 8_000.0
 """Bytes per second. A joiner that takes a piece more slowly loses its place, so that others get one."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """The terms of a run, which a joiner knows from its manifest on."""
+
+    layout_digest: bytes = b""
+    max_payload: int = 0
+    """Bytes of the largest payload or piece taken."""
+    codec: str = "bf16"
+    max_clock_offset_s: float = 60.0
+    record: Callable[[], bytes] = lambda: b""
+    """Our own sealed directory record, shown to those we call."""
+    why_banned: Callable[[PeerId], str] = lambda peer: ""
+    """Why the operator keeps a peer out, for a person; empty: it is not banned."""
+
+
 @dataclass(kw_only=True)
 class TransportConfig:
-    """What both sides of the transport know of the run."""
+    """The facts of the run that client and server of a transport share."""
 
     identity: Identity
     run_id: RunId
     now: Callable[[], float]
     wire_min: int
     wire_max: int
-    max_clock_offset_s: float = 60.0
-    layout_digest: bytes = b""
-    max_payload: int = 0
-    codec: str = "bf16"
-    record: Callable[[], bytes] = lambda: b""
-    """Our own sealed directory record, shown to whom we call."""
+    terms: RunTerms = field(default_factory=RunTerms)
+
+    def begin_run(self, terms: RunTerms) -> None:
+        """Go by these terms from here on."""
+        self.terms = terms
+
+    def narrow_wire(self, low: int, high: int) -> None:
+        """Speak only these wire versions from here on; those we do not know stay unspoken."""
+        self.wire_min, self.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
+
+    def why_banned(self, peer: PeerId) -> str:
+        """Why the operator keeps a peer out, for a person; empty: it is not banned."""
+        return self.terms.why_banned(peer)
 
 
 class ExchangeService:
     """Methods of the gRPC service. Every wait on a caller has a deadline, and every number from a caller has a
     bound."""
 
-    def __init__(self, facts: TransportConfig, handler: Handler, caps: Caps) -> None:
+    def __init__(
+        self, facts: TransportConfig, handler: Handler, caps: Caps, reputation: CallerReputation | None = None
+    ) -> None:
         self._facts = facts
         self._handler = handler
         self._caps = caps
-        self.gate = Admission(facts.now)
+        self.gate = Admission(facts.now, facts.why_banned, reputation)
         self.swaps = SwapRendezvous(handler, self.gate, caps)
         self._pieces = 0
         self._giving = StateUploads(caps)
@@ -121,8 +146,8 @@ class ExchangeService:
         if len(opened.public_key) != 32:
             return "bad_proof", "a public key has 32 bytes"
         ahead = opened.clock - facts.now()
-        if not abs(ahead) <= facts.max_clock_offset_s:
-            way, most = "ahead of" if ahead > 0 else "behind", facts.max_clock_offset_s
+        if not abs(ahead) <= facts.terms.max_clock_offset_s:
+            way, most = "ahead of" if ahead > 0 else "behind", facts.terms.max_clock_offset_s
             return "clock", f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
         return None
 
@@ -130,7 +155,7 @@ class ExchangeService:
         """Return why the caller is turned away once its key is proven: a code and a reason."""
         if opened.run_id != self._facts.run_id:
             return "wrong_run", "this peer takes part in another run"
-        ours = self._facts.layout_digest
+        ours = self._facts.terms.layout_digest
         if ours and opened.layout_digest and opened.layout_digest != ours:
             return "layout", "your model has other tensors than this run's"
         return None

@@ -19,7 +19,7 @@ from peer.discovery import directory as dht
 from peer.discovery.dht_node import process
 from peer.discovery.dht_node.process import DhtNodeLimits
 from peer.discovery.dht_node.supervisor import RebuildTimes, SupervisorTimes
-from peer.discovery.directory import DhtDirectory
+from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.multiaddr import claimed
 from peer.identity import Identity
 from peer.observe.process_stats import resident_bytes
@@ -98,8 +98,7 @@ def pid_of(directory: DhtDirectory) -> int:
 def test_a_hung_p2pd_is_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path) as directory:
-            directory.watch(told)
+        async with started(tmp_path, told=DirectoryListeners(told)) as directory:
             pid, address = pid_of(directory), directory.addresses()
             os.kill(pid, signal.SIGSTOP)
             await until(lambda: told.back)
@@ -114,8 +113,7 @@ def test_a_hung_p2pd_is_replaced(tmp_path: Path) -> None:
 def test_a_busy_p2pd_that_owes_one_answer_is_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path, pace=replace(PACE, answer=1.0)) as directory:
-            directory.watch(told)
+        async with started(tmp_path, pace=replace(PACE, answer=1.0), told=DirectoryListeners(told)) as directory:
             node = directory._helper.node
             assert node is not None
             owed, answers = [1], node.answers
@@ -137,10 +135,8 @@ def test_a_busy_p2pd_that_owes_one_answer_is_left_alone(tmp_path: Path) -> None:
 def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowly(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(
-            tmp_path, limits=DhtNodeLimits(memory=4 * 2**20), pace=replace(PACE, rebuild=0.3, pulse=0.05)
-        ) as directory:
-            directory.watch(told)
+        limits, pace = DhtNodeLimits(memory=4 * 2**20), replace(PACE, rebuild=0.3, pulse=0.05)
+        async with started(tmp_path, limits=limits, pace=pace, told=DirectoryListeners(told)) as directory:
             await until(lambda: directory.report()["losses"] >= 4)
             cause, times = told.ended[-1]
             assert "MiB of memory, above its bound of 4 MiB" in cause
@@ -172,8 +168,7 @@ def test_one_that_strangers_have_filled_with_connections_is_replaced(
 ) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path, limits=DhtNodeLimits(files=64)) as directory:
-            directory.watch(told)
+        async with started(tmp_path, limits=DhtNodeLimits(files=64), told=DirectoryListeners(told)) as directory:
             address = directory.addresses()
             port = int(address[0].split("/")[4])
             with contextlib.ExitStack() as stack:

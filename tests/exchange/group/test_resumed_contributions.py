@@ -24,6 +24,7 @@ from peer.protocol.group.shards import ALIGN
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.frames import HEADER, USUAL_CHUNK
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 from peer.transport.signing import KeySigner
 from peer.transport.wire import resumption as resuming
 from tests.support.cutting_relay import Wire, before
@@ -80,7 +81,7 @@ async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
         for _ in range(2):
             identity, owner, wire = Identity.generate(), Owner(), Wire()
             transport = GrpcTransport(identity, RUN, owner, clock.now)  # type: ignore[arg-type]
-            transport.set_layout(b"L" * 32, 2**26)
+            transport.begin_run(RunTerms(b"L" * 32, 2**26))
             stack.push_async_callback(transport.close)
             inner = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
             where = (await stack.enter_async_context(before(inner, wire)),)

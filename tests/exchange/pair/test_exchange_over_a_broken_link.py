@@ -16,6 +16,7 @@ from peer.exchange.pair.swap import PairSwap
 from peer.identity import Identity
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.server.service import RunTerms
 from tests.support.cutting_relay import Wire, before
 
 RUN, KEY, ELEMENTS, AWAY_S = RunId(b"R" * 32), RoundKey(1, 0), 2_000_000, 2.5
@@ -38,7 +39,7 @@ def test_a_link_that_is_away_for_a_while_costs_that_while() -> None:
             for wire in wires:
                 identity, owner = Identity.generate(), Partner()
                 transport = GrpcTransport(identity, RUN, owner, RunClock().now)  # type: ignore[arg-type]
-                transport.set_layout(b"L" * 32, 2**26)
+                transport.begin_run(RunTerms(b"L" * 32, 2**26))
                 stack.push_async_callback(transport.close)
                 inner = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
                 where = await stack.enter_async_context(before(inner, wire))

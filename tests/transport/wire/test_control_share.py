@@ -9,7 +9,7 @@ import pytest
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import RunId
-from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
 from peer.transport.wire.pacing import BULK_SHARE, Pacer, chunk_size, for_bulk
 
 LINE = 125_000.0
@@ -69,10 +69,9 @@ def test_the_transport_leaves_it_both_ways_and_no_cap_is_none() -> None:
         capped = GrpcTransport(
             Identity.generate(),
             RunId(bytes(32)),
-            None,
+            None,  # type: ignore[arg-type]
             lambda: 0.0,
-            max_upload=LINE,
-            max_download=4 * LINE,  # type: ignore[arg-type]
+            TransportPolicy(max_upload=LINE, max_download=4 * LINE),
         )
         assert capped._caps.up.rate == pytest.approx(BULK_SHARE * LINE)
         assert capped._caps.down.rate == pytest.approx(4 * BULK_SHARE * LINE)

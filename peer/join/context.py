@@ -1,0 +1,28 @@
+"""The services that a joining peer works with."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from peer.ports.clock import Clock
+from peer.ports.console import Say
+from peer.ports.directory import Directory
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, RunId
+from peer.run.home import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinContext:
+    """One peer's own ports while it joins a run."""
+
+    run_id: RunId
+    me: PeerId
+    directory: Directory
+    transport: Transport
+    clock: Clock
+    say: Say
+    folder: RunFolder | None = None
+    """The run's files in the home; None keeps everything in memory."""
+    rng: random.Random = field(default_factory=random.Random)
