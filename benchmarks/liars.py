@@ -27,6 +27,7 @@ from torch import Tensor
 
 import peer.exchange.group.reduce
 from benchmarks.result import Benchmark, Figure, Table, options, publish
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import StandingLowered
@@ -105,15 +106,17 @@ def play(
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
             REPLICAS,
-            method=method,
-            rounds=RoundClock(clock_kind, length, 1, EPOCH),
-            total_rounds=manifest.train.total_rounds,
-            seed=seed,
-            layout=layout,
-            eval_every=1000,
-            first=first,
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock(clock_kind, length, 1, EPOCH),
+                total_rounds=manifest.train.total_rounds,
+                seed=seed,
+                layout=layout,
+                eval_every=1000,
+                first=first,
+                min_peers=REPLICAS,
+            ),
             make_trainer=trainer,
-            min_peers=REPLICAS,
         )
         claim(swarm, claims)
         await swarm.run()

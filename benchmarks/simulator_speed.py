@@ -24,7 +24,8 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
-from peer.lab.sim.swarm import LOOK, SimulatedSwarm
+from peer.lab.sim.setting import LOOK, SwarmSetting, SwarmWorld
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
@@ -57,7 +58,10 @@ def swarm_of(peers: int, rounds: int, look: int | None = LOOK) -> SimulatedSwarm
     method = resolve(SyncSection(preset="noloco", codec="fp32", clock="seconds", sync_every=ROUND_S))
     clock = RoundClock("seconds", ROUND_S, 1, EPOCH)
     return SimulatedSwarm(
-        peers, method=method, rounds=clock, total_rounds=rounds, seed=1, step_seconds=1.0, look=look, stops=False
+        peers,
+        SwarmSetting(method=method, rounds=clock, total_rounds=rounds, seed=1),
+        SwarmWorld(look=look, stops=False),
+        step_seconds=1.0,
     )
 
 

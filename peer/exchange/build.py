@@ -10,6 +10,7 @@ from peer.codec.error_feedback import Feedback
 from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
 from peer.exchange.buffers import Buffers
+from peer.exchange.deadlines import ASSUMED_RATE
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
@@ -19,14 +20,11 @@ from peer.exchange.pair.strategy import Pairs
 from peer.exchange.pair.swap import PairSwap
 from peer.exchange.solo import SoloStrategy
 from peer.exchange.strategy import ExchangeStrategy
-from peer.membership.peer_table import PeerTable
-from peer.membership.reputation import Reputation
-from peer.membership.slow_peers import SlowPeerMonitor
+from peer.membership.parts import MembershipParts
 from peer.observe import events
 from peer.outer.state import OuterState
-from peer.ports.clock import Clock
-from peer.ports.signer import Signer
-from peer.ports.transport import Transport
+from peer.ports.peer import PeerPorts
+from peer.ports.quorum_store import QuorumStore
 from peer.run.plan import RunPlan
 
 NEED_FEEDBACK = ("topk",)
@@ -35,20 +33,9 @@ DIFFERENCES = "modulo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeContext:
-    """What a topology is built from. `seal`: needed for groups only."""
+class ExchangeWishes:
+    """The wishes of the rounds' owner, which an exchange asks for and tells of as it goes on."""
 
-    plan: RunPlan
-    outer: OuterState
-    transport: Transport
-    clock: Clock
-    view: PeerTable
-    conduct: Reputation
-    matchmaker: Matchmaker
-    diagnosis: SlowPeerMonitor
-    offload: Offload
-    emit: Callable[[events.Event], None]
-    seal: Signer | None
     wanted: Callable[[], bool]
     """Whether others are still looked for: not when we are leaving."""
     why_not: Callable[[], str]
@@ -57,7 +44,22 @@ class ExchangeContext:
     """Told what is going on, for `peer status`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeContext:
+    """The parts of a peer that a topology is built around."""
+
+    plan: RunPlan
+    outer: OuterState
+    ports: PeerPorts
+    members: MembershipParts
+    matchmaker: Matchmaker
+    quorums: QuorumStore
+    emit: Callable[[events.Event], None]
+    wishes: ExchangeWishes
+
+
 def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
+    """Build the topology that the run's method names."""
     method = parts.plan.method
     if method.topology == "solo":
         return SoloStrategy()
@@ -66,7 +68,8 @@ def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
 
 def _pairs(parts: ExchangeContext) -> Pairs:
     plan, layout = parts.plan, parts.outer.layout
-    codec = codec_of(plan.method.codec, parts.offload)
+    ports, members, wishes = parts.ports, parts.members, parts.wishes
+    codec = codec_of(plan.method.codec, ports.offload)
     sizes = [layout.fragment_elements(f) for f in range(len(layout.fragments))]
     return Pairs(
         method=plan.method,
@@ -74,17 +77,25 @@ def _pairs(parts: ExchangeContext) -> Pairs:
         me=plan.me,
         outer=parts.outer,
         matchmaker=parts.matchmaker,
-        swaps=PairSwap(parts.transport, parts.clock, codec, parts.offload, plan.max_upload, parts.diagnosis.tell),
+        swaps=PairSwap(
+            ports.transport,
+            ports.clock,
+            codec,
+            ports.offload,
+            plan.max_upload,
+            members.diagnosis.tell,
+            plan.assumed_rate or ASSUMED_RATE,
+        ),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
-        diagnosis=parts.diagnosis,
-        offload=parts.offload,
-        clock=parts.clock,
-        view=parts.view,
-        conduct=parts.conduct,
+        diagnosis=members.diagnosis,
+        offload=ports.offload,
+        clock=ports.clock,
+        view=members.view,
+        conduct=members.reputation,
         emit=parts.emit,
-        wanted=parts.wanted,
-        why_not=parts.why_not,
-        tell=parts.tell,
+        wanted=wishes.wanted,
+        why_not=wishes.why_not,
+        tell=wishes.tell,
     )
 
 
@@ -96,19 +107,18 @@ def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:
 
 
 def _groups(parts: ExchangeContext) -> GroupStrategy:
-    plan, layout = parts.plan, parts.outer.layout
+    plan, layout, ports, wishes = parts.plan, parts.outer.layout, parts.ports, parts.wishes
     method = plan.method
     assert method.topology == "group", method
-    assert parts.seal is not None, "rosters are signed"
     around = GroupContext(
         run_id=plan.run_id,
         me=plan.me,
-        seal=parts.seal,
-        transport=parts.transport.group,
-        clock=parts.clock,
-        view=parts.view,
-        conduct=parts.conduct,
-        offload=parts.offload,
+        seal=ports.signer,
+        transport=ports.transport.group,
+        clock=ports.clock,
+        view=parts.members.view,
+        conduct=parts.members.reputation,
+        offload=ports.offload,
         codec=EVERY[method.codec],
         result_codec=EVERY[method.result_codec],
         elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
@@ -121,11 +131,11 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
     return GroupStrategy(
         method=method,
         outer=parts.outer,
-        group=GroupMember(around),
+        group=GroupMember(around, parts.quorums),
         buffers=Buffers(max(around.elements), len(around.elements)),
-        offload=parts.offload,
-        wanted=parts.wanted,
-        why_not=parts.why_not,
-        tell=parts.tell,
+        offload=ports.offload,
+        wanted=wishes.wanted,
+        why_not=wishes.why_not,
+        tell=wishes.tell,
         feedback=feedback,
     )

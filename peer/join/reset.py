@@ -7,6 +7,7 @@ from blake3 import blake3
 
 from peer.aio.threads import Offload
 from peer.errors import ExchangeError
+from peer.join.resume import JoinedState
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.model.layout import Layout
@@ -69,6 +70,13 @@ class ResetStates:
             return params
         self._others[record.peer_id] = pieces
         return None
+
+
+def founding_of(state: JoinedState, now: RunPolicy) -> bytes:
+    """The digest that this state goes back to, if the operator had refounded the run; a checkpoint says it itself."""
+    if state.founded is not None:
+        return state.founded
+    return founded_on(state.outer.params, state.round, now)
 
 
 def founded_on(params: torch.Tensor, donors_round: int, now: RunPolicy) -> bytes:

@@ -30,16 +30,21 @@ _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[ev
 
 
 class FailureDetector:
-    """`now`: run time, seconds. `lifetime_s`: of a record; `look_every_s`: between two looks at the directory."""
+    """`now`: run time, seconds. `lifetime_s`: of a record; `look_every_s`: between two looks at the directory.
+    `emit` journals an event."""
 
-    def __init__(self, now: Callable[[], float], lifetime_s: float = 45.0, look_every_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        lifetime_s: float = 45.0,
+        look_every_s: float = 3.0,
+        emit: Callable[[events.Event], None] = lambda event: None,
+    ) -> None:
         self._now = now
         self.membership = Membership(confirm_after(lifetime_s, look_every_s))
         self.trips = RoundTrips()
-        self.emit: Callable[[events.Event], None] = lambda event: None
+        self._emit = emit
         self._suspected = asyncio.Event()
-        self.changed: Callable[[], None] = lambda: None
-        """Called when somebody is out or back: candidates have changed."""
 
     # -- what calls came to ------------------------------------------------------------------------------------------
 
@@ -70,7 +75,6 @@ class FailureDetector:
         """We were asleep: nothing measured or suspected before holds."""
         self.membership.forget()
         self.trips.forget()
-        self.changed()
 
     # -- what is believed --------------------------------------------------------------------------------------------
 
@@ -148,6 +152,4 @@ class FailureDetector:
             if one.change == "suspected":
                 self._suspected.set()
             kind = _KINDS[one.change]
-            self.emit(kind(peer=one.peer, reason=one.reason, seconds=round(one.seconds, 3)))
-        if any(one.change != "suspected" for one in changed):
-            self.changed()
+            self._emit(kind(peer=one.peer, reason=one.reason, seconds=round(one.seconds, 3)))

@@ -6,8 +6,8 @@ import asyncio
 import random
 from collections.abc import Callable, Container
 
-from peer.aio.events import Signal
 from peer.membership.failure_detector import FailureDetector
+from peer.membership.own_record import OwnRecord
 from peer.ports.clock import Clock
 from peer.ports.directory import Directory
 from peer.protocol.messages import PeerId, PeerRecord, Status, first_expiry
@@ -42,25 +42,26 @@ def lifetime(look_every_s: float) -> float:
 
 
 class PeerTable:
-    """`describe` makes our current record; `changed` is called when the set of live peers changes. `look_every_s`: see
-    `pace`. `peek`: as `describe`, of which only the times may be old: we look at ourselves often."""
+    """The peers of the run that we know of.
+
+    `look_every_s`: see `pace`. `banned`: whom the operator keeps out now. `changed` is called when the set of live
+    peers changes."""
 
     def __init__(
         self,
         directory: Directory,
         clock: Clock,
         rng: random.Random,
-        describe: Callable[[], PeerRecord],
-        changed: Callable[[int, str], None] = lambda count, reason: None,
+        own: OwnRecord,
+        watch: FailureDetector,
         look_every_s: float = LOOK_EVERY_S,
-        peek: Callable[[], PeerRecord] | None = None,
-        dirty: Signal | None = None,
+        banned: Callable[[], Container[PeerId]] = frozenset,
+        changed: Callable[[int, str], None] = lambda count, reason: None,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._rng = rng
-        self._describe = describe
-        self._peek = peek or describe
+        self._own = own
         self._changed = changed
         self._look_every_s = look_every_s
         self._lifetime_s = lifetime(look_every_s)
@@ -74,10 +75,9 @@ class PeerTable:
         self._good_until = float("inf")
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
-        self._dirty = dirty or Signal()
         self.acquaintance = Acquaintance()
-        self.watch = FailureDetector(clock.now, self._lifetime_s, look_every_s)
-        self.banned: Callable[[], Container[PeerId]] = frozenset
+        self.watch = watch
+        self.banned = banned
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -136,7 +136,7 @@ class PeerTable:
 
     def dialable(self) -> bool:
         """Whether others can dial us, as our record says."""
-        return self._peek().reachable
+        return self._own.peek().reachable
 
     def undialable(self) -> frozenset[PeerId]:
         """Live peers that only dial out."""
@@ -169,7 +169,7 @@ class PeerTable:
 
     def touch(self) -> None:
         """Our record changed in a way others should know soon (status)."""
-        self._dirty.set()
+        self._own.changed.set()
 
     async def look(self) -> None:
         """Read the directory now."""
@@ -187,8 +187,8 @@ class PeerTable:
 
     async def announce(self) -> None:
         """Publish our record now."""
-        self._dirty.clear()
-        self._announced = self._describe()
+        self._own.changed.clear()
+        self._announced = self._own.describe()
         await self._directory.announce(self._announced)
 
     async def refresh(self) -> None:
@@ -214,7 +214,7 @@ class PeerTable:
             announced = self._clock.now()
             glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
             while not self._stale(announced):
-                if await self._dirty.wait_for(glance_s):
+                if await self._own.changed.wait_for(glance_s):
                     break
 
     def _stale(self, announced_at: float) -> bool:
@@ -222,4 +222,4 @@ class PeerTable:
         return age >= self._lifetime_s / 3 or (age >= ANNOUNCE_ROUND_EVERY_S and self._moved())
 
     def _moved(self) -> bool:
-        return self._announced is None or self._announced.round != self._peek().round
+        return self._announced is None or self._announced.round != self._own.peek().round

@@ -51,6 +51,10 @@ class Reputation:
         self._written: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._lines: TokenBuckets[str] = TokenBuckets(LINES)
 
+    def limit_strangers(self, patience: StrangerBudget) -> None:
+        """Go by this budget from here on: a manifest says how long the rounds are."""
+        self.patience = patience
+
     def penalize(self, peer: PeerId, code: str, reason: str) -> None:
         """A peer that proved its key did something wrong."""
         now = self._now()

@@ -99,13 +99,11 @@ class SuspendRecovery:
             self._fresh.set()
 
 
-async def refresh(
-    transport: Transport, clock: Clock, view: PeerTable, rng: random.Random, forget_offsets: Callable[[], None]
-) -> None:
-    """What a wake asks for. `forget_offsets`: what was measured of our clock before counts no more."""
+async def refresh(transport: Transport, clock: Clock, view: PeerTable, rng: random.Random) -> None:
+    """Make connections, record, directory and clock fresh."""
     remembered = view.remembered()
     await transport.forget_connections()
-    forget_offsets()
+    clock.forget_offsets()
     asked = rng.sample(remembered, min(GREETED, len(remembered)))
     async with asyncio.TaskGroup() as group:
         group.create_task(view.refresh())

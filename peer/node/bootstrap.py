@@ -23,12 +23,13 @@ from peer.node.initial_state import first_state
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
 from peer.node.process import freeze_gc, on_stop_signals
+from peer.node.record import describe_self
 from peer.node.run_progress import RunProgress
 from peer.node.status import caps
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.console import Say
-from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import describe
 from peer.run.amendments import Chain, beside
@@ -165,20 +166,14 @@ def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
 
 
 def _record(node: OpenNode, run_start: float, run_round: int) -> PeerRecord:
-    now = node.local.clock.now()
-    return PeerRecord(
-        peer_id=node.local.me,
-        run_id=node.local.run_id,
-        endpoints=node.endpoints(),
-        reachable=node.reach.reachable,
-        wire_min=WIRE_VERSION,
-        wire_max=WIRE_VERSION,
-        round=run_round,
-        tokens_per_s=0.0,
+    return describe_self(
+        node.address(),
         status=Status.SERVING,
-        issued_at=now,
-        expires_at=now + RECORD_TTL_S,
+        round_=run_round,
         run_start=run_start,
+        tokens_per_s=0.0,
+        now=node.local.clock.now(),
+        lifetime_s=RECORD_TTL_S,
     )
 
 

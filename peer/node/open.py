@@ -21,11 +21,13 @@ from peer.join.context import JoinContext
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler
+from peer.node.record import PeerAddress
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
-from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import TransportPolicy
 from peer.transport.wire.payload_stream import UploadBudget
 
 
@@ -89,6 +91,10 @@ class OpenNode:
         """Where others dial the exchange service: where they were seen to get through, then where we think they may."""
         ours = supposed(self.local.options, self.directory, self.port)
         return tuple(dict.fromkeys([*self.reach.state.endpoints(), *ours]))[:MAX_ENDPOINTS]
+
+    def address(self) -> PeerAddress:
+        """Who we are, and where others reach us."""
+        return PeerAddress(self.local.me, self.local.run_id, self.endpoints, lambda: self.reach.reachable)
 
     def join_context(self) -> JoinContext:
         """The ports that joining a run needs."""

@@ -15,8 +15,8 @@ from peer.run.manifest import Manifest
 if TYPE_CHECKING:
     from peer.membership.peer_table import PeerTable
     from peer.membership.reputation import Reputation
+    from peer.node.assemble import PeerParts
     from peer.node.open import OpenNode
-    from peer.rounds.loop import RoundLoop
     from peer.trainer.client import TrainerClient
 
 
@@ -33,16 +33,33 @@ class DaemonFacts:
     leaving: bool = False
     manifest: Manifest | None = None
     waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
+    training: bool = False
+    """The rounds have been begun."""
+
+    def is_doing(self, phase: str) -> None:
+        """Name what goes on, for a person."""
+        self.phase = phase
+
+    def learn(self, manifest: Manifest) -> None:
+        """The run's manifest is known."""
+        self.manifest = manifest
+
+    def train(self) -> None:
+        """The rounds begin."""
+        self.training = True
+
+    def leave(self) -> None:
+        """The daemon was told to leave."""
+        self.leaving = True
 
 
 def status_report(
     node: OpenNode,
     facts: DaemonFacts,
-    coordinator: RoundLoop | None,
+    parts: PeerParts | None,
     trainer: TrainerClient | None,
-    view: PeerTable | None,
     totals: Totals,
-    conduct: Reputation,
+    reputation: Reputation,
 ) -> dict[str, Any]:
     """A JSON-able account; parts that are not there yet are left out."""
     amendments = node.handler.parts.amendments
@@ -69,39 +86,46 @@ def status_report(
     if facts.manifest is not None:
         report["parameters"] = facts.manifest.model.parameters
         report["total_rounds"] = facts.manifest.train.total_rounds
-    if coordinator is not None:
-        live = coordinator.live
-        report |= {
-            "status": Status.LEAVING.value if facts.leaving else live.status.value,
-            "phase": live.phase,
-            "round": live.round,
-            "next_due_in_s": None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
-            "last_partner": live.last_partner,
-            "last_outcome": live.last_outcome,
-            "last_seconds": round(live.last_seconds, 2),
-            "rounds": dict(totals.rounds),
-            "diagnosis": coordinator.diagnosis.report(),
-            "exchanging": coordinator.diagnosis.numbers(),
-        }
-        if coordinator.group is not None:
-            report["group"] = coordinator.group.report()
-    if view is not None:
-        report["membership"] = view.watch.report()
-        report["peers"] = [
-            {
-                "peer_id": r.peer_id,
-                "status": r.status.value,
-                "round": r.round,
-                "endpoints": list(r.endpoints),
-                "reachable": r.reachable,
-                "pairs": _why_no_pair(r, node, view),
-            }
-            for r in view.peers.values()
-        ]
-    if trainer is not None and facts.manifest is not None and coordinator is not None:
-        report |= _of_the_trainer(trainer, coordinator, totals)
-    report |= conduct.report()
+    if parts is not None and facts.training:
+        report |= _of_the_rounds(node, facts, parts, totals)
+    if parts is not None:
+        report["membership"] = parts.view.watch.report()
+        report["peers"] = _of_the_peers(node, parts.view)
+    if trainer is not None and facts.manifest is not None and parts is not None and facts.training:
+        report |= _of_the_trainer(trainer, parts.supervisor.elements, totals)
+    report |= reputation.report()
     return report
+
+
+def _of_the_rounds(node: OpenNode, facts: DaemonFacts, parts: PeerParts, totals: Totals) -> dict[str, Any]:
+    live, diagnosis = parts.live, parts.members.diagnosis
+    report: dict[str, Any] = {
+        "status": Status.LEAVING.value if facts.leaving else live.status.value,
+        "phase": live.phase,
+        "round": live.round,
+        "next_due_in_s": None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
+        "last_partner": live.last_partner,
+        "last_outcome": live.last_outcome,
+        "last_seconds": round(live.last_seconds, 2),
+        "rounds": dict(totals.rounds),
+        "diagnosis": diagnosis.report(),
+        "exchanging": diagnosis.numbers(),
+    }
+    return report if parts.group is None else report | {"group": parts.group.report()}
+
+
+def _of_the_peers(node: OpenNode, view: PeerTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "peer_id": r.peer_id,
+            "status": r.status.value,
+            "round": r.round,
+            "endpoints": list(r.endpoints),
+            "reachable": r.reachable,
+            "pairs": _why_no_pair(r, node, view),
+        }
+        for r in view.peers.values()
+    ]
 
 
 def caps(node: OpenNode) -> dict[str, float | None]:
@@ -120,9 +144,9 @@ def _why_no_pair(record: PeerRecord, node: OpenNode, view: PeerTable) -> str:
     return "yes" if record.reachable else "yes: it dials"
 
 
-def _of_the_trainer(trainer: TrainerClient, coordinator: RoundLoop, totals: Totals) -> dict[str, Any]:
+def _of_the_trainer(trainer: TrainerClient, elements: tuple[int, ...], totals: Totals) -> dict[str, Any]:
     counters, progress = trainer.counters(), trainer.progress
-    book = ledger(totals, counters.tokens, counters.base, coordinator.elements)
+    book = ledger(totals, counters.tokens, counters.base, elements)
     return {
         "steps": counters.steps,
         "tokens": counters.tokens,

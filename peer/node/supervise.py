@@ -15,17 +15,17 @@ LOOK_S = 0.2
 
 
 async def run_until_drained(
-    coordinator: RoundLoop, first_round: int, beside: Sequence[Coroutine[Any, Any, None]], say: Say
+    loop: RoundLoop, first_round: int, beside: Sequence[Coroutine[Any, Any, None]], say: Say
 ) -> None:
     """Returns when the rounds are over or drained; an exchange that takes longer than half of `DRAIN_S` then is left.
     `beside` run for ever: each is cancelled at the end, and what one of them raises before is raised here, as is what
     the rounds raise."""
-    playing = asyncio.create_task(coordinator.run(first_round))
+    playing = asyncio.create_task(loop.run(first_round))
     background = [asyncio.create_task(one) for one in beside]
     limit = asyncio.timeout(None)
     try:
         async with limit:
-            background.append(asyncio.create_task(_limit(coordinator, limit)))
+            background.append(asyncio.create_task(_limit(loop, limit)))
             await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 if task.done():
@@ -41,8 +41,8 @@ async def run_until_drained(
         await asyncio.wait({playing, *background})
 
 
-async def _limit(coordinator: RoundLoop, limit: asyncio.Timeout) -> None:
-    """Ends when the coordinator is told to leave; the drain has begun then."""
-    while not coordinator.leaving:
+async def _limit(loop: RoundLoop, limit: asyncio.Timeout) -> None:
+    """Return when the rounds are told to end; the drain has begun then."""
+    while not loop.leaving:
         await asyncio.sleep(LOOK_S)
     limit.reschedule(asyncio.get_running_loop().time() + DRAIN_S / 2)

@@ -22,3 +22,6 @@ class Clock(Protocol):
     def observe(self, offset_s: float) -> None:
         """A Hello measured another peer's run clock minus our uncorrected one. Feeds the correction; a no-op where
         there is only one clock."""
+
+    def forget_offsets(self) -> None:
+        """After a sleep: the offsets measured so far count no more."""

@@ -34,12 +34,12 @@ class Directives:
         ruling: Callable[[int], RunPolicy],
         founded: bytes,
         fetch_founded: FetchFounded,
-        rest: LocalPause | None = None,
+        rest: LocalPause,
     ) -> None:
         self._ruling = ruling
         self._fetch_founded = fetch_founded
         self.founded = founded
-        self.rest = rest or LocalPause()
+        self.rest = rest
 
     def lr_scale(self, round_: int) -> float:
         return self._ruling(round_).lr_scale

@@ -9,41 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 from peer.aio.events import Shutdown
-from peer.aio.threads import Offload
 from peer.errors import TrainerDied
-from peer.exchange.build import ExchangeContext, make_strategy
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
-from peer.exchange.pair.matchmaker import Matchmaker
-from peer.exchange.pair.search import PairContext
-from peer.join.resume import JoinedState
+from peer.exchange.strategy import ExchangeStrategy
 from peer.membership.peer_table import PeerTable
-from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.clock import Clock
-from peer.ports.signer import Signer
 from peer.ports.trainer import Merge, Trainer, WorkRequest, WorkSnapshot
-from peer.ports.transport import Transport
 from peer.protocol.ledger import WorkShare, cut_work
 from peer.protocol.messages import RoundKey, Status
-from peer.protocol.pair.stranger_budget import StrangerBudget
-from peer.protocol.policy.amendments import RunPolicy
-from peer.protocol.schedule import RoundClock
-from peer.protocol.swarm.suspend_detection import Slept
 from peer.rounds.commit import RoundCommitter, Snapshot
-from peer.rounds.directives import Directives, FetchFounded, nowhere
+from peer.rounds.directives import Directives
 from peer.rounds.inflight import InFlightRound, InFlightRounds
-from peer.rounds.pause import LocalPause
 from peer.rounds.schedule import RoundSchedule
 from peer.rounds.status import RoundStatus
 from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.plan import RunPlan
-from peer.trainer.client import TrainerClient
 
 STALE_AFTER = 1.5
 """Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
@@ -58,87 +45,84 @@ GATE_S = 120.0
 Boundary = Callable[[int], Awaitable[None]]
 
 
+async def no_boundary(round_: int) -> None:
+    """A `Boundary` at which nothing is to be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundWork:
+    """The parts that take a round's work from the trainer to its merge."""
+
+    trainer: Trainer
+    supervisor: TrainerSupervisor
+    strategy: ExchangeStrategy
+    committer: RoundCommitter
+    diagnosis: SlowPeerMonitor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOutlets:
+    """The ways in which the rounds and the rest of the peer hear of each other."""
+
+    live: RoundStatus
+    leaving: Shutdown
+    emit: Callable[[events.Event], None]
+    settled: Callable[[], Awaitable[None]]
+    """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
+    on_boundary: Boundary
+    """Called between rounds, with the number of the next one."""
+    on_rest: Boundary
+    """Called when everything stands still for a pause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundParts:
+    """The parts of a peer that its rounds are played with."""
+
+    plan: RunPlan
+    clock: Clock
+    view: PeerTable
+    outer: OuterState
+    schedule: RoundSchedule
+    directives: Directives
+    work: RoundWork
+    outlets: RoundOutlets
+
+
 class RoundLoop:
     """Owns the round loop. `run` returns when the run or `max_rounds` is over, or after `leave`."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        clock: Clock,
-        transport: Transport,
-        trainer: Trainer,
-        view: PeerTable,
-        outer: OuterState,
-        emit: Callable[[events.Event], None],
-        offload: Offload,
-        rounds: RoundClock,
-        on_boundary: Boundary | None = None,
-        on_rest: Boundary | None = None,
-        rest: LocalPause | None = None,
-        upto: dict[int, int] | None = None,
-        ruling: Callable[[int], RunPolicy] = lambda round_: RunPolicy(),
-        founded: bytes = b"",
-        fetch_founded: FetchFounded = nowhere,
-        conduct: Reputation | None = None,
-        seal: Signer | None = None,
-    ) -> None:
-        """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover.
-        `on_boundary` is called between rounds, with the number of the next one; `on_rest` when everything stands still
-        for a pause. `rest`: the volunteer's own pause. `founded`: digest of the state that
-        `outer` goes back to, if the operator had refounded the run; `fetch_founded` looks for such a state. `seal`
-        signs rosters: groups need it."""
-        self._plan = plan
-        self._clock = clock
-        self._trainer = trainer
-        self._view = view
-        self._outer = outer
-        self._emit = emit
+    def __init__(self, parts: RoundParts) -> None:
+        work, outlets = parts.work, parts.outlets
+        self._plan = parts.plan
+        self._clock = parts.clock
+        self._view = parts.view
+        self._outer = parts.outer
+        self._times = parts.schedule
+        self._orders = parts.directives
+        self._trainer = work.trainer
+        self._care = work.supervisor
+        self._topology = work.strategy
+        self._landing = work.committer
+        self._diagnosis = work.diagnosis
+        self._live = outlets.live
+        self._leaving = outlets.leaving
+        self._outlets = outlets
+        self._emit = outlets.emit
+        self._flights = InFlightRounds(work.strategy, work.committer)
+        method = parts.plan.method
+        self._streaming = method.schedule == "streaming" and method.fragment_sync_delay > 0
         self._step_s = 0.0
         """What an inner step takes here, of the last round's; 0 before."""
-        self._times = RoundSchedule(rounds, clock, view, emit)
-        self._on_boundary = on_boundary
-        self._on_rest = on_rest
-        self._orders = Directives(ruling, founded, fetch_founded, rest)
-        self._streaming = plan.method.schedule == "streaming" and plan.method.fragment_sync_delay > 0
-        self.conduct = conduct or Reputation(clock.now, emit)
-        waits = rounds.kind == "seconds" and not self._streaming
-        self.conduct.patience = StrangerBudget(rounds.round_length if waits else None, view.watch.trips.usual)
-        ready = self._times.trainer_eta, self._times.all_ready_in
-        self.matchmaker = Matchmaker(PairContext(plan.run_id, plan.me, transport, clock, view, self.conduct, *ready))
-        view.watch.emit = emit
-        self.settled: Callable[[], Awaitable[None]] = _at_once
-        """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
-        self.why_no_exchange: Callable[[], str] = lambda: ""
-        """Why rounds go without the others now, for a person: the upload budget is used. Empty: they do not."""
-        self.matchmaker.why_not = lambda: self.why_no_exchange()
-        self.diagnosis = SlowPeerMonitor(clock.now, emit)
-        self.live = RoundStatus()
-        self._leaving = Shutdown()
-        self._care = TrainerSupervisor(trainer, outer, emit, self._leaving, upto or {})
-        self._topology = make_strategy(
-            ExchangeContext(
-                plan=plan,
-                outer=outer,
-                transport=transport,
-                clock=clock,
-                view=view,
-                conduct=self.conduct,
-                matchmaker=self.matchmaker,
-                diagnosis=self.diagnosis,
-                offload=offload,
-                emit=emit,
-                seal=seal,
-                wanted=lambda: not self._leaving and not self._orders.rest.active.is_set(),
-                why_not=lambda: self.why_no_exchange(),
-                tell=self._tell,
-            )
-        )
-        self._landing = RoundCommitter(trainer, outer, emit, offload, self._care, self.live, plan, self._topology)
-        self._flights = InFlightRounds(self._topology, self._landing)
 
     @property
-    def group(self) -> GroupMember | None:
-        """Our part in a group, which answers the others; None in other topologies."""
+    def live(self) -> RoundStatus:
+        """What goes on now."""
+        return self._live
+
+    @property
+    def _group(self) -> GroupMember | None:
+        """Our part in a group; None in other topologies."""
         return self._topology.group if isinstance(self._topology, GroupStrategy) else None
 
     # -- the whole run -----------------------------------------------------------------------------------------------
@@ -148,7 +132,7 @@ class RoundLoop:
         The trainer is started and held.
 
         Raises TrainerFailed when the trainer keeps dying."""
-        self.live.round = first_round
+        self._live.enter(first_round)
         if self._orders.rest.active.is_set():
             first_round = await self._begin_paused(first_round)
         self._set(Status.TRAINING, "waiting for the others")
@@ -156,19 +140,19 @@ class RoundLoop:
         await self._follow_the_group(first_round)
         self._rebased()
         round_ = self._times.first(first_round)
-        if self.group is not None:
-            self.group.start_at(round_)
+        if self._group is not None:
+            self._group.start_at(round_)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self._evaluate(round_))
         try:
             while not self._leaving and not self._finished(round_):
-                self.live.round = round_
+                self._live.enter(round_)
                 try:
                     standing = self._orders.blocks(round_)
                     round_ = await (self._apply_directives(round_) if standing else self._round(round_))
                 except TrainerDied as death:
                     await self._revive(death, round_)
-            self.live.round = round_  # told to leave in a round that was played to its end: the next one is not begun
+            self._live.enter(round_)  # told to leave in a round that was played to its end: the next one is not begun
             await self._supervised(self._flights.finish)
         finally:
             await self._flights.drop("the daemon stopped")
@@ -183,20 +167,8 @@ class RoundLoop:
 
     async def _start_anew(self, round_: int, reason: str) -> None:
         """The trainer starts again from `outer_params`."""
-        self.drop_outstanding(reason)
+        self._care.drop_outstanding(reason)
         await self._trainer.start(self._outer.params, round_, None)
-
-    @property
-    def elements(self) -> tuple[int, ...]:
-        """Elements of each fragment."""
-        layout = self._outer.layout
-        return tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
-
-    def woke(self, slept: Slept) -> None:
-        """Nothing ran here for a while. What the machine slept through is no time in which anything was worked."""
-        self._times.slept = slept
-        for fragment, at in self._landing.based_at.items():
-            self._landing.based_at[fragment] = at + slept.suspended_s
 
     def leave(self) -> None:
         """Drain: an exchange under way is finished, no new round begins; `run` returns soon."""
@@ -205,22 +177,6 @@ class RoundLoop:
     @property
     def leaving(self) -> bool:
         return bool(self._leaving)
-
-    @property
-    def announced(self) -> Status:
-        """What others are told: who trains and will not exchange is no candidate."""
-        status = self.live.status
-        return Status.PAUSED if status is Status.TRAINING and self.why_no_exchange() else status
-
-    @property
-    def rest(self) -> LocalPause:
-        """The volunteer's own pause."""
-        return self._orders.rest
-
-    @property
-    def founded(self) -> bytes:
-        """Digest of the state the operator last refounded the run on, as far as our own goes back to it."""
-        return self._orders.founded
 
     def _finished(self, round_: int) -> bool:
         return round_ >= self._plan.total_rounds
@@ -236,11 +192,6 @@ class RoundLoop:
             if await self._leaving.wait_for(min(0.2, wait)):
                 return
             await self._view.look()
-
-    @property
-    def run_start(self) -> float:
-        """When round 0 began, seconds since the epoch; 0: not known yet."""
-        return self._times.rounds.start
 
     async def _finish(self, round_: int) -> None:
         await self._follow_to_the_end(round_)
@@ -260,7 +211,7 @@ class RoundLoop:
             return False
         reason = "after the last round the group has another state than ours"
         changed = await self._landing.catch_up(round_, reason, at_last)
-        if self.live.status is Status.FINISHED and not self._leaving:
+        if self._live.status is Status.FINISHED and not self._leaving:
             await self._leaving.wait_for(FAREWELL_S)  # others may have to ask us
         return changed
 
@@ -276,8 +227,8 @@ class RoundLoop:
         round_, params = await self._orders.apply(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
             await self._landing.refound(params)
-            if self.group is not None:
-                self.group.reset()
+            if self._group is not None:
+                self._group.reset()
             await self._start_anew(round_, "the operator refounded the run")
         elif ours and not self._leaving:
             round_ = await self._wake(round_, self._clock.now() - began)
@@ -294,9 +245,8 @@ class RoundLoop:
 
     async def _checkpoint_pause(self, round_: int) -> None:
         """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
-        if self._on_rest is not None:
-            async with self._landing.stepping:
-                await self._on_rest(round_)
+        async with self._landing.stepping:
+            await self._outlets.on_rest(round_)
 
     async def _wake(self, round_: int, rested_s: float) -> int:
         """After the volunteer's pause the others may be rounds ahead. What was worked before counts, unless it grew
@@ -311,8 +261,7 @@ class RoundLoop:
         return reached
 
     def _round_now(self, round_: int) -> int:
-        self.live.round = self._times.now(round_)
-        return self.live.round
+        return self._live.enter(self._times.now(round_))
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -320,25 +269,25 @@ class RoundLoop:
         """Play one round, or with a delay: until its work is on its way. The next one."""
         started = self._clock.now()
         if self._nothing_done():
-            round_ = self.live.round = self._times.sit_out(round_, self._step_s)
+            round_ = self._live.enter(self._times.sit_out(round_, self._step_s))
             if self._finished(round_):
                 return round_
         key = RoundKey(round_, self._times.rounds.fragment_due(round_))
         await self._flights.await_slot(key.fragment, patient=self._times.in_steps)
         due = self._times.due(round_)
-        self.live.due_at, self.live.phase = due, "training"
+        self._live.train_until(due)
         self._times.expect_trainer(due, self._step_s)
         flight = self._flights.begin(key, *self._times.window(started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
         work = await self._work(key, due, hold)
         self._times.trainer_stopped()
-        self.diagnosis.ready(key, began if due is None else max(began, due))
+        self._diagnosis.ready(key, began if due is None else max(began, due))
         if work is None:
             await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
             return round_
         self._step_s = work.seconds / work.steps if work.steps else self._step_s
-        await self.settled()
+        await self._outlets.settled()
         self._launch(flight, work, due, hold)
         if hold:
             await self._flights.finish()
@@ -403,14 +352,13 @@ class RoundLoop:
         """At a round's boundary: evaluate, and let the owner write a checkpoint."""
         if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.active.is_set():
             await self._evaluate(done)
-        if self._on_boundary is not None:
-            async with self._landing.stepping:
-                await self._on_boundary(done)
+        async with self._landing.stepping:
+            await self._outlets.on_boundary(done)
 
     # -- the trainer -------------------------------------------------------------------------------------------------
 
     async def _evaluate(self, round_: int, own_too: bool = False) -> None:
-        self._tell("evaluating")
+        self._live.is_doing("evaluating")
         async with self._landing.stepping:
             result = await self._trainer.evaluate(self._outer.params)
         own = (await self._trainer.evaluate(None)).loss if own_too else math.nan
@@ -420,46 +368,21 @@ class RoundLoop:
         try:
             await call()
         except TrainerDied as death:
-            await self._revive(death, self.live.round)
+            await self._revive(death, self._live.round)
 
     async def _revive(self, death: TrainerDied, round_: int) -> None:
-        self._tell("restarting the trainer")
+        self._live.is_doing("restarting the trainer")
         await self._flights.drop(f"the trainer died: {death.cause}")
         await self._care.revive(death, round_)
         self._rebased()
 
-    def all_based(self) -> bool:
-        """Whether the trainer's base counters cover what the journal does: not when it died before a merge."""
-        return self._care.all_based()
-
-    def drop_outstanding(self, reason: str) -> None:
-        """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
-        self._care.drop_outstanding(reason)
-
     # -- small things ------------------------------------------------------------------------------------------------
 
     def _set(self, status: Status, phase: str) -> None:
-        self.live.status, self.live.phase = status, phase
+        self._live.become(status, phase)
         self._view.touch()
-
-    def _tell(self, phase: str) -> None:
-        self.live.phase = phase
 
     def _rebased(self) -> None:
         """All work from here on is new."""
         fragments = range(len(self._outer.layout.fragments))
-        self._landing.based_at = dict.fromkeys(fragments, self._clock.now())
-
-
-async def _at_once() -> None:
-    """All is well."""
-
-
-def resume_folder(coordinator: RoundLoop, trainer: TrainerClient, state: JoinedState) -> Path | None:
-    """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name."""
-    if trainer.counters().tokens != state.checkpoint_tokens:
-        coordinator.drop_outstanding("lost with the process that did it")
-    elif not coordinator.all_based():
-        coordinator.drop_outstanding("lost between an outer step and its merge")
-        return None
-    return state.resume
+        self._landing.based_at.update(dict.fromkeys(fragments, self._clock.now()))

@@ -12,6 +12,7 @@ from peer.ports.clock import Clock
 from peer.protocol.policy.fitness import GRACE
 from peer.protocol.schedule import RoundClock, late_by, pairing_window
 from peer.protocol.swarm.suspend_detection import Slept
+from peer.rounds.status import RoundStatus
 
 TOGETHER_S = 1.0
 """Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
@@ -23,10 +24,20 @@ BEHIND = "behind the lower median of the swarm"
 
 
 class RoundSchedule:
-    """`rounds` gets its start as soon as somebody says when the run began."""
+    """The round clock of one peer. `rounds` gets its start as soon as somebody says when the run began; `live` is told
+    it."""
 
-    def __init__(self, rounds: RoundClock, clock: Clock, view: PeerTable, emit: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self,
+        rounds: RoundClock,
+        clock: Clock,
+        view: PeerTable,
+        emit: Callable[[events.Event], None],
+        live: RoundStatus,
+    ) -> None:
         self.rounds = rounds
+        self._live = live
+        live.run_began(rounds.start)
         self._clock = clock
         self._view = view
         self._emit = emit
@@ -34,8 +45,12 @@ class RoundSchedule:
         """Clock in steps: what a round takes here; 0 before the first one."""
         self._ready_by, self._all_ready_by = 0.0, 0.0
         """When we, and all who keep to the rules, have stopped for the round at hand; run time. 0: nobody knows."""
-        self.slept: Slept | None = None
+        self._slept: Slept | None = None
         """Noticed in the round at hand: why rounds went by."""
+
+    def woke(self, slept: Slept) -> None:
+        """Nothing ran here for a while: the rounds that went by are skipped."""
+        self._slept = slept
 
     @property
     def in_steps(self) -> bool:
@@ -45,6 +60,7 @@ class RoundSchedule:
         """Seconds until round 0 begins; while nobody knows, a second. Once somebody says, we announce it too."""
         if not self.rounds.start and (start := self._view.run_start()):
             self.rounds = replace(self.rounds, start=start)
+            self._live.run_began(start)
         return self.rounds.start - self._clock.now() if self.rounds.start else 1.0
 
     def first(self, first: int) -> int:
@@ -128,7 +144,7 @@ class RoundSchedule:
 
     def _reachable(self, following: int) -> int:
         reached = max(following, self.rounds.round_at(self._clock.now()))
-        slept, self.slept = self.slept, None
+        slept, self._slept = self._slept, None
         if slept is not None and reached > following:
             self._emit(events.Skipped(from_round=following, to_round=reached, reason=f"was {slept}"))
             return reached

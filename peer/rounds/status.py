@@ -1,4 +1,4 @@
-"""What goes on in the rounds now, for `peer status` and our record."""
+"""What goes on in the rounds now, for `peer status`, our record and the ban list."""
 
 from __future__ import annotations
 
@@ -9,14 +9,46 @@ from peer.protocol.messages import Status
 
 @dataclass(slots=True)
 class RoundStatus:
-    """What `peer status` shows of the rounds."""
+    """The state of a peer's rounds. It is made before every other part of a peer."""
 
     status: Status = Status.JOINING
     phase: str = "starting"
     round: int = 0
     due_at: float | None = None
+    run_start: float = 0.0
+    """When round 0 began, seconds since the epoch; 0: not known yet."""
     last_partner: str = ""
     """Its peer id; of a group, how many others."""
     last_outcome: str = ""
     last_seconds: float = 0.0
     """Of the last exchange's transfer."""
+
+    def enter(self, round_: int) -> int:
+        """This round is at hand; the same round."""
+        self.round = round_
+        return round_
+
+    def is_doing(self, phase: str) -> None:
+        """Name what goes on, for a person."""
+        self.phase = phase
+
+    def become(self, status: Status, phase: str) -> None:
+        """Change what others are told of us."""
+        self.status, self.phase = status, phase
+
+    def train_until(self, due_at: float | None) -> None:
+        """Train for a round that is due then (run time; None: when its steps are done)."""
+        self.due_at, self.phase = due_at, "training"
+
+    def run_began(self, run_start: float) -> None:
+        """Somebody says when round 0 began, seconds since the epoch."""
+        self.run_start = run_start
+
+    def ended(self, outcome: str, partner: str, seconds: float) -> None:
+        """A round came to this outcome."""
+        self.last_outcome, self.last_partner, self.last_seconds = outcome, partner, seconds
+
+    def announced(self, why_no_exchange: str) -> Status:
+        """The status that others are told: a peer that trains and will not exchange is no candidate."""
+        paused = self.status is Status.TRAINING and why_no_exchange
+        return Status.PAUSED if paused else self.status

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from peer.aio.events import Shutdown
 from peer.errors import TrainerDied, TrainerFailed
+from peer.join.resume import JoinedState
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.trainer import Trainer
@@ -31,6 +33,12 @@ class TrainerSupervisor:
         self._leaving = leaving
         self._upto = dict(upto)
         self._deaths = 0
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """Elements of each fragment."""
+        layout = self._outer.layout
+        return tuple(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
 
     def mark_journaled(self, fragment: int, processed: int) -> None:
         """An event covers the fragment's work up to this token count."""
@@ -68,6 +76,15 @@ class TrainerSupervisor:
         step, and work that was applied would be counted again."""
         base = enumerate(self._trainer.counters().base)
         return all(tokens >= self._upto.get(fragment, 0) for fragment, tokens in base)
+
+    def resume_folder(self, state: JoinedState) -> Path | None:
+        """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name."""
+        if self._trainer.counters().tokens != state.checkpoint_tokens:
+            self.drop_outstanding("lost with the process that did it")
+        elif not self.all_based():
+            self.drop_outstanding("lost between an outer step and its merge")
+            return None
+        return state.resume
 
     def drop_outstanding(self, reason: str) -> None:
         """Journal the work that no outer step will see; the trainer's next start moves its base counters."""

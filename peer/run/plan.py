@@ -23,3 +23,5 @@ class RunPlan:
     """Bytes per second."""
     min_peers: int = 1
     """Wait with the first round until so many peers train (ourselves included), two minutes at most."""
+    assumed_rate: float | None = None
+    """Bytes per second of a partner before anything was measured; None: as `peer.exchange.deadlines` has it."""

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ from blake3 import blake3
 from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity, public_key_of
 from peer.ports.handler import Handler
-from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.endpoints import join_host
 from peer.protocol.messages import (
     MAX_ENDPOINTS,
@@ -43,12 +41,13 @@ from peer.protocol.wire.payload import BufferSink, Sink, Source
 from peer.transport.client.connections import CHANNEL_OPTIONS, Connection, ConnectionPool
 from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import SERVICE, Ended, Stream, fetch, metadata, swap
+from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.bind import check_vacant, listening
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, RunTerms, TransportConfig
 from peer.transport.tls import server_credentials
 from peer.transport.wire.pacing import Pacer, for_bulk
-from peer.transport.wire.payload_stream import Caps, Meter, NoBudget, SwapTerms, UploadBudget
+from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
 from peer.transport.wire.refusals import eta_of, served, translate
 from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
 from peer.transport.wire.validation import A_DAY_S, index_of, offset_of
@@ -76,24 +75,6 @@ SERVER_OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
     ("grpc.http2.max_ping_strikes", 2),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransportPolicy:
-    """The bounds that one peer's end keeps to."""
-
-    max_upload: float | None = None
-    """Bytes per second; None: no cap."""
-    max_download: float | None = None
-    """Bytes per second; None: no cap."""
-    quota: UploadBudget = field(default_factory=NoBudget)
-    """No payload is sent that it does not hold."""
-    reputation: CallerReputation = field(default_factory=NoReputation)
-    """It is told what callers do wrong, and asked whom to turn away."""
-
-
-OPEN = TransportPolicy()
-"""No caps, no quota, everybody is welcome."""
 
 
 class GrpcTransport:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from peer.lab.sim.fake_trainer import FakeTrainer
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
@@ -86,14 +87,16 @@ def simulate(method: Method, peers: int, updates: NDArray[np.float64], first: ND
 
         swarm = SimulatedSwarm(
             peers,
-            method=method,
-            rounds=RoundClock("steps", method.sync_every, method.fragments),
-            total_rounds=PERIODS * method.fragments,
-            seed=seed,
-            layout=layout_of(spans),
-            first=torch.tensor(first, dtype=torch.float32),
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("steps", method.sync_every, method.fragments),
+                total_rounds=PERIODS * method.fragments,
+                seed=seed,
+                layout=layout_of(spans),
+                first=torch.tensor(first, dtype=torch.float32),
+                min_peers=peers,
+            ),
             make_trainer=trainer,
-            min_peers=peers,
         )
         played = Played(swarm, {})
         watching = asyncio.create_task(_watch(swarm, played.trajectory))

@@ -16,20 +16,30 @@ from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.membership.peer_table import RECORD_TTL_S, PeerTable
+from peer.lab.sim.process import AmpleQuota
+from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.own_record import OwnRecord
+from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S, PeerTable
+from peer.membership.reputation import Reputation
+from peer.node.assemble import LocalPolicy, PeerOutlets, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import RequestHandler, ServedParts
 from peer.observe.events import Event, RoundEnded
 from peer.outer.state import OuterState
+from peer.ports.peer import PeerPorts
 from peer.ports.trainer import AT_ONCE, Merge, WorkRequest, WorkSnapshot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import RoundClock
 from peer.rounds.loop import RoundLoop
+from peer.rounds.pause import LocalPause
+from peer.rounds.status import RoundStatus
+from peer.run.amendments import Chain
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.server.service import RunTerms
+from peer.transport.signing import KeySigner
 
 RUN = RunId(b"E" * 32)
 LAYOUT = Layout.whole([TensorSpec("a", (300, 100)), TensorSpec("b", (17,))])
@@ -75,22 +85,52 @@ async def make_peer(hub: MemoryDirectoryHub, number: int, start: torch.Tensor, p
     transport.begin_run(RunTerms(LAYOUT.digest(), 2**26, "fp32"))
     port = await transport.start("127.0.0.1", 0)
     trainer, outer = RecordingTrainer(number), OuterState.fresh(LAYOUT, start.clone())
-    made: list[RoundLoop] = []
+    live = RoundStatus()
 
     def describe() -> PeerRecord:
-        live, now = made[0].live, clock.now()
-        endpoint = (f"127.0.0.1:{port}",)
+        now, endpoint = clock.now(), (f"127.0.0.1:{port}",)
         return PeerRecord(me, RUN, endpoint, True, 1, 1, live.round, 0.0, live.status, now, now + RECORD_TTL_S)
 
-    view = PeerTable(MemoryDirectory(hub, me, RUN), clock, random.Random(number), describe)
     method = resolve(SyncSection(preset="noloco", codec="fp32", clock="steps", sync_every=10))
     plan = RunPlan(RUN, me, method, ROUNDS, eval_every=100, min_peers=peers)
     journal: list[Event] = []
-    bulk = LowPriorityThread()
-    coordinator = RoundLoop(plan, clock, transport, trainer, view, outer, journal.append, bulk, RoundClock("steps", 10))
-    made.append(coordinator)
-    donor.serve(ServedParts(matchmaker=coordinator.matchmaker))
-    return Peer(trainer, coordinator, view, outer, transport, journal)
+    parts = assemble(
+        PeerSetting(
+            plan=plan,
+            rounds=RoundClock("steps", 10),
+            live=live,
+            own=OwnRecord(describe, describe),
+            tempo=PeerTempo(
+                look_every_s=LOOK_EVERY_S,
+                ask_every_s=1000.0,
+                rng=random.Random(number),
+                doze=clock.sleep,
+                read_clocks=None,
+            ),
+        ),
+        PeerPorts(
+            clock=clock,
+            directory=MemoryDirectory(hub, me, RUN),
+            transport=transport,
+            trainer=trainer,
+            signer=KeySigner(identity),
+            offload=LowPriorityThread(),
+        ),
+        PeerState(outer=outer),
+        LocalPolicy(
+            pause=LocalPause(),
+            quota=AmpleQuota(),
+            reputation=Reputation(clock.now, journal.append),
+            amendments=AmendmentSync(Chain(RUN, me), None, journal.append),
+        ),
+        PeerOutlets(emit=journal.append, fetch_reset=nowhere),
+    )
+    donor.serve(ServedParts(matchmaker=parts.matchmaker))
+    return Peer(trainer, parts.loop, parts.view, outer, transport, journal)
+
+
+async def nowhere(digest: bytes, records: list[PeerRecord]) -> None:
+    """Nobody serves a state here."""
 
 
 async def play(count: int) -> tuple[Vector, list[Peer]]:

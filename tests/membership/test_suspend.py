@@ -13,6 +13,8 @@ from peer.clock.run_clock import RunClock
 from peer.errors import PartnerLost
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import PeerTable
 from peer.membership.suspend import BEAT_S, REFRESH_S, SETTLE_S, SuspendRecovery, refresh
 from peer.observe import events
@@ -149,10 +151,8 @@ def record(peer: PeerId, now: float) -> PeerRecord:
 @pytest.mark.parametrize("answers", [True, False])
 def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: bool) -> None:
     async def main() -> None:
-        clock, hub = VirtualClock(), MemoryDirectoryHub(VirtualClock().now)
-        view = PeerTable(
-            MemoryDirectory(hub, ME, RUN), clock, random.Random(0), lambda: record(ME, clock.now()), look_every_s=3.0
-        )
+        clock, hub = Forgetful(), MemoryDirectoryHub(VirtualClock().now)
+        view = table(hub, clock)
         other, wire = MemoryDirectory(hub, OTHER, RUN), Wire(7.0, answers)
         await other.announce(record(OTHER, clock.now()))
         await view.look()
@@ -160,10 +160,9 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
         await asyncio.sleep(3600.0)
         assert view.peers == {}, "what was known has expired"
         await other.announce(record(OTHER, clock.now()))
-        forgot: list[str] = []
-        await refresh(wire_of(wire), clock, view, random.Random(0), lambda: forgot.append("offsets"))
+        await refresh(wire_of(wire), clock, view, random.Random(0))
         assert wire.calls == ["forget", f"hello {OTHER}"]
-        assert forgot == ["offsets"]
+        assert clock.forgot == 1
         assert set(view.peers) == {OTHER}
         assert view.watch.report()["suspected"] == []
         assert clock.now() - VirtualClock().now() == (7.0 if answers else 0.0)
@@ -174,10 +173,8 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
 
 def test_one_that_is_gone_does_not_keep_an_exchange_waiting() -> None:
     async def main() -> None:
-        clock, hub = VirtualClock(), MemoryDirectoryHub(VirtualClock().now)
-        view = PeerTable(
-            MemoryDirectory(hub, ME, RUN), clock, random.Random(0), lambda: record(ME, clock.now()), look_every_s=3.0
-        )
+        clock, hub = Forgetful(), MemoryDirectoryHub(VirtualClock().now)
+        view = table(hub, clock)
         for number in range(4):
             peer = PeerId(f"{OTHER}{number}")
             await MemoryDirectory(hub, peer, RUN).announce(record(peer, clock.now()))
@@ -193,12 +190,30 @@ def test_one_that_is_gone_does_not_keep_an_exchange_waiting() -> None:
 
         wire.hello = slowly  # type: ignore[method-assign]
         began = asyncio.get_running_loop().time()
-        await refresh(wire_of(wire), clock, view, random.Random(0), lambda: None)
+        await refresh(wire_of(wire), clock, view, random.Random(0))
         assert asyncio.get_running_loop().time() - began < 1.0
         assert clock.now() - VirtualClock().now() == 7.0
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_virtual(main())
+
+
+class Forgetful(VirtualClock):
+    """Counts how often it was told to forget."""
+
+    forgot = 0
+
+    def forget_offsets(self) -> None:
+        self.forgot += 1
+
+
+def table(hub: MemoryDirectoryHub, clock: VirtualClock) -> PeerTable:
+    def describe() -> PeerRecord:
+        return record(ME, clock.now())
+
+    watch = FailureDetector(clock.now, 45.0, 3.0)
+    own = OwnRecord(describe, describe)
+    return PeerTable(MemoryDirectory(hub, ME, RUN), clock, random.Random(0), own, watch, look_every_s=3.0)
 
 
 def wire_of(wire: Wire) -> Transport:

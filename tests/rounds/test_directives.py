@@ -11,6 +11,7 @@ from peer.observe.events import Event
 from peer.protocol.messages import Status
 from peer.protocol.policy.amendments import RunPolicy
 from peer.rounds.directives import Directives
+from peer.rounds.pause import LocalPause
 
 
 def test_a_pause_that_ends_before_it_began_is_no_order_to_fetch_a_state() -> None:
@@ -20,7 +21,7 @@ def test_a_pause_that_ends_before_it_began_is_no_order_to_fetch_a_state() -> Non
         asked.append(digest)
         return None
 
-    orders = Directives(lambda round_: RunPolicy(), b"", fetch)
+    orders = Directives(lambda round_: RunPolicy(), b"", fetch, LocalPause())
 
     async def main() -> tuple[int, Tensor | None]:
         return await orders.apply(7, Shutdown(), lambda r: r, lambda *words: told.append(words), emitted.append)

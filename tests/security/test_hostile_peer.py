@@ -19,8 +19,10 @@ from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.exchange.pair.swap import PairSwap
 from peer.identity import Identity
+from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.network import MemoryTransport
-from peer.lab.sim.swarm import LAYOUT, SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.setting import LAYOUT, SwarmSetting
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.reputation import SHOWN, Reputation
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
@@ -35,7 +37,8 @@ from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.signed_record import seal
-from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import TransportPolicy
 from peer.transport.server import admission as gate
 from peer.transport.server.rate_limits import HELLOS_AT_ONCE
 from peer.transport.server.service import RunTerms
@@ -400,7 +403,7 @@ def simulate(spoil: Callable[[SimulatedSwarm, PeerId], None], rounds: int = 8) -
     async def main() -> SimulatedSwarm:
         method = resolve(SyncSection(preset="noloco", codec="fp32"))
         clock = RoundClock("seconds", ROUND_S, 1, EPOCH)
-        swarm = SimulatedSwarm(4, method=method, rounds=clock, total_rounds=rounds, seed=1)
+        swarm = SimulatedSwarm(4, SwarmSetting(method=method, rounds=clock, total_rounds=rounds, seed=1))
         spoil(swarm, swarm.peers[0].peer_id)
         await swarm.run()
         return swarm

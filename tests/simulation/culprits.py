@@ -20,7 +20,8 @@ import torch
 from peer.lab.sim.bandwidth import STALL_S
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.links import Link
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import DiagnosisChanged
@@ -126,15 +127,17 @@ def watch(fault: str, seed: int, *, peers: int | None = None, rounds: int = WIND
     async def main() -> Said:
         swarm = SimulatedSwarm(
             count,
-            method=method,
-            rounds=RoundClock("steps", STEPS, 1),
-            total_rounds=rounds,
-            seed=seed,
-            layout=layout_of(method, ELEMENTS),
-            links=HOME,
-            eval_every=10**6,
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("steps", STEPS, 1),
+                total_rounds=rounds,
+                seed=seed,
+                layout=layout_of(method, ELEMENTS),
+                eval_every=10**6,
+                min_peers=count,
+            ),
+            SwarmWorld(links=HOME),
             make_trainer=trainer,
-            min_peers=count,
         )
         culprits = tuple(swarm.peers[number].peer_id for number in numbers)
         _spoil(swarm, fault, culprits)
@@ -144,12 +147,12 @@ def watch(fault: str, seed: int, *, peers: int | None = None, rounds: int = WIND
         finally:
             flicker.cancel()
             await asyncio.wait({flicker})
-        coordinators = {peer.peer_id: peer.life.coordinator for peer in swarm.peers}
+        built = {peer.peer_id: peer.life.parts for peer in swarm.peers}
         return Said(
             fault,
             seed,
             culprits,
-            {peer: coordinator.diagnosis.found() for peer, coordinator in coordinators.items() if coordinator},
+            {peer: parts.members.diagnosis.found() for peer, parts in built.items() if parts},
             {
                 peer.peer_id: [event for event in peer.events if isinstance(event, DiagnosisChanged)]
                 for peer in swarm.peers

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from peer.lab.sim.faults import Fault, random_plan
 from peer.lab.sim.links import PROFILES
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
@@ -68,15 +69,19 @@ def play(seed: int, preset: str) -> Played:
     names = [name for name in PROFILES if name != "lan"]
 
     async def main() -> tuple[SimulatedSwarm, Witness]:
+        speeds = {number: rng.uniform(0.1, 2.0) for number in range(count)}
+        links = {number: PROFILES[rng.choice(names)] for number in range(count)}
         swarm = SimulatedSwarm(
             count,
-            method=method,
-            rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
-            total_rounds=ROUNDS,
-            seed=seed,
-            step_seconds={number: rng.uniform(0.1, 2.0) for number in range(count)},
-            layout=layout_of(method, ELEMENTS[method.topology]),
-            links={number: PROFILES[rng.choice(names)] for number in range(count)},
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
+                total_rounds=ROUNDS,
+                seed=seed,
+                layout=layout_of(method, ELEMENTS[method.topology]),
+            ),
+            SwarmWorld(links=links),
+            step_seconds=speeds,
         )
         witness = Witness(swarm)
         await swarm.run(plan)

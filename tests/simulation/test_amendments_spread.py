@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from peer.join.reset import digest_of
-from peer.lab.sim.swarm import LAYOUT, OPERATOR, RUN, SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.process import OPERATOR, RUN
+from peer.lab.sim.setting import LAYOUT, SwarmSetting
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.membership.amendment_sync import MAX_HANDED_ON
 from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, Skipped, WentOn
@@ -43,7 +46,7 @@ def simulate(
     play: Callable[[SimulatedSwarm, Operator], Coroutine[Any, Any, None]], rounds: RoundClock = SECONDS, total: int = 20
 ) -> SimulatedSwarm:
     async def main() -> SimulatedSwarm:
-        swarm = SimulatedSwarm(5, method=METHOD, rounds=rounds, total_rounds=total, seed=4)
+        swarm = SimulatedSwarm(5, SwarmSetting(method=METHOD, rounds=rounds, total_rounds=total, seed=4))
         async with asyncio.timeout(3000), asyncio.TaskGroup() as group:  # of virtual time
             group.create_task(swarm.run())
             group.create_task(play(swarm, Operator(swarm)))
@@ -174,7 +177,7 @@ def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
     many = 3 * MAX_HANDED_ON - 1
 
     async def main() -> SimulatedSwarm:
-        swarm = SimulatedSwarm(5, method=METHOD, rounds=SECONDS, total_rounds=4, seed=4)
+        swarm = SimulatedSwarm(5, SwarmSetting(method=METHOD, rounds=SECONDS, total_rounds=4, seed=4))
         operator, first, newcomer = Operator(swarm), swarm.peers[0], swarm.peers[4]
         for number in range(1, many + 1):
             operator.amend(0, Change.LR_SCALE, value=number / 100)

@@ -14,7 +14,8 @@ from peer.exchange.buffers import Buffers
 from peer.exchange.group import reduce as combining
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupSession, GroupStrategy
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -41,14 +42,16 @@ def broken(preset: str, prepare: Prepare = lambda swarm: None, rounds: int = ROU
     async def main() -> Witness:
         swarm = SimulatedSwarm(
             PEERS,
-            method=method,
-            rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
-            total_rounds=rounds,
-            seed=3,
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
+                total_rounds=rounds,
+                seed=3,
+                layout=layout_of(method, ELEMENTS[method.topology]),
+                min_peers=PEERS,
+                eval_every=1,
+            ),
             step_seconds=2.0,
-            layout=layout_of(method, ELEMENTS[method.topology]),
-            min_peers=PEERS,
-            eval_every=1,
         )
         prepare(swarm)
         witness = Witness(swarm)

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from peer.lab.sim.links import PROFILES, Link
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
@@ -26,13 +27,14 @@ def simulate(
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
             count,
-            method=METHOD,
-            rounds=rounds,
-            total_rounds=total,
-            seed=seed,
-            only_dial_out=behind,
-            links=links,
-            layout=None if links is None else layout_of(METHOD, 16),
+            SwarmSetting(
+                method=METHOD,
+                rounds=rounds,
+                total_rounds=total,
+                seed=seed,
+                layout=None if links is None else layout_of(METHOD, 16),
+            ),
+            SwarmWorld(only_dial_out=behind, links=links),
         )
         await swarm.run()
         return swarm

@@ -13,6 +13,7 @@ from peer.codec.lattice.codec import HEAD_BYTES
 from peer.errors import PartnerLost
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
@@ -45,11 +46,13 @@ def simulate(codec: str, trainer: type[FakeTrainer] = FakeTrainer) -> SimulatedS
 
         swarm = SimulatedSwarm(
             2,
-            method=resolve(SyncSection(codec=codec, sync_every=20)),  # type: ignore[arg-type]
-            rounds=RoundClock("seconds", 20.0, 1, EPOCH),
-            total_rounds=ROUNDS,
-            seed=3,
-            layout=LAYOUT,
+            SwarmSetting(
+                method=resolve(SyncSection(codec=codec, sync_every=20)),
+                rounds=RoundClock("seconds", 20.0, 1, EPOCH),
+                total_rounds=ROUNDS,
+                seed=3,
+                layout=LAYOUT,
+            ),
             make_trainer=make,
         )
         await swarm.run()

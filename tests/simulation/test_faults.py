@@ -7,7 +7,9 @@ import random
 
 import pytest
 
-from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.setting import SwarmSetting
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe.events import Dropped, RoundEnded, TrainerDeath
 from peer.protocol.messages import PeerId
@@ -21,7 +23,7 @@ ROUND_S = 20.0
 def build(seed: int, total_rounds: int = 15, count: int = 5) -> SimulatedSwarm:
     method = resolve(SyncSection(preset="noloco", codec="fp32"))
     clock = RoundClock("seconds", ROUND_S, 1, EPOCH)
-    return SimulatedSwarm(count, method=method, rounds=clock, total_rounds=total_rounds, seed=seed)
+    return SimulatedSwarm(count, SwarmSetting(method=method, rounds=clock, total_rounds=total_rounds, seed=seed))
 
 
 def no_third_value(peers: list[SimulatedPeer]) -> None:

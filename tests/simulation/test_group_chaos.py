@@ -11,7 +11,8 @@ from peer.lab.localswarm.attendance import Attendance, attendance
 from peer.lab.localswarm.chaos import Happened
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.links import PROFILES
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
@@ -30,13 +31,15 @@ def play(seed: int) -> tuple[SimulatedSwarm, Witness]:
     async def main() -> tuple[SimulatedSwarm, Witness]:
         swarm = SimulatedSwarm(
             PEERS,
-            method=method,
-            rounds=RoundClock("seconds", SYNC_S, method.fragments, EPOCH),
-            total_rounds=int(SECONDS / method.round_length),
-            seed=seed,
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("seconds", SYNC_S, method.fragments, EPOCH),
+                total_rounds=int(SECONDS / method.round_length),
+                seed=seed,
+                layout=layout_of(method, 5 * 128),
+            ),
+            SwarmWorld(links=PROFILES["lan"]),
             step_seconds={number: rng.uniform(0.05, 0.3) for number in range(PEERS)},
-            layout=layout_of(method, 5 * 128),
-            links=PROFILES["lan"],
         )
         witness = Witness(swarm)
         await swarm.run(fault for fault in plan if fault.kind != "stall_trainer")

@@ -8,6 +8,7 @@ import statistics
 import pytest
 
 import peer.exchange.group.reduce
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, loss_of
 from peer.lab.sim.trainer import VirtualTrainer
@@ -42,14 +43,16 @@ def loss(attack: float | None) -> float:
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
             REPLICAS,
-            method=method,
-            rounds=RoundClock("steps", STEPS, 1, EPOCH),
-            total_rounds=ROUNDS,
-            seed=SEED,
-            layout=layout,
-            first=first_params(SEED, layout),
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("steps", STEPS, 1, EPOCH),
+                total_rounds=ROUNDS,
+                seed=SEED,
+                layout=layout,
+                first=first_params(SEED, layout),
+                min_peers=REPLICAS,
+            ),
             make_trainer=trainer,
-            min_peers=REPLICAS,
         )
         await swarm.run()
         return swarm

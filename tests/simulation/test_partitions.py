@@ -14,7 +14,9 @@ from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.links import PROFILES, Link
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.network import MemoryTransport
-from peer.lab.sim.swarm import RUN, SimulatedSwarm, layout_of
+from peer.lab.sim.process import RUN, describe
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.run_progress import RunProgress
@@ -44,14 +46,16 @@ def build(preset: str, seed: int, rounds: int = ROUNDS, count: int = COUNT, link
     method = resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S * fragments, fragments=fragments))
     return SimulatedSwarm(
         count,
-        method=method,
-        rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
-        total_rounds=rounds,
-        seed=seed,
+        SwarmSetting(
+            method=method,
+            rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
+            total_rounds=rounds,
+            seed=seed,
+            layout=layout_of(method, 16 if method.topology == "pair" else 2 * 128),
+            eval_every=100,
+        ),
+        SwarmWorld(links=link),
         step_seconds=2.0,
-        layout=layout_of(method, 16 if method.topology == "pair" else 2 * 128),
-        eval_every=100,
-        links=link,
     )
 
 
@@ -156,7 +160,7 @@ def test_a_cut_off_part_of_a_group_that_is_restarted_founds_no_group() -> None:
                 await asyncio.sleep(80.0)
                 for peer in side:
                     assert peer.kept.last is not None
-                    assert peer.kept.group
+                    assert peer.kept.quorums.raw
                     swarm.kill(peer)
                 await asyncio.sleep(70.0)  # the records they left have expired: they see each other, and nobody else
                 for peer in side:
@@ -198,7 +202,7 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
 
         async def kill() -> None:
             await asyncio.sleep(82.0)
-            await victim.life.directory.announce(swarm._record(victim, victim.life))
+            await victim.life.directory.announce(describe(swarm._run, victim, victim.life))
             swarm.kill(victim)
             await asyncio.sleep(80.0)
             swarm.restart(victim, from_checkpoint=True)

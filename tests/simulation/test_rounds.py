@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
@@ -21,18 +22,21 @@ def noloco() -> Method:
 
 
 def simulate(
-    count: int, total_rounds: int, seed: int = 1, rounds: RoundClock = SECONDS, **options: object
+    count: int,
+    total_rounds: int,
+    seed: int = 1,
+    rounds: RoundClock = SECONDS,
+    missing_views: float = 0.0,
+    step_seconds: dict[int, float] | float = 0.1,
 ) -> SimulatedSwarm:
     print(f"seed {seed}")
 
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
             count,
-            method=noloco(),
-            rounds=rounds,
-            total_rounds=total_rounds,
-            seed=seed,
-            **options,  # type: ignore[arg-type]
+            SwarmSetting(method=noloco(), rounds=rounds, total_rounds=total_rounds, seed=seed),
+            SwarmWorld(missing_views=missing_views),
+            step_seconds=step_seconds,
         )
         await swarm.run()
         return swarm

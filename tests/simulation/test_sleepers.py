@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peer.lab.sim.faults import Fault
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
 from peer.protocol.schedule import RoundClock
@@ -23,12 +24,14 @@ def test_who_was_never_stopped_takes_no_long_round_for_a_sleep(stops: bool) -> N
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
             4,
-            method=resolve(SyncSection(preset="noloco", clock="seconds", sync_every=300.0)),
-            rounds=RoundClock("seconds", 300.0, 1, EPOCH),
-            total_rounds=3,
-            seed=1,
+            SwarmSetting(
+                method=resolve(SyncSection(preset="noloco", clock="seconds", sync_every=300.0)),
+                rounds=RoundClock("seconds", 300.0, 1, EPOCH),
+                total_rounds=3,
+                seed=1,
+            ),
+            SwarmWorld(stops=stops),
             step_seconds=1.0,
-            stops=stops,
         )
         await swarm.run()
         return swarm
@@ -49,11 +52,13 @@ def test_a_stopped_peer_skips_what_it_slept_through_and_goes_on(preset: str, see
     async def main() -> tuple[SimulatedSwarm, Witness]:
         swarm = SimulatedSwarm(
             6,
-            method=method,
-            rounds=RoundClock("seconds", ROUND_S, 1, EPOCH),
-            total_rounds=ROUNDS,
-            seed=seed,
-            layout=layout_of(method, 16 if preset == "noloco" else 256),
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("seconds", ROUND_S, 1, EPOCH),
+                total_rounds=ROUNDS,
+                seed=seed,
+                layout=layout_of(method, 16 if preset == "noloco" else 256),
+            ),
             step_seconds=1.0,
         )
         witness = Witness(swarm)

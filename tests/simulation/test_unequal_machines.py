@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.trainer import VirtualTrainer
@@ -28,7 +29,7 @@ def simulate(step_seconds: dict[int, float], rounds: RoundClock = ROUNDS, total:
         method = resolve(SyncSection(preset="noloco", codec="fp32"))
         count = len(step_seconds)
         swarm = SimulatedSwarm(
-            count, method=method, rounds=rounds, total_rounds=total, seed=4, step_seconds=step_seconds
+            count, SwarmSetting(method=method, rounds=rounds, total_rounds=total, seed=4), step_seconds=step_seconds
         )
         await swarm.run()
         return swarm
@@ -90,12 +91,14 @@ def group_of(step_seconds: dict[int, float], preset: str) -> SimulatedSwarm:
 
         swarm = SimulatedSwarm(
             len(step_seconds),
-            method=method,
-            rounds=RoundClock("seconds", 20.0, method.fragments, EPOCH),
-            total_rounds=int(TOTAL * 20.0 / method.round_length),
-            seed=4,
-            layout=layout,
-            first=first_params(4, layout),
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("seconds", 20.0, method.fragments, EPOCH),
+                total_rounds=int(TOTAL * 20.0 / method.round_length),
+                seed=4,
+                layout=layout,
+                first=first_params(4, layout),
+            ),
             make_trainer=make,
         )
         await swarm.run()

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.process import AmpleQuota
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe.events import PartnerFailed, RoundEnded, RoundMissed
 from peer.protocol.messages import Status
 from tests.simulation.test_volunteers_pause import balanced, between, simulate
@@ -19,13 +21,15 @@ UNTIL_SEEN_S = 25.0
 async def used_up_between(swarm: SimulatedSwarm, begin: float, end: float) -> None:
     peer = swarm.peers[1]
     await asyncio.sleep(begin)
-    peer.coordinator.why_no_exchange = lambda: USED
+    quota = peer.life.policy.quota
+    assert isinstance(quota, AmpleQuota)
+    quota.why = USED
     assert peer.life.view is not None
     peer.life.view.touch()
     await asyncio.sleep(end - begin)
     assert peer.coordinator.live.status is Status.TRAINING
-    assert peer.coordinator.announced is Status.PAUSED
-    peer.coordinator.why_no_exchange = str
+    assert peer.coordinator.live.announced(USED) is Status.PAUSED
+    quota.why = ""
     peer.life.view.touch()
 
 

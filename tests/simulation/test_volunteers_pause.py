@@ -9,7 +9,9 @@ from typing import Any, Literal
 import pytest
 
 from peer.lab.sim.links import Link
-from peer.lab.sim.swarm import SimulatedPeer, SimulatedSwarm
+from peer.lab.sim.machine import SimulatedPeer
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe.events import Dropped, Event, Paused, RoundDue, RoundEnded, RoundMissed, WentOn
 from peer.protocol.messages import Status
@@ -33,7 +35,9 @@ def simulate(play: Play, preset: str = "noloco", count: int = 5, *, to_the_end: 
         streams = 2 if preset.startswith("streaming") else 1
         method = resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S * streams))
         rounds = RoundClock("seconds", method.sync_every, method.fragments, EPOCH)
-        swarm = SimulatedSwarm(count, method=method, rounds=rounds, total_rounds=TOTAL, seed=4, step_seconds=STEP_S)
+        swarm = SimulatedSwarm(
+            count, SwarmSetting(method=method, rounds=rounds, total_rounds=TOTAL, seed=4), step_seconds=STEP_S
+        )
         witness = Witness(swarm)
         async with asyncio.timeout(3000), asyncio.TaskGroup() as group:  # of virtual time
             group.create_task(swarm.run())
@@ -66,7 +70,7 @@ def test_it_stands_still_and_goes_on(preset: str) -> None:
     async def play(swarm: SimulatedSwarm) -> None:
         peer = swarm.peers[1]
         await asyncio.sleep(70)
-        peer.coordinator.rest.pause()
+        peer.pause.pause()
         await asyncio.sleep(8)
         assert peer.coordinator.live.status is Status.PAUSED
         assert peer.coordinator.live.phase.startswith("paused by you since ")
@@ -74,7 +78,7 @@ def test_it_stands_still_and_goes_on(preset: str) -> None:
         await asyncio.sleep(80)
         worked.append(peer.trainer.counters().tokens)
         assert peer.coordinator.live.status is Status.PAUSED
-        peer.coordinator.rest.resume()
+        peer.pause.resume()
 
     swarm = simulate(play, preset)
     peer = swarm.peers[1]
@@ -95,9 +99,9 @@ def test_it_stands_still_and_goes_on(preset: str) -> None:
 def test_a_short_pause_costs_no_work() -> None:
     async def play(swarm: SimulatedSwarm) -> None:
         await asyncio.sleep(66)
-        swarm.peers[1].coordinator.rest.pause()
+        swarm.peers[1].pause.pause()
         await asyncio.sleep(10)
-        swarm.peers[1].coordinator.rest.resume()
+        swarm.peers[1].pause.resume()
 
     swarm = simulate(play)
     peer = swarm.peers[1]
@@ -109,9 +113,9 @@ def test_a_short_pause_costs_no_work() -> None:
 def test_after_a_long_one_the_stale_work_is_dropped_by_name() -> None:
     async def play(swarm: SimulatedSwarm) -> None:
         await asyncio.sleep(66)
-        swarm.peers[1].coordinator.rest.pause()
+        swarm.peers[1].pause.pause()
         await asyncio.sleep(100)
-        swarm.peers[1].coordinator.rest.resume()
+        swarm.peers[1].pause.resume()
 
     swarm = simulate(play)
     assert [reason.startswith("stale after a pause of 10") for reason in dropped(swarm.peers[1])] == [True]
@@ -122,14 +126,16 @@ def test_after_a_long_one_the_stale_work_is_dropped_by_name() -> None:
 def test_in_steps_it_jumps_to_the_others() -> None:
     async def play(swarm: SimulatedSwarm) -> None:
         await asyncio.sleep(66)
-        swarm.peers[1].coordinator.rest.pause()
+        swarm.peers[1].pause.pause()
         await asyncio.sleep(100)
-        swarm.peers[1].coordinator.rest.resume()
+        swarm.peers[1].pause.resume()
 
     async def main() -> SimulatedSwarm:
         method = resolve(SyncSection(preset="noloco", clock="steps", sync_every=40))
         swarm = SimulatedSwarm(
-            5, method=method, rounds=RoundClock("steps", 40, 1), total_rounds=TOTAL, seed=4, step_seconds=STEP_S
+            5,
+            SwarmSetting(method=method, rounds=RoundClock("steps", 40, 1), total_rounds=TOTAL, seed=4),
+            step_seconds=STEP_S,
         )
         async with asyncio.timeout(3000), asyncio.TaskGroup() as group:
             group.create_task(swarm.run())
@@ -148,7 +154,7 @@ def test_the_operators_word_to_go_on_wakes_nobody_who_paused_himself() -> None:
         peer = swarm.peers[0]
         operator = Operator(swarm)
         await asyncio.sleep(66)
-        peer.coordinator.rest.pause()
+        peer.pause.pause()
         operator.amend(4, Change.PAUSE)
         await asyncio.sleep(40)
         assert "paused by you" in peer.coordinator.live.phase
@@ -158,7 +164,7 @@ def test_the_operators_word_to_go_on_wakes_nobody_who_paused_himself() -> None:
         assert peer.coordinator.live.status is Status.PAUSED
         assert "operator" not in peer.coordinator.live.phase
         assert swarm.peers[1].coordinator.live.status is Status.TRAINING
-        peer.coordinator.rest.resume()
+        peer.pause.resume()
         await asyncio.sleep(5)
         assert peer.coordinator.live.status is Status.TRAINING
 
@@ -173,9 +179,9 @@ def test_told_to_go_on_while_the_operators_pause_holds_it_still_stands() -> None
         operator = Operator(swarm)
         await asyncio.sleep(66)
         operator.amend(4, Change.PAUSE)
-        peer.coordinator.rest.pause()
+        peer.pause.pause()
         await asyncio.sleep(40)
-        peer.coordinator.rest.resume()
+        peer.pause.resume()
         await asyncio.sleep(40)
         assert peer.coordinator.live.phase.startswith("paused by the operator")
         operator.amend(4, Change.GO_ON)
@@ -187,7 +193,7 @@ def test_paused_it_can_be_told_to_leave() -> None:
     async def play(swarm: SimulatedSwarm) -> None:
         peer = swarm.peers[1]
         await asyncio.sleep(66)
-        peer.coordinator.rest.pause()
+        peer.pause.pause()
         await asyncio.sleep(10)
         peer.coordinator.leave()
         await asyncio.sleep(3)
@@ -201,16 +207,18 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
     async def main() -> SimulatedSwarm:
         method = resolve(SyncSection(preset="noloco", clock=kind, sync_every=ROUND_S))
         rounds = RoundClock(kind, ROUND_S, 1, EPOCH if kind == "seconds" else 0.0)
-        swarm = SimulatedSwarm(4, method=method, rounds=rounds, total_rounds=TOTAL, seed=4, step_seconds=STEP_S)
+        swarm = SimulatedSwarm(
+            4, SwarmSetting(method=method, rounds=rounds, total_rounds=TOTAL, seed=4), step_seconds=STEP_S
+        )
         run = asyncio.create_task(swarm.run())
         peer = swarm.peers[1]
         while peer.life.coordinator is None:
             await asyncio.sleep(0)
-        peer.coordinator.rest.pause()
+        peer.pause.pause()
         await asyncio.sleep(70)
         assert peer.coordinator.live.status is Status.PAUSED
         assert peer.trainer.counters().tokens == 0
-        peer.coordinator.rest.resume()
+        peer.pause.resume()
         async with asyncio.timeout(3000):
             await run
         return swarm
@@ -229,7 +237,10 @@ def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(ten
         rounds = RoundClock("steps", 10, 1)
         links = Link("slow", 1e3, 1e3, 0.1)
         swarm = SimulatedSwarm(
-            2, method=method, rounds=rounds, total_rounds=TOTAL, seed=4, step_seconds=STEP_S, links=links
+            2,
+            SwarmSetting(method=method, rounds=rounds, total_rounds=TOTAL, seed=4),
+            SwarmWorld(links=links),
+            step_seconds=STEP_S,
         )
         run, peer = asyncio.create_task(swarm.run()), swarm.peers[1]
         await asyncio.sleep(17 + tenths / 10)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from peer.lab.sim.machine import SimulatedPeer
-from peer.lab.sim.swarm import SimulatedSwarm, number_of
+from peer.lab.sim.setting import number_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.observe.events import Event
 from peer.protocol.messages import PeerId, RoundKey

@@ -98,10 +98,10 @@ class Values:
 
     def _watch_life(self, peer: SimulatedPeer) -> None:
         life = peer.life
-        if life.coordinator is None or self._lives.get(peer.number) is life:
+        if life.parts is None or self._lives.get(peer.number) is life:
             return
         self._lives[peer.number] = life
-        topology = life.coordinator._topology
+        topology = life.parts.strategy
         if isinstance(topology, Pairs):
             self._watch_swaps(peer, topology.swaps)
         if isinstance(topology, GroupStrategy):

@@ -26,7 +26,8 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import TransportPolicy
 from peer.transport.server.service import RunTerms
 from peer.transport.wire.payload_stream import UploadBudget
 

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
@@ -32,6 +32,7 @@ from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.group.rendezvous import Rendezvous
 from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
+from peer.ports.quorum_store import NoQuorumStore, QuorumStore
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack, unpack
 from peer.protocol.group.receipts import Vouchers
@@ -68,7 +69,9 @@ class GroupMean:
 class GroupMember:
     """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
 
-    def __init__(self, around: GroupContext) -> None:
+    def __init__(self, around: GroupContext, store: QuorumStore | None = None) -> None:
+        """`store`: its rosters are recalled. A part of a group that was cut off and restarted does not take itself for
+        a new one."""
         self._around = around
         period = len(around.elements)
         self._quorums = [Quorum(period, around.founders) for _ in around.elements]
@@ -88,9 +91,9 @@ class GroupMember:
         self._latest: RoundKey | None = None
         self._bell = Condition()
         self._rate = ASSUMED_RATE
-        self.keep: Callable[[bytes], None] = lambda raw: None
-        """Called, in a worker thread, with what `recall` needs after a restart; before a contribution goes out."""
+        self._store = store or NoQuorumStore()
         self._kept = pack(self._quorums)
+        self._recall(self._store.read())
         self._align = max(ALIGN, *(FORMS[codec.name].chunk for codec in (around.codec, around.result_codec)))
 
     # -- what the owner does -----------------------------------------------------------------------------------------
@@ -212,9 +215,8 @@ class GroupMember:
         """Who gave the state that `catch_up` got last."""
         return self._catching.donor
 
-    def recall(self, raw: bytes) -> None:
-        """Before the first round, with what `keep` was last given; nothing when it cannot be read. A part of a group
-        that was cut off and restarted does not take itself for a new one."""
+    def _recall(self, raw: bytes) -> None:
+        """Begin with the rosters kept; with none when they cannot be read."""
         with contextlib.suppress(ValueError):
             for quorum, kept in zip(self._quorums, unpack(raw, len(self._quorums)), strict=True):
                 quorum.recall(kept)
@@ -224,7 +226,7 @@ class GroupMember:
         """Keep what has changed, before anything is done that others rely on."""
         if (raw := pack(self._quorums)) != self._kept:
             self._kept = raw
-            await self._around.offload(lambda: self.keep(raw))
+            await self._around.offload(lambda: self._store.keep(raw))
 
     def report(self) -> dict[str, Any]:
         """For `peer status`: whether enough members are here for an outer step, and what is lacking."""

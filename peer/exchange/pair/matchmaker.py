@@ -16,13 +16,13 @@ REMEMBER_ROUNDS = 8
 class Matchmaker:
     """Answers offers and swaps of other peers from the state at hand; never blocks."""
 
-    def __init__(self, around: PairContext) -> None:
+    def __init__(self, around: PairContext, why_not: Callable[[], str] = lambda: "") -> None:
+        """`why_not`: why no new partner is taken now, for a person; empty: one is."""
         self._around = around
         self._open: OrderedDict[RoundKey, PartnerSearch] = OrderedDict()
         self._past: OrderedDict[RoundKey, PeerId] = OrderedDict()
         self._latest: RoundKey | None = None
-        self.why_not: Callable[[], str] = lambda: ""
-        """Why no new partner is taken now, for a person; empty: one is."""
+        self._why_not = why_not
 
     def open(self, key: RoundKey, opens_at: float, closes_at: float) -> PartnerSearch:
         """A new round; the owner runs the match and ends it with `end`."""
@@ -55,7 +55,7 @@ class Matchmaker:
         match = self._open.get(offer.key)
         if match is not None:
             return match.on_offer(sender, offer)
-        if why := self.why_not():
+        if why := self._why_not():
             return Answer(Verdict.TAKEN, reason=why)
         if self._ahead(offer.key):
             return Answer(Verdict.LATER, eta_s=1.0, reason="not in that round yet")

@@ -52,8 +52,10 @@ class PairSwap:
         offload: Offload,
         cap: float | None,
         tell: Callable[[RoundKey], PeerTimings | None] = lambda key: None,
+        assumed_rate: float = ASSUMED_RATE,
     ) -> None:
-        """`tell`: what the partner of a round is told of us."""
+        """`tell`: what the partner of a round is told of us. `assumed_rate`: bytes per second of a partner before
+        anything was measured."""
         self._tell = tell
         self._transport = transport
         self._clock = clock
@@ -61,11 +63,11 @@ class PairSwap:
         self._offload = offload
         self._cap = cap
         self._rates: OrderedDict[PeerId, float] = OrderedDict()
-        self.assumed_rate = ASSUMED_RATE
+        self._assumed_rate = assumed_rate
 
     def budget_s(self, partner: PeerId, nbytes: int) -> float:
         """How long the transfer itself may take, from measured rates: never a constant alone."""
-        rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else self.assumed_rate)
+        rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else self._assumed_rate)
         if self._cap is not None:
             rate = min(rate, self._cap)
         return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate

@@ -27,7 +27,12 @@ class MemoryDirectoryHub:
     `look`: of more live records than that a bucket splits, by the rule of `peer.protocol.swarm.buckets`, as in the DHT.
     None: one bucket, as groups have it."""
 
-    def __init__(self, now: Callable[[], float], look: int | None = None) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        look: int | None = None,
+        hide: Callable[[PeerId, PeerId], bool] | None = None,
+    ) -> None:
         self.look = look
         self.now = now
         """Seconds since the epoch, usually a virtual clock's."""
@@ -41,6 +46,8 @@ class MemoryDirectoryHub:
         """What a look finds there, while all see alike."""
         self._side: dict[PeerId, int] = {}
         self._forgot_at = 0.0
+        if hide is not None:
+            self.hide = hide
 
     @property
     def hide(self) -> Callable[[PeerId, PeerId], bool] | None:

@@ -112,7 +112,7 @@ class Mischief:
                 if fault.kind == "sever":
                     network.flows.break_off(me)
             case "disk_full":
-                peer.kept.full = True
+                peer.kept.fill(True)
             case "clock_jump":
                 pass  # the clock that peers go by counts on from their start: it does not follow
             case "loss_burst":
@@ -141,7 +141,7 @@ class Mischief:
             case "kill_helper":
                 self._swarm.hub.heal()
             case "disk_full":
-                peer.kept.full = False
+                peer.kept.fill(False)
             case "clock_jump":
                 pass
             case "cut" | "sever" | "cut_one_way":

@@ -21,6 +21,7 @@ from peer.lab.sim.virtual_clock import Gate
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import PeerTable
 from peer.membership.reachability import ReachabilityProbe
+from peer.node.assemble import LocalPolicy, PeerParts
 from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
@@ -29,6 +30,8 @@ from peer.ports.trainer import Counters
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.rounds.loop import RoundLoop
+from peer.rounds.pause import LocalPause
+from peer.rounds.status import RoundStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +49,46 @@ class KeptState:
 
 
 @dataclass(slots=True)
+class KeptQuorums:
+    """A `QuorumStore` in memory."""
+
+    raw: bytes = b""
+
+    def read(self) -> bytes:
+        return self.raw
+
+    def keep(self, raw: bytes) -> None:
+        self.raw = raw
+
+
+CHECKPOINT_EVERY_S = 60.0
+
+
+@dataclass(slots=True)
 class KeptStates:
-    """The checkpoints of one machine: the last one."""
+    """The disk of one machine: its last checkpoint, and what a group is not to forget."""
 
     last: KeptState | None = None
-    group: bytes = b""
-    """What a group is not to forget."""
+    quorums: KeptQuorums = field(default_factory=KeptQuorums)
     due: float = 0.0
+    """When the next checkpoint is, run time."""
     full: bool = False
-    """Its disk: what is to be kept now is lost, the former one stays."""
+    """What is to be kept now is lost, the former checkpoint stays."""
+
+    def fill(self, full: bool) -> None:
+        """The disk is full from here on, or has room again."""
+        self.full = full
+
+    def lose(self) -> None:
+        """Nothing of it is left."""
+        self.last = None
+        self.quorums.keep(b"")
+
+    def keep_if_due(self, outer: OuterState, round_: int, tokens: int, now: float) -> None:
+        """Write a checkpoint when the last one is old."""
+        if now >= self.due:
+            self.due = now + CHECKPOINT_EVERY_S
+            self.keep(outer, round_, tokens)
 
     def keep(self, outer: OuterState, round_: int, tokens: int) -> None:
         if self.full:
@@ -69,28 +103,61 @@ class KeptStates:
 
 @dataclass(slots=True)
 class Life:
-    """One process, from its start to its kill or end."""
+    """One process, from its start to its kill or end. Its parts come when it has a state."""
 
     gate: Gate
     directory: MemoryDirectory
     transport: MemoryTransport
-    donor: RequestHandler
-    rng: random.Random
+    handler: RequestHandler
     reach: ReachabilityProbe
-    amendments: AmendmentSync
-    view: PeerTable | None = None
-    coordinator: RoundLoop | None = None
-    outer: OuterState | None = None
-    record: PeerRecord | None = None
+    policy: LocalPolicy
+    live: RoundStatus
+    rng: random.Random
+    record: PeerRecord | None = field(init=False, default=None)
     """The last that was made of it."""
-    task: asyncio.Task[None] | None = None
-    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    parts: PeerParts | None = field(init=False, default=None)
+    outer: OuterState | None = field(init=False, default=None)
+    task: asyncio.Task[None] | None = field(init=False, default=None)
+    finished: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """It ended, or was killed."""
-    began_at: float = 0.0
-    killed: bool = False
-    killed_at: float = 0.0
-    over: bool = False
+    began_at: float = field(init=False)
+    killed: bool = field(init=False, default=False)
+    killed_at: float = field(init=False, default=0.0)
+    over: bool = field(init=False, default=False)
     """It was killed, or the simulation is over: it writes to no journal any more."""
+
+    def __post_init__(self) -> None:
+        self.began_at = asyncio.get_running_loop().time()
+
+    @property
+    def coordinator(self) -> RoundLoop | None:
+        return None if self.parts is None else self.parts.loop
+
+    @property
+    def view(self) -> PeerTable | None:
+        return None if self.parts is None else self.parts.view
+
+    def starts(self, task: asyncio.Task[None]) -> None:
+        """Its main task runs."""
+        self.task = task
+
+    def holds(self, outer: OuterState, parts: PeerParts) -> None:
+        """It has a complete state, and the parts around it."""
+        self.outer, self.parts = outer, parts
+
+    def says(self, record: PeerRecord) -> PeerRecord:
+        """The record made last; the same."""
+        self.record = record
+        return record
+
+    def is_killed(self) -> None:
+        """Its machine is gone."""
+        self.over = self.killed = True
+        self.killed_at = asyncio.get_running_loop().time()
+
+    def is_over(self) -> None:
+        """It writes nothing more."""
+        self.over = True
 
 
 @dataclass(slots=True)
@@ -102,18 +169,18 @@ class SimulatedPeer:
     layout: Layout
     trainer: VirtualTrainer
     """Its counters are the file that outlives the process."""
-    events: list[Event] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
+    events: list[Event] = field(init=False, default_factory=list)
+    times: list[float] = field(init=False, default_factory=list)
     """When each was journaled, seconds from the start of the simulation's loop."""
-    kept: KeptStates = field(default_factory=KeptStates)
-    lives: list[Life] = field(default_factory=list)
-    at_end: Counters | None = None
+    kept: KeptStates = field(init=False, default_factory=KeptStates)
+    lives: list[Life] = field(init=False, default_factory=list)
+    at_end: Counters | None = field(init=False, default=None)
     """The trainer's, when the simulation ended."""
-    listeners: list[Callable[[SimulatedPeer, Event], None]] = field(default_factory=list)
+    listeners: list[Callable[[SimulatedPeer, Event], None]] = field(init=False, default_factory=list)
     """Called with every event, in the middle of the peer's own doing."""
-    _totals: Totals = field(default_factory=Totals)
+    _totals: Totals = field(init=False, default_factory=Totals)
     """Of the first `_folded` events."""
-    _folded: int = 0
+    _folded: int = field(init=False, default=0)
 
     @property
     def life(self) -> Life:
@@ -130,9 +197,18 @@ class SimulatedPeer:
         return self.life.killed
 
     @property
+    def parts(self) -> PeerParts:
+        assert self.life.parts is not None, "it has no state yet"
+        return self.life.parts
+
+    @property
     def coordinator(self) -> RoundLoop:
-        assert self.life.coordinator is not None, "it has no state yet"
-        return self.life.coordinator
+        return self.parts.loop
+
+    @property
+    def pause(self) -> LocalPause:
+        """The volunteer's own pause."""
+        return self.life.policy.pause
 
     @property
     def outer(self) -> OuterState:
@@ -149,13 +225,17 @@ class SimulatedPeer:
 
     @property
     def amendments(self) -> AmendmentSync:
-        return self.life.amendments
+        return self.life.policy.amendments
 
     def journal(self, event: Event) -> None:
         self.events.append(event)
         self.times.append(asyncio.get_running_loop().time())
         for hear in self.listeners:
             hear(self, event)
+
+    def ends(self) -> None:
+        """The simulation is over: its trainer's counters stay as they are now."""
+        self.at_end = self.trainer.counters()
 
     def outcomes(self) -> Counter[str]:
         return Counter(event.outcome for event in self.events if isinstance(event, RoundEnded))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -75,13 +75,14 @@ class Network:
         rng: random.Random | None = None,
         dialable: Callable[[PeerId], bool] = lambda peer: True,
         weight: float = 1.0,
+        links: Mapping[PeerId, Link] | None = None,
     ) -> None:
         """`link`: of every peer that has none of its own. `rng`: draws jitter and loss. `dialable`: whether others can
         open a connection to a peer; a call to one that is not dialable hangs, answers always pass. `weight`: bytes on
         the wire that a byte of a payload stands for, so that a small model takes as long as a large one."""
         self.link, self.weight, self.dialable = link, weight, dialable
         self.rng = random.Random(0) if rng is None else rng
-        self.links: dict[PeerId, Link] = {}
+        self.links: dict[PeerId, Link] = dict(links or {})
         """Links of single peers."""
         self.connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
         """Whether a message passes between two peers now, besides `cut` and `partition`."""

@@ -8,13 +8,15 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from peer.errors import UsageError
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.links import profile
 from peer.lab.sim.report import Report, report_of
-from peer.lab.sim.swarm import MakeTrainer, SimulatedSwarm, layout_of
+from peer.lab.sim.setting import MakeTrainer, SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
@@ -61,22 +63,25 @@ def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm:
     layout, make = _trainers(wish, method, manifest.seed)
     first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
     rounds = _rounds(wish, method)
+    kind: Literal["steps", "seconds"] = "steps" if method.clock == "steps" else "seconds"
     began = time.monotonic()
 
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
             wish.peers,
-            method=method,
-            rounds=RoundClock(method.clock, method.sync_every, method.fragments, EPOCH),  # type: ignore[arg-type]
-            total_rounds=rounds,
-            seed=manifest.seed,
-            layout=layout,
-            links=link,
-            eval_every=max(1, round(rounds / wish.hours / 4)),
-            first=first,
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock(kind, method.sync_every, method.fragments, EPOCH),
+                total_rounds=rounds,
+                seed=manifest.seed,
+                layout=layout,
+                eval_every=max(1, round(rounds / wish.hours / 4)),
+                first=first,
+            ),
+            SwarmWorld(
+                links=link, stops=False, weight=wish.parameters / layout.elements if wish.trainer == "fake" else 1.0
+            ),
             make_trainer=make,
-            stops=False,
-            weight=wish.parameters / layout.elements if wish.trainer == "fake" else 1.0,
         )
         watch(swarm)
         await swarm.run(churn_plan(manifest.seed, wish.peers, wish.hours * 3600, wish.churn))

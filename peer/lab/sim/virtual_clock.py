@@ -284,6 +284,9 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         await nap(max(seconds, 0.0))
 
+    def forget_offsets(self) -> None:
+        """Nothing: only the last offset counts here."""
+
     def observe(self, offset_s: float) -> None:
         self._correction, self._off = offset_s, self._skew + offset_s
 

@@ -192,12 +192,11 @@ def test_while_it_cannot_be_started_the_known_peers_stay_and_the_reason_is_told(
     monkeypatch.setattr(dht, "HELD_LIFE_S", 60.0)
 
     async def scenario() -> None:
+        told = Told()
         async with (
             started(tmp_path, other) as second,
-            started(tmp_path, own, initial_peers=second.addresses()) as first,
+            started(tmp_path, own, initial_peers=second.addresses(), told=DirectoryListeners(told)) as first,
         ):
-            told = Told()
-            first.watch(told)
             await first.announce(record(own))
             await second.announce(record(other, expires_at=time.time() + 1.5))
             await until_seen(first, other)
@@ -247,8 +246,6 @@ def test_a_port_that_was_taken_meanwhile(tmp_path: Path, told_to: bool) -> None:
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            directory = await stack.enter_async_context(started(tmp_path, host_maddrs=given if told_to else LISTEN))
-            (before,) = directory.addresses()
             thief = stack.enter_context(socket.socket())
 
             def steal() -> None:
@@ -257,7 +254,11 @@ def test_a_port_that_was_taken_meanwhile(tmp_path: Path, told_to: bool) -> None:
                 thief.listen()
 
             told = Told(then=steal)
-            directory.watch(told)
+            where = given if told_to else LISTEN
+            directory = await stack.enter_async_context(
+                started(tmp_path, host_maddrs=where, told=DirectoryListeners(told))
+            )
+            (before,) = directory.addresses()
             os.kill(pid_of(directory), signal.SIGKILL)
             if told_to:
                 await until(lambda: len(told.ended) >= 2)

@@ -7,6 +7,7 @@ import pytest
 from peer.errors import UsageError
 from peer.lab.sim.fault_profiles import EVERYTHING, PROFILES, Profile, chaos_plan, parse_profile
 from peer.lab.sim.faults import Fault
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
@@ -64,7 +65,7 @@ def test_a_plan_plays_in_the_simulator(seed: int) -> None:
 
     async def main() -> tuple[SimulatedSwarm, Witness]:
         clock = RoundClock("seconds", 20.0, 1, EPOCH)
-        swarm = SimulatedSwarm(5, method=method, rounds=clock, total_rounds=30, seed=seed)
+        swarm = SimulatedSwarm(5, SwarmSetting(method=method, rounds=clock, total_rounds=30, seed=seed))
         witness = Witness(swarm)
         await swarm.run(plan)
         return swarm, witness
@@ -81,7 +82,7 @@ def test_new_kinds_do_what_they_say() -> None:
 
     async def main(*plan: Fault) -> SimulatedSwarm:
         clock = RoundClock("seconds", 20.0, 1, EPOCH)
-        swarm = SimulatedSwarm(2, method=method, rounds=clock, total_rounds=12, seed=1)
+        swarm = SimulatedSwarm(2, SwarmSetting(method=method, rounds=clock, total_rounds=12, seed=1))
         await swarm.run(plan)
         return swarm
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from peer.lab.sim.faults import RATES, Fault, random_plan
+from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
@@ -22,7 +23,7 @@ METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 def play(faults: Iterable[Fault], rounds: int = 8) -> tuple[SimulatedSwarm, Witness]:
     async def main() -> tuple[SimulatedSwarm, Witness]:
         clock = RoundClock("seconds", 20.0, 1, EPOCH)
-        swarm = SimulatedSwarm(4, method=METHOD, rounds=clock, total_rounds=rounds, seed=3)
+        swarm = SimulatedSwarm(4, SwarmSetting(method=METHOD, rounds=clock, total_rounds=rounds, seed=3))
         witness = Witness(swarm)
         await swarm.run(faults)
         return swarm, witness
@@ -87,7 +88,7 @@ def test_faults_that_met_nobody_did_not_happen() -> None:
 def test_broken_promises_are_seen() -> None:
     async def main() -> list[str]:
         clock = RoundClock("seconds", 20.0, 1, EPOCH)
-        swarm = SimulatedSwarm(3, method=METHOD, rounds=clock, total_rounds=5, seed=3)
+        swarm = SimulatedSwarm(3, SwarmSetting(method=METHOD, rounds=clock, total_rounds=5, seed=3))
         witness = Witness(swarm)
 
         async def spoil() -> None:

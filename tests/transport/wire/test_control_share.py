@@ -9,7 +9,8 @@ import pytest
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import RunId
-from peer.transport.grpc_transport import GrpcTransport, TransportPolicy
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import TransportPolicy
 from peer.transport.wire.pacing import BULK_SHARE, Pacer, chunk_size, for_bulk
 
 LINE = 125_000.0

@@ -1,0 +1,301 @@
+"""The processes of simulated machines: each is the production peer around simulated ports."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from peer.aio.threads import inline
+from peer.exchange.deadlines import ASSUMED_RATE
+from peer.identity import Identity
+from peer.join.context import JoinContext
+from peer.join.state import obtain_state
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.lab.sim.machine import Life, SimulatedPeer
+from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld
+from peer.lab.sim.virtual_clock import Gate, VirtualClock, nap
+from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
+from peer.membership.own_record import OwnRecord
+from peer.membership.peer_table import lifetime, pace
+from peer.membership.reachability import ReachabilityProbe
+from peer.membership.reputation import Reputation
+from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
+from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.record import PeerAddress, describe_self
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.peer import PeerPorts
+from peer.protocol.messages import PeerId, PeerRecord, RunId
+from peer.protocol.model.layout import Layout
+from peer.protocol.swarm.reachability import SETTLED_EVERY_S
+from peer.protocol.swarm.suspend_detection import Reading
+from peer.rounds.pause import LocalPause
+from peer.rounds.status import RoundStatus
+from peer.run.amendments import Chain
+from peer.run.plan import RunPlan
+from peer.state.checkpoint import CheckpointStore
+
+RUN = RunId(b"simulated run ".ljust(32, b"."))
+OPERATOR = Identity.generate()
+ASKS_A_ROUND = 4
+"""For amendments, in long rounds: they take effect rounds later."""
+
+
+class PlainSeal:
+    """Signs for peers that have no key: quick, and good enough where nobody forges."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+
+    def sign(self, raw: bytes) -> bytes:
+        return hashlib.blake2b(raw, key=self._me.encode()[:64], digest_size=64).digest()
+
+    def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool:
+        return PlainSeal(peer).sign(raw) == signature
+
+
+class AmpleQuota:
+    """A quota that ends only where a test says so."""
+
+    def __init__(self) -> None:
+        self.why = ""
+
+    def why_not(self) -> str:
+        return self.why
+
+    async def watch(self) -> None:
+        await asyncio.Event().wait()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """The run and the world that all processes of a swarm share."""
+
+    setting: SwarmSetting
+    world: SwarmWorld
+    layout: Layout
+    network: Network
+    hub: MemoryDirectoryHub
+    states: dict[bytes, torch.Tensor]
+    """The states that a node of the operator serves, by digest."""
+
+    @property
+    def round_s(self) -> float:
+        """0: counted in steps."""
+        rounds = self.setting.rounds
+        return rounds.round_length if rounds.kind == "seconds" else 0.0
+
+    @property
+    def pace_s(self) -> float:
+        """Between two looks at the directory."""
+        return pace(self.round_s or None)
+
+    async def fetch_reset(self, digest: bytes, records: list[PeerRecord]) -> torch.Tensor | None:
+        """What a node of the operator gives at once."""
+        return self.states.get(digest)
+
+
+def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
+    """Start a new process on the machine: it answers, and has no state yet."""
+    clock, handler, live = VirtualClock(), RequestHandler(), RoundStatus()
+    rng = random.Random(run.setting.seed * 1000 + peer.number + len(peer.lives) * 10**9)
+    transport = MemoryTransport(run.network, peer.peer_id, handler, clock)
+    gate = run.network.gates[peer.peer_id] = Gate()
+    in_steps, endpoints = run.setting.rounds.kind == "steps", (f"memory:{peer.number}",)
+    made: list[Life] = []
+
+    def emit(event: events.Event) -> None:
+        journal(peer, made[0], event)
+
+    policy = LocalPolicy(
+        pause=LocalPause(now=clock.now),
+        quota=AmpleQuota(),
+        reputation=Reputation(clock.now, emit),
+        amendments=AmendmentSync(Chain(RUN, OPERATOR.peer_id), None, emit, in_steps=in_steps),
+    )
+    life = Life(
+        gate,
+        MemoryDirectory(run.hub, peer.peer_id, RUN),
+        transport,
+        handler,
+        ReachabilityProbe(transport, clock, rng, lambda: endpoints),
+        policy,
+        live,
+        rng,
+    )
+    made.append(life)
+    handler.serve(ServedParts(amendments=policy.amendments))
+    peer.lives.append(life)
+    return life
+
+
+def journal(peer: SimulatedPeer, life: Life, event: events.Event) -> None:
+    """Write to the machine's journal, while the process lives. Who came and went is left out: in a large swarm that
+    would be most of it."""
+    if not life.over and not isinstance(event, events.DirectoryChanged):
+        peer.journal(event)
+
+
+def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
+    """Make the peer's record of this moment."""
+    address = PeerAddress(peer.peer_id, RUN, lambda: (f"memory:{peer.number}",), lambda: life.reach.reachable)
+    live = life.live
+    return life.says(
+        describe_self(
+            address,
+            status=live.announced(life.policy.quota.why_not()),
+            round_=live.round,
+            run_start=live.run_start,
+            tokens_per_s=1.0,
+            now=run.hub.now(),
+            lifetime_s=lifetime(run.pace_s),
+        )
+    )
+
+
+def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
+    """The record made last, when but for its times it would be the same today."""
+    last, live = life.record, life.live
+    if last is None or last.round != live.round or last.status is not live.announced(life.policy.quota.why_not()):
+        return describe(run, peer, life)
+    if last.reachable != life.reach.reachable or last.run_start != live.run_start:
+        return describe(run, peer, life)
+    return last
+
+
+def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState) -> PeerParts:
+    """Build the peer around a state that is complete, as the daemon does."""
+    clock, setting, live = VirtualClock(), run.setting, life.live
+
+    async def keep(round_: int) -> None:
+        peer.kept.keep_if_due(outer, round_, peer.trainer.counters().tokens, clock.now())
+
+    async def doze(seconds: float) -> None:
+        """In long rounds there is time for looks at those that failed us."""
+        await nap(max(seconds, run.pace_s / 6))
+
+    ports = PeerPorts(
+        clock=clock,
+        directory=life.directory,
+        transport=life.transport,
+        trainer=peer.trainer,
+        signer=PlainSeal(peer.peer_id),
+        offload=inline,
+    )
+    parts = assemble(
+        PeerSetting(
+            plan=_plan(run, peer),
+            rounds=setting.rounds,
+            live=live,
+            own=OwnRecord(lambda: describe(run, peer, life), lambda: last_record(run, peer, life)),
+            tempo=PeerTempo(
+                look_every_s=run.pace_s,
+                ask_every_s=max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND),
+                rng=life.rng,
+                doze=doze,
+                read_clocks=read_clocks if run.world.stops else None,
+            ),
+        ),
+        ports,
+        PeerState(outer=outer, upto=dict(peer.totals().upto), quorums=peer.kept.quorums),
+        life.policy,
+        PeerOutlets(emit=lambda event: journal(peer, life, event), fetch_reset=run.fetch_reset, on_boundary=keep),
+    )
+    life.holds(outer, parts)
+    group = parts.group
+    state = DonatedState(outer, lambda: live.round, clock.now, momentum=group is not None, group=group)
+    life.handler.serve(
+        ServedParts(
+            amendments=life.policy.amendments,
+            view=parts.view,
+            matchmaker=parts.matchmaker,
+            group=group,
+            state=state,
+        )
+    )
+    return parts
+
+
+def read_clocks() -> Reading:
+    """Read the clocks of a machine that never sleeps; its processes may be stopped."""
+    now = asyncio.get_running_loop().time()
+    return Reading(now, now, now)
+
+
+def _plan(run: SimulatedRun, peer: SimulatedPeer) -> RunPlan:
+    setting = run.setting
+    return RunPlan(
+        RUN,
+        peer.peer_id,
+        setting.method,
+        setting.total_rounds,
+        eval_every=setting.eval_every,
+        min_peers=setting.min_peers,
+        assumed_rate=ASSUMED_RATE / run.network.weight,
+    )
+
+
+async def begin_together(run: SimulatedRun, peer: SimulatedPeer, life: Life, first: torch.Tensor) -> None:
+    """Live as one of those that begin the run."""
+    parts = build(run, peer, life, OuterState.fresh(run.layout, first.clone()))
+    await peer.trainer.start(peer.outer.params, 0, None)
+    await _play(run, peer, life, parts, 0)
+
+
+async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
+    """Live as the daemon does after a kill: get a state first, and name what became of the work that died."""
+    await life.directory.announce(describe(run, peer, life))
+    context = JoinContext(
+        run_id=RUN,
+        me=peer.peer_id,
+        directory=life.directory,
+        transport=life.transport,
+        clock=VirtualClock(),
+        say=lambda text: None,
+        rng=life.rng,
+    )
+    checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
+    state = await obtain_state(context, run.layout, checkpoints, momentum=momentum)
+    parts = build(run, peer, life, state.outer)
+    journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
+    if state.donor:
+        fetched = events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds)
+        journal(peer, life, fetched)
+    parts.supervisor.drop_outstanding("lost with the process that did it")
+    await peer.trainer.start(state.outer.params, state.round, None)
+    await _play(run, peer, life, parts, state.round)
+
+
+async def _play(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
+    view, clock = parts.view, VirtualClock()
+    await view.announce()
+    await view.look()
+    rng = random.Random(peer.peer_id + "+" * (len(peer.lives) - 1))
+    every = max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND)
+    amendments = life.policy.amendments
+
+    async def doze(seconds: float) -> None:
+        await nap(max(seconds, run.pace_s / 6))
+
+    duties: list[Coroutine[Any, Any, None]] = [
+        view.run(),
+        life.reach.run(view.known, SETTLED_EVERY_S),
+        amendments.run(life.transport, clock, rng, view.known, every, view.watch.answered),
+    ]
+    if parts.recovery is not None:
+        duties.append(parts.recovery.run())
+    duties.append(view.watch.run(life.transport, lambda: view.peers, rng, doze))
+    background = [asyncio.create_task(duty) for duty in duties]
+    try:
+        await parts.loop.run(round_)
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)

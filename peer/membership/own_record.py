@@ -1,0 +1,21 @@
+"""Our own record, as the other parts of a peer see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peer.aio.events import Signal
+from peer.protocol.messages import PeerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRecord:
+    """Makes our record, and says when it has changed."""
+
+    describe: Callable[[], PeerRecord]
+    """The record of this moment."""
+    peek: Callable[[], PeerRecord]
+    """As `describe`, but its times may be old: we look at ourselves often."""
+    changed: Signal = field(default_factory=Signal)
+    """Rung when others should know soon of what is new in it."""

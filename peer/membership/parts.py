@@ -1,0 +1,19 @@
+"""The parts that hold what this peer believes of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipParts:
+    """One peer's own view of the swarm."""
+
+    view: PeerTable
+    """Who is there; its `watch` says who answers."""
+    reputation: Reputation
+    diagnosis: SlowPeerMonitor

@@ -1,0 +1,314 @@
+"""The composition root: builds one peer's parts around its ports, in one place and once.
+
+The daemon, the simulator and the benchmarks all build their peers here, so that they differ in their ports alone. No
+part is given anything later. What is made first breaks the one true circle: the ban list depends on the round at hand,
+which is in `RoundStatus`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from peer.aio.events import Shutdown
+from peer.exchange.build import ExchangeContext, ExchangeWishes, make_strategy
+from peer.exchange.group.member import GroupMember
+from peer.exchange.group.strategy import GroupStrategy
+from peer.exchange.pair.matchmaker import Matchmaker
+from peer.exchange.pair.search import PairContext
+from peer.exchange.strategy import ExchangeStrategy
+from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.failure_detector import FailureDetector
+from peer.membership.own_record import OwnRecord
+from peer.membership.parts import MembershipParts
+from peer.membership.peer_table import PeerTable, lifetime
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
+from peer.membership.suspend import SuspendRecovery, refresh
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.peer import PeerPorts
+from peer.ports.quorum_store import NoQuorumStore, QuorumStore
+from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.pair.stranger_budget import StrangerBudget
+from peer.protocol.schedule import RoundClock
+from peer.protocol.swarm.suspend_detection import Reading, Slept
+from peer.rounds.commit import RoundCommitter
+from peer.rounds.directives import Directives
+from peer.rounds.loop import Boundary, RoundLoop, RoundOutlets, RoundParts, RoundWork, no_boundary
+from peer.rounds.pause import LocalPause
+from peer.rounds.schedule import RoundSchedule
+from peer.rounds.status import RoundStatus
+from peer.rounds.trainer_supervisor import TrainerSupervisor
+from peer.run.plan import RunPlan
+
+FetchReset = Callable[[bytes, list[PeerRecord]], Awaitable[Tensor | None]]
+"""Gets the state with this digest from one of these peers; None: nobody gives it yet."""
+
+
+class Quota(Protocol):
+    """The volunteer's upload quota, as the rounds ask for it."""
+
+    def why_not(self) -> str:
+        """Why a round cannot be exchanged now, for a person; empty: it can."""
+
+    async def watch(self) -> None:
+        """Notice new days and quotas that are used; for ever, the owner cancels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerState:
+    """The state that a peer begins its rounds with."""
+
+    outer: OuterState
+    upto: Mapping[int, int] = field(default_factory=dict)
+    """By fragment, the trainer's token count that earlier events of the journal already cover."""
+    founded: bytes = b""
+    """Digest of the state that `outer` goes back to, if the operator had refounded the run."""
+    quorums: QuorumStore = field(default_factory=NoQuorumStore)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPolicy:
+    """The rules that one peer keeps to: the volunteer's, the operator's, and what others deserve."""
+
+    pause: LocalPause
+    quota: Quota
+    reputation: Reputation
+    amendments: AmendmentSync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTempo:
+    """How often a peer looks about, and by which clocks and dice."""
+
+    look_every_s: float
+    """See `peer.membership.peer_table.pace`."""
+    ask_every_s: float
+    """Between two questions for amendments."""
+    rng: random.Random
+    doze: Callable[[float], Awaitable[None]]
+    """Waits between two looks at suspected peers."""
+    read_clocks: Callable[[], Reading] | None
+    """Reads the clocks that show a sleep of this machine; None: it never sleeps, and nothing looks for that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOutlets:
+    """The ways out of a peer's parts to its owner."""
+
+    emit: Callable[[events.Event], None]
+    """Journals an event."""
+    fetch_reset: FetchReset
+    on_boundary: Boundary = no_boundary
+    """Called between rounds, with the number of the next one."""
+    on_rest: Boundary = no_boundary
+    """Called when everything stands still for a pause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerParts:
+    """One peer's connected parts."""
+
+    loop: RoundLoop
+    members: MembershipParts
+    matchmaker: Matchmaker
+    strategy: ExchangeStrategy
+    supervisor: TrainerSupervisor
+    directives: Directives
+    recovery: SuspendRecovery | None
+    """None: this machine never sleeps."""
+    background: Callable[[], list[Coroutine[Any, Any, None]]]
+    """Makes the duties that run for ever beside the rounds; the owner cancels."""
+
+    @property
+    def view(self) -> PeerTable:
+        return self.members.view
+
+    @property
+    def live(self) -> RoundStatus:
+        return self.loop.live
+
+    @property
+    def group(self) -> GroupMember | None:
+        """Our part in a group, which answers the others; None in other topologies."""
+        return self.strategy.group if isinstance(self.strategy, GroupStrategy) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSetting:
+    """The run's plan and this peer's own setting, before any part exists."""
+
+    plan: RunPlan
+    rounds: RoundClock
+    live: RoundStatus
+    own: OwnRecord
+    tempo: PeerTempo
+
+
+def assemble(
+    setting: PeerSetting, ports: PeerPorts, state: PeerState, policy: LocalPolicy, outlets: PeerOutlets
+) -> PeerParts:
+    """Build a peer's parts. Nothing runs yet: the owner runs `loop` and `background`."""
+    plan, live, emit, leaving = setting.plan, setting.live, outlets.emit, Shutdown()
+    members = _membership(setting, ports, policy, emit)
+    view = members.view
+    schedule = RoundSchedule(setting.rounds, ports.clock, view, emit, live)
+    policy.reputation.limit_strangers(_stranger_budget(plan, setting.rounds, view))
+    matchmaker = _matchmaker(plan, ports, members, schedule, policy.quota)
+
+    async def fetch_reset(digest: bytes) -> Tensor | None:
+        return await outlets.fetch_reset(digest, list(view.peers.values()))
+
+    directives = Directives(policy.amendments.ruling, state.founded, fetch_reset, policy.pause)
+    strategy = make_strategy(
+        ExchangeContext(
+            plan=plan,
+            outer=state.outer,
+            ports=ports,
+            members=members,
+            matchmaker=matchmaker,
+            quorums=state.quorums,
+            emit=emit,
+            wishes=ExchangeWishes(
+                wanted=lambda: not leaving and not policy.pause.active.is_set(),
+                why_not=policy.quota.why_not,
+                tell=live.is_doing,
+            ),
+        )
+    )
+    supervisor = TrainerSupervisor(ports.trainer, state.outer, emit, leaving, state.upto)
+    committer = RoundCommitter(ports.trainer, state.outer, emit, ports.offload, supervisor, live, plan, strategy)
+    recovery = _recovery(setting, ports, view, emit, lambda slept: _woke(slept, schedule, committer))
+    round_parts = RoundParts(
+        plan=plan,
+        clock=ports.clock,
+        view=view,
+        outer=state.outer,
+        schedule=schedule,
+        directives=directives,
+        work=RoundWork(
+            trainer=ports.trainer,
+            supervisor=supervisor,
+            strategy=strategy,
+            committer=committer,
+            diagnosis=members.diagnosis,
+        ),
+        outlets=_round_outlets(live, leaving, recovery, outlets),
+    )
+    return PeerParts(
+        loop=RoundLoop(round_parts),
+        members=members,
+        matchmaker=matchmaker,
+        strategy=strategy,
+        supervisor=supervisor,
+        directives=directives,
+        recovery=recovery,
+        background=lambda: _background(setting.tempo, ports, policy, view, recovery),
+    )
+
+
+def _membership(
+    setting: PeerSetting, ports: PeerPorts, policy: LocalPolicy, emit: Callable[[events.Event], None]
+) -> MembershipParts:
+    now, tempo, live = ports.clock.now, setting.tempo, setting.live
+    watch = FailureDetector(now, lifetime(tempo.look_every_s), tempo.look_every_s, emit)
+    view = PeerTable(
+        ports.directory,
+        ports.clock,
+        tempo.rng,
+        setting.own,
+        watch,
+        tempo.look_every_s,
+        banned=lambda: policy.amendments.ruling(live.round).banned,
+        changed=lambda peers, reason: emit(events.DirectoryChanged(peers=peers, reason=reason)),
+    )
+    return MembershipParts(view, policy.reputation, SlowPeerMonitor(now, emit))
+
+
+def _matchmaker(
+    plan: RunPlan, ports: PeerPorts, members: MembershipParts, schedule: RoundSchedule, quota: Quota
+) -> Matchmaker:
+    around = PairContext(
+        plan.run_id,
+        plan.me,
+        ports.transport,
+        ports.clock,
+        members.view,
+        members.reputation,
+        schedule.trainer_eta,
+        schedule.all_ready_in,
+    )
+    return Matchmaker(around, quota.why_not)
+
+
+def _stranger_budget(plan: RunPlan, rounds: RoundClock, view: PeerTable) -> StrangerBudget:
+    """Only where rounds have seconds and the trainer stands still for the result can strangers hold it up."""
+    method = plan.method
+    streaming = method.schedule == "streaming" and method.fragment_sync_delay > 0
+    waits = rounds.kind == "seconds" and not streaming
+    return StrangerBudget(rounds.round_length if waits else None, view.watch.trips.usual)
+
+
+def _woke(slept: Slept, schedule: RoundSchedule, committer: RoundCommitter) -> None:
+    """Nothing ran here for a while. No work was done in the time that the machine slept through."""
+    schedule.woke(slept)
+    for fragment, at in committer.based_at.items():
+        committer.based_at[fragment] = at + slept.suspended_s
+
+
+def _recovery(
+    setting: PeerSetting,
+    ports: PeerPorts,
+    view: PeerTable,
+    emit: Callable[[events.Event], None],
+    woke: Callable[[Slept], None],
+) -> SuspendRecovery | None:
+    read_clocks = setting.tempo.read_clocks
+    if read_clocks is None:
+        return None
+
+    async def fresh() -> None:
+        await refresh(ports.transport, ports.clock, view, setting.tempo.rng)
+
+    return SuspendRecovery(fresh, emit, woke, read_clocks)
+
+
+def _round_outlets(
+    live: RoundStatus, leaving: Shutdown, recovery: SuspendRecovery | None, outlets: PeerOutlets
+) -> RoundOutlets:
+    return RoundOutlets(
+        live=live,
+        leaving=leaving,
+        emit=outlets.emit,
+        settled=_at_once if recovery is None else recovery.settled,
+        on_boundary=outlets.on_boundary,
+        on_rest=outlets.on_rest,
+    )
+
+
+async def _at_once() -> None:
+    """Return at once."""
+
+
+def _background(
+    tempo: PeerTempo, ports: PeerPorts, policy: LocalPolicy, view: PeerTable, recovery: SuspendRecovery | None
+) -> list[Coroutine[Any, Any, None]]:
+    async def doze(seconds: float) -> None:
+        await tempo.doze(seconds)
+
+    def peers() -> Mapping[PeerId, PeerRecord]:
+        return view.peers
+
+    amendments, watch = policy.amendments, view.watch
+    duties = [
+        view.run(),
+        amendments.run(ports.transport, ports.clock, tempo.rng, view.known, tempo.ask_every_s, watch.answered),
+        watch.run(ports.transport, peers, tempo.rng, doze),
+        policy.pause.watch(),
+        policy.quota.watch(),
+    ]
+    return duties if recovery is None else [*duties, recovery.run()]

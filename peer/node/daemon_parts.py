@@ -1,0 +1,192 @@
+"""The daemon's own parts, made before it joins a run, and the peer that is assembled around them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peer.aio.events import Signal
+from peer.aio.threads import Offload
+from peer.exchange.group.quorum_file import QuorumFile
+from peer.join.reset import ResetStates, founding_of
+from peer.join.resume import JoinedState
+from peer.membership.amendment_sync import AMENDMENTS, ASK_EVERY_S, AmendmentSync
+from peer.membership.own_record import OwnRecord
+from peer.membership.peer_table import pace
+from peer.membership.reputation import Reputation
+from peer.membership.suspend import read_clocks
+from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
+from peer.node.dht_events import DhtNodeEvents
+from peer.node.open import LocalNode, NodeListeners, OpenNode
+from peer.node.upload_quota import UploadQuota
+from peer.observe import events
+from peer.observe.journal import Journal
+from peer.ports.peer import PeerPorts
+from peer.protocol.messages import MAX_ROUND, PeerRecord
+from peer.protocol.policy.amendments import describe
+from peer.protocol.schedule import RoundClock
+from peer.rounds.pause import LocalPause
+from peer.rounds.status import RoundStatus
+from peer.run.amendments import Chain
+from peer.run.manifest import Manifest
+from peer.run.method import Method
+from peer.run.options import JoinOptions
+from peer.run.plan import RunPlan
+from peer.run.presets import resolve
+from peer.state.checkpoint import CheckpointStore
+from peer.state.checkpointer import Checkpointer
+from peer.trainer.client import TrainerClient
+from peer.transport.signing import KeySigner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonParts:
+    """The parts of a daemon that are there before its network side is opened."""
+
+    options: JoinOptions
+    journal: Journal
+    quota: UploadQuota
+    pause: LocalPause
+    reputation: Reputation
+    live: RoundStatus
+    record_changed: Signal
+    """Rung when our record says something new that others should know soon."""
+
+    @classmethod
+    def of(cls, local: LocalNode, options: JoinOptions) -> DaemonParts:
+        """Open journal, quota and pause. Raises HomeUnusable."""
+        journal, changed = Journal(local.folder.journal, local.clock.now), Signal()
+        uploads = local.home.path / "uploads.json"  # of the machine's line, whatever the run
+        pause = LocalPause(local.folder.path / "paused.json", options.quiet_hours)
+        if options.resume:
+            pause.resume()
+        return cls(
+            options=options,
+            journal=journal,
+            quota=UploadQuota(options.uploads, uploads, journal.append, local.say, changed=changed.set),
+            pause=pause,
+            reputation=Reputation(local.clock.now, journal.append),
+            live=RoundStatus(),
+            record_changed=changed,
+        )
+
+    def listeners(self, local: LocalNode) -> NodeListeners:
+        """The parts that the network side works with."""
+
+        def reachability(reachable: bool, why: str) -> None:
+            self.journal.append(events.ReachabilityChanged(reachable=reachable, reason=why))
+            local.say(f"reachable by others: {'yes' if reachable else 'no'}: {why}")
+            self.record_changed.set()
+
+        return NodeListeners(
+            reputation=self.reputation,
+            quota=self.quota,
+            dht_node=DhtNodeEvents(self.journal.append, local.say),
+            reachability=reachability,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRun:
+    """The things that a daemon has when it has joined a run."""
+
+    manifest: Manifest
+    amendments: AmendmentSync
+    rounds: RoundClock
+    state: JoinedState
+    checkpoints: CheckpointStore
+    trainer: TrainerClient
+
+
+def pace_of(method: Method) -> float:
+    """Seconds between two looks at the directory in this run."""
+    return pace(method.round_length if method.clock == "seconds" else None)
+
+
+def amendments_of(local: LocalNode, manifest: Manifest, journal: Journal) -> AmendmentSync:
+    """Read the amendments that were kept."""
+    return AmendmentSync(
+        Chain(local.run_id, manifest.operator),
+        local.folder.path / AMENDMENTS,
+        journal.append,
+        lambda amendment: local.say(describe(amendment)),
+        in_steps=manifest.sync.clock == "steps",
+    )
+
+
+def assemble_daemon(
+    node: OpenNode, parts: DaemonParts, joined: JoinedRun, record: Callable[[], PeerRecord], bulk: Offload
+) -> tuple[PeerParts, Checkpointer]:
+    """Assemble the peer of a daemon that has joined a run, and what writes its checkpoints. `record` makes our record;
+    `bulk` runs codec and outer step."""
+    local, emit, state, amendments = node.local, parts.journal.append, joined.state, joined.amendments
+    founded = founding_of(state, amendments.ruling(MAX_ROUND))
+    method = resolve(joined.manifest.sync)
+    look_every_s = pace_of(method)
+    saving = _checkpointer(local, parts, joined, lambda: built.directives.founded)
+    built = assemble(
+        PeerSetting(
+            plan=_plan(local, parts.options, joined.manifest, method),
+            rounds=joined.rounds,
+            live=parts.live,
+            own=OwnRecord(record, record, parts.record_changed),
+            tempo=PeerTempo(
+                look_every_s=look_every_s,
+                ask_every_s=max(ASK_EVERY_S, look_every_s),
+                rng=random.Random(),
+                doze=local.clock.sleep,
+                read_clocks=read_clocks,
+            ),
+        ),
+        PeerPorts(
+            clock=local.clock,
+            directory=node.directory,
+            transport=node.transport,
+            trainer=joined.trainer,
+            signer=KeySigner(local.identity),
+            offload=bulk,
+        ),
+        PeerState(
+            outer=state.outer,
+            upto=dict(parts.journal.totals.upto),
+            founded=founded,
+            quorums=QuorumFile(local.folder.path / "group.json", emit),
+        ),
+        LocalPolicy(pause=parts.pause, quota=parts.quota, reputation=parts.reputation, amendments=amendments),
+        PeerOutlets(
+            emit=emit,
+            fetch_reset=ResetStates(state.outer.layout, node.transport, bulk).fetch,
+            on_boundary=saving.save_if_due,
+            on_rest=saving.save_now,
+        ),
+    )
+    return built, saving
+
+
+def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Method) -> RunPlan:
+    return RunPlan(
+        run_id=local.run_id,
+        me=local.me,
+        method=method,
+        total_rounds=manifest.train.total_rounds,
+        eval_every=manifest.train.eval_every,
+        max_upload=options.max_upload,
+        min_peers=options.min_peers,
+    )
+
+
+def _checkpointer(
+    local: LocalNode, parts: DaemonParts, joined: JoinedRun, founded: Callable[[], bytes]
+) -> Checkpointer:
+    return Checkpointer(
+        joined.checkpoints,
+        local.run_id,
+        joined.state.outer,
+        joined.trainer,
+        asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
+        parts.journal.append,
+        parts.options.checkpoint_every_s,
+        lambda: {"peer_id": local.me, "founded": founded().hex()},
+    )
