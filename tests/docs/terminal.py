@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from peer.errors import PeerError
 from peer.identity import load_or_create
@@ -26,10 +27,12 @@ from tests.docs.pages import Command
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+"""Seconds for one command: on a machine that does ten other things a swarm of four takes half of them."""
 LOOK_S = 0.2
-SHORTER = {"swarm": ("--rounds", "2"), "simulate": ("--hours", "0.1")}
-"""Options put at the end of commands that would take long; the last one counts."""
+SHORTER = {"swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"}, "simulate": {"--hours": "0.1"}}
+"""Options that bound commands which would take long. The first that the page uses, else the last, is put at the end of
+the command, where it overrides the page's own."""
 DAEMONS = ("bootstrap", "join")
 ASKING = ("status", "pause", "resume", "leave")
 PRELUDES = ("cd", "export", ".", "source")
@@ -124,9 +127,9 @@ class Terminal:
         return re.sub(r"\bDIGEST\b|\b[0-9a-f]{8}…", "5e" * 32, text)
 
     def _home_meant(self, command: Command) -> Path:
-        """Choose what HOME stands for: a second home of the page, or that of the shared peer."""
+        """Choose what HOME stands for: a folder for more homes of the page, or the home of the shared peer."""
         second = self.folder / "second-home"
-        own = self.shared is None or any(daemon.home == second for daemon in self.daemons)
+        own = self.shared is None or any(daemon.home.is_relative_to(second) for daemon in self.daemons)
         return second if own or _verb(command.words) not in ASKING else self._swarm().volunteer
 
     def _home_of(self, command: Command) -> Path:
@@ -169,7 +172,7 @@ class Terminal:
             return self.start(command)
         home, text = self._home_of(command), self._filled(command)
         if verb in SHORTER and _is_plain(words):
-            text = f"{_without_comment(text)} {' '.join(SHORTER[verb])}"
+            text = f"{_without_comment(text)} {_bound(words, SHORTER[verb])}"
         output = self._call(command, text, home)
         if words[0] in PRELUDES:
             self.prelude.append(text)
@@ -180,19 +183,30 @@ class Terminal:
         return output
 
     def _call(self, command: Command, text: str, home: Path) -> str:
-        result = subprocess.run(
-            ["bash", "-c", "\n".join(["set -e", *self.prelude, text])],
+        log = self.folder / "command.log"
+        with log.open("wb") as file:
+            process = self._spawn(["set -e", *self.prelude, text], home, file)
+            try:
+                code = process.wait(PATIENCE_S)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGTERM)  # the program that the shell has started is in its session
+                    process.wait()
+        said = log.read_text(errors="replace")
+        assert code == 0, f"line {command.line}: {text}\nexit code {code}\n{said}"
+        return said
+
+    def _spawn(self, lines: list[str], home: Path, output: BinaryIO) -> subprocess.Popen[bytes]:
+        """Start a shell with these lines in a session of its own."""
+        return subprocess.Popen(
+            ["bash", "-c", "\n".join(lines)],
             cwd=self.folder,
             env=self._env(home),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
-        said = result.stdout + result.stderr
-        assert result.returncode == 0, f"line {command.line}: {text}\nexit code {result.returncode}\n{said}"
-        return said
 
     def _env(self, home: Path) -> dict[str, str]:
         plain = {"NO_COLOR": "1", "COLUMNS": "200", "HOME": str(self.folder / "user")}
@@ -204,15 +218,7 @@ class Terminal:
         log = self.folder / f"daemon-{len(self.daemons)}.log"
         text = f"exec env {_without_comment(self._filled(command))}"
         with log.open("wb") as file:
-            process = subprocess.Popen(
-                ["bash", "-c", "\n".join([*self.prelude, text])],
-                cwd=self.folder,
-                env=self._env(home),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
+            process = self._spawn([*self.prelude, text], home, file)
         daemon = Background(command, process, home, log)
         self.daemons.append(daemon)
         deadline = time.monotonic() + PATIENCE_S
@@ -237,6 +243,13 @@ class Terminal:
 def _verb(words: list[str]) -> str:
     """The command of `peer` that these words call; nothing for another program."""
     return words[1] if words[:1] == ["peer"] and len(words) > 1 else ""
+
+
+def _bound(words: list[str], options: dict[str, str]) -> str:
+    """Options that make a command short. The number of peers stays where the command names one of them."""
+    name = next((name for name in options if name in words), list(options)[-1])
+    few = " --peers 2" if "swarm" in words and not {"--kill", "--join", "--throttle"} & set(words) else ""
+    return f"{name} {options[name]}{few}"
 
 
 def _without_comment(text: str) -> str:
