@@ -1,8 +1,9 @@
 """How much do faults cost a swarm of real processes, and does every peer recover? Linux only.
 
 Promises 2 (the ledger balances), 3 (one truth per group), 8 (local progress survives), 10 (a fault has a reason).
-Bounds: participation of the living 0.9, their rounds that ended in time 0.95, nobody hung, no bad exit, ledger 0, one
-digest in a group, and a loss at most 2 % above the control's at equal work. Takes `--minutes`, and a few more.
+Bounds: participation of the living 0.9, and 0.95 of their rounds end in time. No peer hangs or ends badly, the ledger
+is 0, and a group ends with one digest. The loss is at most 2 % above the control's at equal work. It takes `--minutes`,
+and a few more.
 
     python -m benchmarks.chaos [--minutes 10] [--peers 8] [--every 20] [--preset noloco] [--seed 0] [--no-control]
                                [--json FILE] [--results]
@@ -10,7 +11,7 @@ digest in a group, and a loss at most 2 % above the control's at equal work. Tak
 The same swarm plays twice at the same time, with a seeded plan of faults and without, both behind relays. Participation
 and ends in time are counted from outside. The losses are compared at the last number of applied tokens that both swarms
 came to, by interpolation. The learning rate follows the rounds, so both swarms have to do about the same work in a
-round: every inner step takes a fixed time, which has to be long enough for all trainers of both."""
+round. Every inner step takes a fixed time, which has to be long enough for all trainers of both."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ each codec. In the same processes gloo's all-reduce of the same fp32, in the cle
 codec hivemind's averager plays rounds, uncompressed and with float16, the fastest of its codecs that runs here. Its
 results are checked. Figures are medians.
 
-Between two homes (`--link home`): the daemon's own exchange over a paced link, 10 Mbit/s up and 100 down, 80 ms there
-and back, with an upload cap of 9 Mbit/s. Two cores cannot keep the bounds against gloo: `benchmarks.exchange_floor`
-tells why."""
+With `--link home` the daemon's own exchange runs over a paced link between two homes. It has 10 Mbit/s up and 100 down,
+80 ms there and back, and an upload cap of 9 Mbit/s. Two cores cannot keep the bounds against gloo:
+`benchmarks.exchange_floor` tells why."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ async def home(codec: str, seconds: float, repeats: int) -> dict[str, float]:
 
 
 def _share(way: Link, payload: int, end: dict[str, Any]) -> dict[str, float]:
-    """Divide by the cap: all bytes while they flow, the payload in them, the payload over the swap's time, and all
-    bytes of the fullest window. TLS and HTTP count as bytes."""
+    """Divide rates by the cap: of all bytes while they flow, with those of TLS and HTTP, and of the payload in them.
+    Then of the payload over the swap's time, and of the fullest window."""
     line, total = rate_of(way.passed) / CAP, sum(nbytes for _, nbytes in way.passed)
     return {
         "seconds": end["seconds"],

@@ -4,9 +4,9 @@ Promise: none; the figures say how far `times gloo` of `benchmarks.exchange` can
 
     python -m benchmarks.exchange_floor [--mb 256] [--repeats 5] [--json FILE] [--results]
 
-Our kernels work with blocking sockets, one for each direction and a thread for each end of it, with TLS 1.3 or in the
-clear: no gRPC, no event loop, no frames, no checks, nothing that bounds what a stranger may send. gloo's all-reduce of
-the same fp32 takes turns with it."""
+Our kernels work with blocking sockets, with TLS 1.3 or in the clear. Each direction has a socket, and a thread for each
+end of it. There is no gRPC, no event loop, no frame, no check, and nothing that bounds what a stranger may send. gloo's
+all-reduce of the same fp32 takes turns with it."""
 
 from __future__ import annotations
 

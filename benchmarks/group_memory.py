@@ -1,14 +1,14 @@
 """How much memory does a group's round take on top of the daemon's state, and does any of it stay? Linux only.
 
-Promise: none by number; `peer manifest show` tells what a daemon holds, and a round may add little to it.
-Bound: 64 MB at the peak. The drift has none. About four minutes.
+Promise: none by number; `peer manifest show` tells what a daemon holds, and a round may add little to it. Bound: 64 MB
+at the peak. The drift has none. About four minutes.
 
     python -m benchmarks.group_memory [--mb 256] [--codecs fp32,int4] [--members 3] [--repeats 5] [--work whole|piled]
                                       [--small-mb 4] [--rounds 100] [--json FILE] [--results]
 
-As `benchmarks.swap_memory`, with three processes (`benchmarks.group_end`) that are each a member and the owner of a
-shard: fp32 with results in fp32 as in the preset `diloco`, int4 with results in fp16 as in `streaming-diloco`. The
-peak is that of the member whose resident size rises most. Then many rounds of a small fragment give the drift.
+As `benchmarks.swap_memory`, with three processes (`benchmarks.group_end`). Each is a member and the owner of a shard.
+fp32 has results in fp32 as in the preset `diloco`, and int4 has results in fp16 as in `streaming-diloco`. The peak is
+that of the member whose resident size rises most. Then many rounds of a small fragment give the drift.
 
 fp32 cannot keep the bound at this size: an owner holds the other members' contributions until they are complete."""
 

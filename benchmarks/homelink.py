@@ -1,6 +1,6 @@
-"""A paced link between two homes: a TCP relay that lets bytes through at the rate of the slower line and hands them
-over half a round trip later. A chunk on its way holds up nothing behind it, unlike the delays of
-`peer.lab.localswarm.relay`, which are meant to disturb."""
+"""A paced link between two homes: a TCP relay at the rate of the slower line, with a delay of half a round trip.
+
+A chunk on its way holds up nothing behind it. The delays of `peer.lab.localswarm.relay` do, as they are meant to."""
 
 from __future__ import annotations
 

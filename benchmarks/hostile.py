@@ -1,15 +1,16 @@
 """How much does a hostile caller cost a peer? Linux only.
 
-Promises 11 (no stranger decides), 6 (every length is bounded) and 7 (the trainer does not wait). Bounds for the
-peer that is attacked: memory 64 MiB above its beginning; 5 % of the trainer's time waiting for exchanges, in turns of
-90 s or more; no round more than 2 s after its deadline. Six minutes.
+Promises 11 (no stranger decides), 6 (every length is bounded) and 7 (the trainer does not wait). Bounds for the peer
+that is attacked: memory 64 MiB above its beginning; 5 % of the trainer's time waiting for exchanges, in turns of 90 s
+or more; no round more than 2 s after its deadline. Six minutes.
 
     python -m benchmarks.hostile [--seconds 90] [--turns 2] [--speed 0.5] [--pin 2] [--one] [--json FILE] [--results]
 
 A bootstrap node and two peers run as real processes. Calm turns and hostile turns alternate. In a hostile turn one
-caller does to the first peer all that `benchmarks.attacks` knows: wrong checksums, shapes, layouts, lengths of 2**40,
-NaN, infinity, absurd norms, empty streams, garbage, half a payload, silence, forged and replayed records, replayed
-proofs and tokens, a foreign run, idle connections and streams, floods of calls and large messages.
+caller does to the first peer all that `benchmarks.attacks` knows. It sends wrong checksums, shapes, layouts and lengths
+of 2**40. It sends NaN, infinity, absurd norms, empty streams, garbage, half a payload, and nothing. It forges and
+replays records, proofs and tokens, and names a foreign run. It holds idle connections and streams, and floods the peer
+with calls and large messages.
 
 The attacker and its target share the machine. A slower trainer may also be the attacker's own work, whose CPU seconds
 are told as well. So the target's trainer works half of the time unless told otherwise."""

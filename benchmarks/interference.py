@@ -6,10 +6,10 @@ at nice 0 on a machine that does nothing else.
     python -m benchmarks.interference [--repeats 5] [--phase-s 4] [--mb 64] [--codec bf16] [--threads 1] [--json FILE]
                                       [--results]
 
-A real trainer (child process, as the daemon starts it) trains all the time. Turns with something else in other
-processes alternate with turns without: swaps one after the other at a cap of 100 Mbit/s each way, swaps as fast as
-loopback goes, and encoding alone. A turn's step time is compared with the mean of the quiet turns around it; medians.
-The far end of the swap stands for another machine but runs here (at nice 19), so the figures are upper bounds.
+A real trainer (child process, as the daemon starts it) trains all the time. Busy and quiet turns of other processes
+alternate. A busy turn swaps at a cap of 100 Mbit/s each way, swaps as fast as loopback goes, or only encodes. A turn's
+step time is compared with the mean of the quiet turns around it; medians. The far end of the swap stands for another
+machine but runs here (at nice 19), so the figures are upper bounds.
 
 The daemon's bulk thread sets its own niceness, which has to be above the trainer's: hence nice 0."""
 

@@ -1,19 +1,20 @@
 """How much can one member of a group spoil by what it sends?
 
 Promise 11: no stranger decides; one liar of eight costs the honest at most 2 % of loss. Bounds over the loss of eight
-honest replicas: 0.5 % for ten times its work, 1.5 % for minus ten times, 2 % for anything else. About 20 s a row, and
-a minute for the checkpoint.
+honest replicas: 0.5 % for ten times its work, 1.5 % for minus ten times, 2 % for anything else. About 20 s a row, and a
+minute for the checkpoint.
 
     python -m benchmarks.liars [--seeds 2] [--attacks 10,-10,noise] [--tokens 1] [--spread 1] [--plain] [--json FILE]
                                [--results]
 
-The real model and the production round loop play in virtual time in regime W of `benchmarks/convergence`: 8 replicas
-from a warm checkpoint, 150 steps, one exchange in 15, `diloco`. One replica multiplies its pseudo-gradients, or sends
-noise. The figures are the honest replicas' losses (nats a byte) over those of a swarm of eight honest ones.
+The real model and the production round loop play in virtual time in regime W of `benchmarks/convergence`. Its 8
+replicas begin with a warm checkpoint, and do 150 steps with one exchange in 15 by `diloco`. One replica multiplies its
+pseudo-gradients, or sends noise. The figures are the honest replicas' losses (nats a byte) over those of a swarm of
+eight honest ones.
 
 --tokens: the liar claims so many times the tokens that it did. --spread 20: the fastest machine is so many times as
-fast as the slowest, in rounds counted in seconds, which shows what the bounds cost honest members. --plain:
-contributions count as they come, without the robust mean."""
+fast as the slowest, in rounds counted in seconds. It shows what the bounds cost honest members. --plain: contributions
+count as they come, without the robust mean."""
 
 from __future__ import annotations
 

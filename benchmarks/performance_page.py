@@ -18,7 +18,7 @@ INTRO = """# Performance
 
 Each benchmark in `benchmarks/` guards a promise or a bound. It writes its figures to `results/` with the commit, the
 machine and its load, and the newest run overwrites the one before. A figure *holds* when it keeps its bound. A load of
-1 is one process that runs or waits all the time: seconds of a loaded machine are too long, and ratios of turns, bytes,
+1 is one process that runs or waits all the time. Seconds of a loaded machine are too long. Ratios of turns, bytes,
 counts and losses still mean something. Figures whose source is the docs of a commit were measured there or earlier.
 
 `make bench` runs the seven that need a quiet machine and little time.
@@ -80,16 +80,21 @@ def _figures(figures: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _where(one: dict[str, Any]) -> str:
-    """Commit, day, machine and load in one sentence; of what is not known, nothing."""
-    said = [f"commit `{one['commit']}`", one["date"] or ""]
+    """List commit, day, machine, load and source, as far as they are known."""
+    machine_facts: list[str] = []
     if machine := one["machine"]:
         cores = f"{machine['cores']} cores" if machine.get("cores") else ""
         memory = f"{machine['memory_gib']:g} GiB" if machine.get("memory_gib") else ""
         python = f"Python {machine['python']}" if machine.get("python") else ""
         torch = f"torch {machine['torch']}" if machine.get("torch") else ""
-        said += [machine["cpu"], cores, memory, python, torch]
-    said += [f"load {one['load']:g}" if one["load"] is not None else "", one["source"] or ""]
-    return f"Measured: {', '.join(filter(None, said))}."
+        machine_facts = [machine["cpu"], cores, memory, python, torch]
+    said = {
+        "Commit": ", ".join(filter(None, (f"`{one['commit']}`", one["date"]))),
+        "Machine": ", ".join(filter(None, machine_facts)),
+        "Load": "" if one["load"] is None else f"{one['load']:g}",
+        "Source": one["source"],
+    }
+    return "\n".join(f"* {name}: {fact}" for name, fact in said.items() if fact)
 
 
 def _table(table: dict[str, Any]) -> list[str]:

@@ -6,9 +6,9 @@ for fifty kills.
     python -m benchmarks.restarts [--kills 50] [--seed 1] [--minutes 60] [--json FILE] [--results]
 
 A bootstrap node and one peer with a tiny model run as real processes. The clock is in inner steps, so that the next
-batch is known. A fifth of the kills (SIGKILL of the daemon alone) comes while the peer starts, a fifth while it writes
-a checkpoint, the rest at a random moment of training. After every tenth kill the peer also leaves cleanly (SIGTERM) and
-starts again. Before every tenth start the newest checkpoint is cut in half.
+batch is known. A kill is a SIGKILL of the daemon alone. A fifth of them comes while the peer starts, a fifth while it
+writes a checkpoint, the rest at a random moment of training. After every tenth kill the peer also leaves cleanly
+(SIGTERM) and starts again. Before every tenth start the newest checkpoint is cut in half.
 
 Checked over all lives: each begins with the newest complete checkpoint, at the batch that follows it
 (`tests.support.batch_lineage`). Every batch is the one that its round and step name, and the ledger balances."""

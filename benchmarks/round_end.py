@@ -1,7 +1,8 @@
-"""An end of a pair (`peer.lab.bench.daemon_process`) that does a daemon's round with the other end: the
-exchange of a snapshot that lies in the arena, the outer step, the journal line, and the result's way back into the
-arena. The flight, its landing, the exchange and the transport are the daemon's own; there is no trainer and no search
-for a partner."""
+"""An end of a pair (`peer.lab.bench.daemon_process`) that does a daemon's round with the other end.
+
+A round exchanges a snapshot that lies in the arena, takes the outer step, and writes the journal line. Then it copies
+the result into the arena. The round in flight, its commit, the exchange and the transport are the daemon's own. There
+is no trainer and no search for a partner."""
 
 from __future__ import annotations
 

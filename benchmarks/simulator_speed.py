@@ -6,10 +6,10 @@ core.
 
     python -m benchmarks.simulator_speed [--day] [--turns 7] [--json FILE] [--results]
 
-Swarms of `noloco` with the fake trainer and rounds of five minutes are timed in pieces of 256 peer-rounds, as many of
-them for swarms of any size, after the first rounds. The fastest piece counts, for the other ones tell what else the
-machine did. The sizes take turns. The figures are medians over the turns. Function calls are counted apart: they are
-the same on any machine, whatever its caches hold.
+Swarms of `noloco` play rounds of five minutes with the fake trainer. They are timed in pieces of 256 peer-rounds, as
+many of them for swarms of any size, after the first rounds. The fastest piece counts, for the other ones tell what else
+the machine did. The sizes take turns. The figures are medians over the turns. Function calls are counted apart: they
+are the same on any machine, whatever its caches hold.
 
 Under `valgrind --tool=cachegrind --cache-sim=yes --D1=49152,12,64 --LL=2097152,16,64`, `--alone 256 --rounds 4` counts
 instructions and the misses of a core's cache of 2 MiB. Eight rounds cost what `--rounds 12` counts beyond that."""

@@ -1,13 +1,13 @@
 """How much memory does a swap take on top of the daemon's state, and does any of it stay? Linux only.
 
-Promise: none by number; `peer manifest show` tells what a daemon holds, and a swap may add little to it.
-Bounds: 64 MB at the peak, 4 MB of drift over a hundred swaps. About two minutes.
+Promise: none by number; `peer manifest show` tells what a daemon holds, and a swap may add little to it. Bounds: 64 MB
+at the peak, 4 MB of drift over a hundred swaps. About two minutes.
 
     python -m benchmarks.swap_memory [--mb 256] [--codecs bf16,int8] [--repeats 5] [--small-mb 4] [--swaps 200]
                                      [--work whole|piled] [--json FILE] [--results]
 
-Two processes run the daemon's own round over loopback TLS (`benchmarks.round_end`): the exchange of the snapshot in
-the arena, the outer step, and the result's way back. Each holds the fragment's state: outer_params, outer_momentum,
+Two processes run the daemon's own round over loopback TLS (`benchmarks.round_end`). It exchanges the snapshot in the
+arena, takes the outer step, and copies the result back. Each holds the fragment's state: outer_params, outer_momentum,
 two slots in the arena, and the buffer for a partner's values. The peak is how far the resident size (VmHWM, reset for
 each swap) rises above that of the first swap's beginning. Then many swaps of a small fragment give the drift: the slope
 of the resident size. `--work piled`: half of the work counts, so that values are made as they are sent."""

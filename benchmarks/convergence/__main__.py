@@ -6,8 +6,8 @@ group ends with one state, and the ledger balances. Ten to forty minutes a seed.
     python -m benchmarks.convergence W [--presets dp,none,diloco] [--replicas 4] [--seeds 1] [--shards]
                                        [--set sync.sync_every=10] [--json FILE] [--results]
 
-Swarms of real processes run one after the other, on the regimes in this folder: Sm and S from random parameters, W
-from a checkpoint that is made first. The presets are compared with one worker that takes the batch of all (dp) and
+Swarms of real processes run one after the other, on the regimes in this folder. Sm and S begin with random parameters,
+W with a checkpoint that is made first. The presets are compared with one worker that takes the batch of all (dp) and
 with replicas that exchange nothing (none). A replica takes 8 / M windows a step. With --shards each replica has texts
 of its own, neighbours among the files, and all evaluate on the same. dp sees all texts."""
 
