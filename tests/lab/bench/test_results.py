@@ -119,17 +119,23 @@ def test_a_kept_result_has_every_key_and_keeps_what_it_says(file: Path) -> None:
 
 
 def test_every_result_is_of_a_benchmark_that_is_here_and_every_benchmark_has_one() -> None:
-    kept = {json.loads(file.read_text())["command"].split()[2] for file in result.RESULTS.glob("*.json")}
-    known = {
-        f"benchmarks.{path.name.removesuffix('.py')}"
-        for path in BENCHMARKS.iterdir()
-        if "ABOUT" in (path / "__main__.py" if path.is_dir() else path).read_text()
-        if path.suffix == ".py" or (path / "__main__.py").exists()
-    }
+    files = {path.stem: path for path in BENCHMARKS.glob("*.py")}
+    files |= {path.parent.name: path for path in BENCHMARKS.glob("*/__main__.py")}
+    known = {f"benchmarks.{name}" for name, path in files.items() if "\nABOUT = " in path.read_text()}
 
-    assert kept == known
-    for name in known - {"benchmarks.convergence"}:
-        assert f"`benchmarks.{importlib.import_module(name).ABOUT.name}`" == f"`{name}`"
+    assert {json.loads(file.read_text())["command"].split()[2] for file in result.RESULTS.glob("*.json")} == known
+
+
+@pytest.mark.parametrize("file", sorted(result.RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_a_kept_result_asks_what_its_benchmark_asks(file: Path) -> None:
+    found = json.loads(file.read_text())
+    module = found["command"].split()[2]
+    about = importlib.import_module(
+        f"{module}.__main__" if (BENCHMARKS / module.split(".")[1]).is_dir() else module
+    ).ABOUT
+
+    assert (found["question"], found["promise"]) == (about.question, about.promise)
+    assert file.stem.startswith(about.name)
 
 
 def test_the_page_is_made_of_every_result() -> None:
