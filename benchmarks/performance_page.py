@@ -61,7 +61,8 @@ def _section(one: dict[str, Any], level: str = "##") -> str:
     if one["figures"]:
         lines += _figures(one["figures"])
     if one["command"]:
-        lines += [f"How to run it: `{one['command']}`", ""]
+        label = "Its script" if one["command"].startswith("git show") else "How to run it"
+        lines += [f"{label}: `{one['command']}`", ""]
     lines += [_where(one), ""]
     for table in one["tables"]:
         lines += _table(table)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 BULK_NICE = 5
 """Niceness of the thread, below the trainer's 0. A busy machine hardly serves a nice 19 thread at all.
 
-Source: `python -m benchmarks.bulk_priority`."""
+Source: results/studies/bulk_priority.json."""
 
 
 def _lower_this_thread() -> None:

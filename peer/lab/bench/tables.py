@@ -1,24 +1,11 @@
-"""What benchmarks print and write."""
+"""Tables that benchmarks print, and the arithmetic that they share."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from peer.lab.bench.machine import facts
 
 Cell = str | float | int | None
-
-
-def options(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with the option that every benchmark has: --json FILE. `doc`: the module's, shown by --help."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
-    return parser
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
@@ -38,13 +25,6 @@ def _shown(cell: Cell) -> str:
     if isinstance(cell, float) and math.isnan(cell):
         return ""
     return f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}"
-
-
-def write(file: Path | None, found: dict[str, Any]) -> None:
-    """With machine, versions and commit; None: nowhere."""
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**facts(), **found}, indent=2) + "\n")
 
 
 def slope(values: Sequence[float]) -> float:
