@@ -62,7 +62,7 @@ class Happened:
 def check(faults: tuple[Fault, ...], peers: int) -> None:
     """Raises UsageError for what cannot be done to real processes, here."""
     if not sys.platform.startswith("linux"):
-        raise UsageError("--chaos needs Linux: /proc, prlimit and loopback addresses beside 127.0.0.1", "Use Linux.")
+        raise UsageError("--chaos needs Linux: /proc, prlimit and several loopback addresses", "Use Linux.")
     for fault in faults:
         if fault.kind in NOT_REAL:
             raise UsageError(f"{fault.kind} cannot be done to real processes: {NOT_REAL[fault.kind]}", "Leave it out.")

@@ -32,7 +32,8 @@ def skewed(file: Path, real: Callable[[], float], monotonic: Callable[[], float]
 
 def main() -> None:
     file = Path(sys.argv.pop(1))
-    time.time = skewed(file, time.time, time.monotonic)  # before anything of the program has read or bound it
+    # The daemon takes no wall clock as an argument: this one replaces the process's before anything has bound it.
+    time.time = skewed(file, time.time, time.monotonic)
     runpy.run_module("peer", run_name="__main__")
 
 

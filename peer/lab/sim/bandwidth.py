@@ -1,8 +1,8 @@
-"""Bulk transfers that share links. A link gives each of its transfers an equal part; a transfer goes at the smaller of
-its parts at both ends and its stream's own cap. (What one end cannot use is not given to the other end's neighbours:
-a mix of fast and slow partners comes out a little slower than it would be.)
+"""Bulk transfers that share links. A link gives each of its transfers an equal part. A transfer goes at the smaller of
+its parts at both ends and its stream's own cap. (Capacity that one end cannot use does not go to the other end's
+neighbours: a mix of fast and slow partners is a little slower than in reality.)
 
-Rates change only when a transfer begins or ends, or a link changes; between two changes progress is a product, so a
+Rates change only when a transfer begins or ends, or a link changes. Between two changes progress is a product, so a
 transfer costs a few events, however long it is."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from peer.lab.sim.links import Link, stream_cap
 from peer.protocol.messages import PeerId
 
 STALL_S = 5.0
-"""A transfer in which nothing moves for so long is given up, as the real transport does."""
+"""Seconds without progress after which a transfer fails, as in the real transport."""
 
 
 class Flow:
@@ -52,7 +52,8 @@ class Flow:
         self._at = now
 
     def schedule(self, now: float) -> None:
-        """Have the waiter woken when the target is reached at today's rate, or told that nothing moves."""
+        """Set the timer: the waiter is woken when the target is reached at the present rate, or told that nothing
+        moves."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -78,14 +79,14 @@ class Flow:
         self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent"))
 
     def fail(self, error: PartnerLost) -> None:
-        """Whoever waits for it gives up."""
+        """Fail the waiter."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
 
 @dataclass(slots=True)
 class Flows:
-    """All transfers of a network. `link` of a peer; `open`: whether bytes pass from one to another now."""
+    """The transfers of a network. `link`: of a peer. `open`: whether bytes pass from one to another now."""
 
     link: Callable[[PeerId], Link]
     open: Callable[[PeerId, PeerId], bool]
@@ -96,7 +97,7 @@ class Flows:
     _begun: int = 0
 
     def begin(self, sender: PeerId, receiver: PeerId, nbytes: float) -> Flow:
-        """A transfer that takes its part of both links until `end`."""
+        """Begin a transfer, which takes its part of both links until `end`."""
         self._begun += 1
         flow = Flow(sender, receiver, nbytes, at=asyncio.get_running_loop().time(), order=self._begun)
         self._up.setdefault(sender, {})[flow] = None
@@ -105,7 +106,7 @@ class Flows:
         return flow
 
     def end(self, flow: Flow) -> None:
-        """Complete or not: it frees its part."""
+        """End a transfer, complete or not, and free its part."""
         self._up[flow.sender].pop(flow, None)
         self._down[flow.receiver].pop(flow, None)
         if flow.timer is not None:
@@ -118,18 +119,18 @@ class Flows:
         await flow.expect(nbytes, asyncio.get_running_loop().time())
 
     def changed(self, peer: PeerId | None = None) -> None:
-        """A link, or what passes where, is another than before: of one peer, or (None) of anybody."""
+        """Recompute rates after a change of a link, or of the open paths: of one peer, or (None) of all."""
         for one in sorted({*self._up, *self._down}) if peer is None else [peer]:
             self._share(one, one)
 
     def break_off(self, peer: PeerId) -> None:
-        """The peer is gone: whoever waits for a transfer with it sees the connection break."""
+        """Break all transfers with a peer that is gone."""
         for flow in [*self._up.get(peer, ()), *self._down.get(peer, ())]:
             flow.settle(asyncio.get_running_loop().time())
             flow.fail(PartnerLost(f"{peer} vanished in the middle"))
 
     def _share(self, sender: PeerId, receiver: PeerId) -> None:
-        """Give every transfer that meets one of these two its part anew."""
+        """Compute the parts of all transfers that meet one of these two."""
         now = asyncio.get_running_loop().time()
         touched = self._touching(sender) | self._touching(receiver)
         for flow in sorted(touched, key=lambda flow: flow.order):
@@ -150,9 +151,9 @@ class Flows:
 
 
 def milestones(total: int, rate: float) -> list[int]:
-    """Where a payload of `total` bytes is handed over while it comes in at about `rate` bytes per second: the part that
-    is held back never exceeds half of what was handed over, nor a sixteenth of the whole; nothing is cut finer than a
-    quarter of a second."""
+    """Return the marks at which a payload of `total` bytes is handed over while it arrives at about `rate` bytes per
+    second. The part held back never exceeds half of the part handed over, nor a sixteenth of the payload. Nothing is
+    cut finer than a quarter of a second."""
     least = max(1.0, rate / 4)
     marks, at = [], 0.0
     while at < total:

@@ -22,10 +22,10 @@ SOON_S = 30.0
 
 
 class MemoryDirectoryHub:
-    """What the DHT is to the real directory. Holds the latest record of each peer in each bucket of each run.
+    """The simulated DHT. It holds the latest record of each peer in each bucket of each run.
 
-    `look`: of more live records than that a bucket splits, by the rule of `peer.protocol.swarm.buckets`, as in the DHT.
-    None: one bucket, as groups have it."""
+    `look`: live records above which a bucket splits, by the rule of `peer.protocol.swarm.buckets`, as in the DHT. None:
+    one bucket, as groups have it."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class MemoryDirectoryHub:
         self._hide: Callable[[PeerId, PeerId], bool] | None = None
         self._readers: list[MemoryDirectory] = []
         self.alike = True
-        """All see the same, and all is taken at its word: what was held is what everybody knows."""
+        """All readers see the same, and no record needs a check: the held records are the view of every peer."""
         self._held: dict[tuple[RunId, str], dict[PeerId, PeerRecord | bytes]] = {}
-        """By run and bucket; each ordered by peer id."""
+        """Records by run and bucket, each ordered by peer id."""
         self._live: dict[tuple[RunId, str], _Live] = {}
-        """What a look finds there, while all see alike."""
+        """The live records of each bucket, while all readers see alike."""
         self._side: dict[PeerId, int] = {}
         self._forgot_at = 0.0
         if hide is not None:
@@ -60,7 +60,7 @@ class MemoryDirectoryHub:
         self._hide = hide
 
     def joined(self, reader: MemoryDirectory) -> None:
-        """A new reader; from the first difference on each remembers by itself what it has seen."""
+        """Add a reader. From the first difference on each reader remembers its own view."""
         self._readers.append(reader)
 
     def _views_differ(self) -> None:
@@ -70,7 +70,7 @@ class MemoryDirectoryHub:
             self.alike = False
 
     def store(self, raw: bytes, places: Sequence[str] = ("",)) -> bool:
-        """Hold a sealed record in these buckets if a DHT node would admit it; whether it was held."""
+        """Hold a sealed record in these buckets if a DHT node would admit it. Return whether it was held."""
         self._views_differ()
         try:
             record = unseal(raw)
@@ -82,7 +82,7 @@ class MemoryDirectoryHub:
         """Hold a record of a peer that has no key."""
         now, lasting = self.now(), record.expires_at > record.issued_at
         if record.issued_at > now or (record.status is Status.LEAVING and lasting):
-            self._views_differ()  # not everybody will take it at its word
+            self._views_differ()  # its dates need a check, which readers may decide differently
         return self._hold(record, record, places)
 
     def plant(self, run_id: RunId, peer_id: PeerId, raw: bytes) -> None:
@@ -91,8 +91,8 @@ class MemoryDirectoryHub:
         self._put((run_id, ""), peer_id, raw)
 
     def partition(self, *sides: Iterable[PeerId]) -> None:
-        """Cut the swarm: nobody sees what is announced on another side. Peers named nowhere form one more side. What a
-        peer saw before, it knows until it expires."""
+        """Cut the swarm: no peer sees the announcements of another side. Peers named nowhere form one more side. A peer
+        keeps the records that it saw until they expire."""
         self._views_differ()
         self._side = {peer: index for index, side in enumerate(sides) for peer in side}
 
@@ -101,7 +101,7 @@ class MemoryDirectoryHub:
         self._side = {}
 
     def visible(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord | bytes]:
-        """What a look of `reader` finds in a bucket, ordered by peer id."""
+        """Return the records that `reader` finds in a bucket, ordered by peer id."""
         self._forget(self.now())
         held = self._held.get((run_id, bits), {})
         if not self._side and self.hide is None:
@@ -152,7 +152,7 @@ class MemoryDirectoryHub:
             self._live.pop(place, None)
 
     def _forget(self, now: float) -> None:
-        """What is too old to count; looked for now and then."""
+        """Drop records that are too old to count, now and then."""
         if now - self._forgot_at < FORGET_EVERY_S:
             return
         self._forgot_at = now
@@ -162,7 +162,7 @@ class MemoryDirectoryHub:
 
 
 class _Live:
-    """The unexpired records of a bucket: as good as new until one of them may have expired."""
+    """The unexpired records of a bucket, valid until one of them may have expired."""
 
     __slots__ = ("records", "until")
 
@@ -177,7 +177,7 @@ class _Live:
 
 
 class MemoryDirectory:
-    """Implements `Directory`. With an `Identity` records are signed and verified as in the DHT; with a bare peer id
+    """A `Directory` on a hub. With an `Identity` records are signed and verified as in the DHT. With a bare peer id
     they are handed over as they are, which is faster."""
 
     def __init__(self, hub: MemoryDirectoryHub, own: Identity | PeerId, run_id: RunId) -> None:
@@ -187,7 +187,7 @@ class MemoryDirectory:
         self._own: PeerRecord | None = None
         self._view = RecordStore(run_id, self.peer_id)
         self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
-        """By bucket and id(), what the view was told already."""
+        """Records that the view has taken, by bucket and id()."""
         self._last: dict[PeerId, PeerRecord] = {}
         self._good_until = math.inf
         self.buckets = DirectoryBuckets(self.peer_id, hub.look or SPLIT)
@@ -249,7 +249,7 @@ class MemoryDirectory:
         return {record.peer_id: record for record in live if record is not None}
 
     def remember(self) -> None:
-        """From here on what was seen before is known here alone."""
+        """Keep the records seen so far: from here on each reader has its own view."""
         now = self._hub.now()
         for record in self._last.values():
             self._view.take(record, now)
@@ -268,7 +268,7 @@ class MemoryDirectory:
 
 
 def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[PeerId, PeerRecord]:
-    """The others, each once, by its latest record."""
+    """Return all other peers, each once, by its latest record."""
     first, *others = found.values()
     latest = first.copy()
     for records in others:
@@ -282,7 +282,7 @@ def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[Peer
 
 
 def _issued(held: PeerRecord | bytes) -> float:
-    """When it was issued; planted rubbish stays for good."""
+    """Return when it was issued. Planted rubbish stays for good."""
     if isinstance(held, PeerRecord):
         return held.issued_at
     try:

@@ -33,7 +33,7 @@ class FakeTrainer(VirtualTrainer):
         return self._values
 
     def _train(self, steps: int) -> float:
-        """As so many steps of noise add up, in one."""
+        """Add the noise of so many steps in one."""
         self._values += 0.01 * steps**0.5 * torch.randn(self._values.shape, generator=self._noise)
         return steps * math.exp(-(self._steps + steps) / 1000)
 

@@ -1,5 +1,5 @@
-"""How rough a life a swarm is to have, by name, and the plan of faults that a seed draws from it. The same plan plays
-in the simulator and on real processes."""
+"""Profiles of faults by name, and the plan that a seed draws from one. The same plan runs in the simulator and on real
+processes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ EVERYTHING: dict[Kind, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Faults of these kinds, so often."""
+    """Kinds of faults and their frequency."""
 
     weights: Mapping[Kind, float]
     """Relative."""
     every_s: float
-    """Mean seconds between two faults in the whole swarm."""
+    """Mean seconds between two faults in the swarm."""
 
 
 PROFILES = {
@@ -49,7 +49,7 @@ def parse_profile(text: str) -> Profile:
     """`NAME`, or `NAME@SECONDS` for another mean time between faults. Raises UsageError."""
     name, at, seconds = text.partition("@")
     if name not in PROFILES:
-        raise UsageError(f"there is no chaos profile {name!r}", f"Known: {', '.join(PROFILES)}; e.g. all@20s.")
+        raise UsageError(f"there is no chaos profile {name!r}", f"Known: {', '.join(PROFILES)}. Example: all@20s.")
     if not at:
         return PROFILES[name]
     try:
@@ -62,9 +62,9 @@ def parse_profile(text: str) -> Profile:
 
 
 def chaos_plan(profile: Profile, seed: int, peers: int, duration_s: float, round_s: float) -> tuple[Fault, ...]:
-    """Drawn from `seed`: faults, each on a peer that had a round to get over its last one. At most every second
-    peer (rounded down) has one at a time; the next waits for that. The last one is over, and its peer back, three
-    rounds before `duration_s`, so that every recovery can be seen. Times in seconds."""
+    """Draw a plan from `seed`. Each fault hits a peer that had a round to recover from its last one. At most every
+    second peer (rounded down) has a fault at a time. The last one is over, and its peer back, three rounds before
+    `duration_s`, so that every recovery can be seen. Times in seconds."""
     drawn = _Drawn(random.Random(f"chaos {seed}"), peers, round_s, duration_s - 3 * round_s)
     at = 1.5 * round_s
     kinds, weights = list(profile.weights), list(profile.weights.values())
@@ -84,13 +84,13 @@ class _Drawn:
     busy_until: dict[int, float] = field(default_factory=dict)
 
     def free_from(self, at: float) -> float:
-        """The first moment from `at` on at which one more peer may have a fault."""
+        """Return the first moment from `at` on at which one more peer may have a fault."""
         busy = sorted((until for until in self.busy_until.values() if until > at), reverse=True)
         most = max(1, self.peers // 2)
         return at if len(busy) < most else busy[most - 1]
 
     def add(self, kind: Kind, at: float) -> None:
-        """One more fault, if there is time for it to end."""
+        """Add a fault, if there is time for it to end."""
         free = [peer for peer in range(self.peers) if self.busy_until.get(peer, 0.0) <= at + 0.1]
         peer = free.pop(self.rng.randrange(len(free)))
         seconds = round(self.rng.uniform(0.3, 1.5) * self.round_s, 1)
@@ -103,7 +103,7 @@ class _Drawn:
         self.faults += faults
 
     def _fault(self, kind: Kind, peer: int, at: float, seconds: float, free: list[int]) -> list[Fault]:
-        """`free`: the other peers that may be drawn into it."""
+        """Draw a fault's details. `free`: the other peers that may be drawn into it."""
         rng, others = self.rng, [number for number in range(self.peers) if number != peer]
         match kind:
             case "kill":

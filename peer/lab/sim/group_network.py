@@ -1,4 +1,4 @@
-"""A group's calls over the in-memory network: the `GroupTransport` interface without sockets."""
+"""The calls of a group over the in-memory network: the `GroupTransport` interface without sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PULSE_S = 1.0
 
 
 class MemoryGroup:
-    """One peer's end."""
+    """One peer's end of a group's calls."""
 
     def __init__(self, network: Network, me: PeerId, clock: Clock) -> None:
         self._network = network
@@ -81,7 +81,7 @@ class MemoryGroup:
     async def _served(
         self, group: GroupHandler, owner: PeerId, opening: ContributionHeader, source: Source | None
     ) -> ShardResult:
-        """The owner's side, up to the result."""
+        """Play the owner's side, up to the result."""
         seat = await group.on_contribution(self._me, opening)
         try:
             if seat.sink is not None and source is not None:
@@ -133,7 +133,7 @@ class MemoryGroup:
 
 
 def into(sink: Sink, source: Source) -> Callable[[int], None]:
-    """Hands a payload over up to where it has arrived; the sink sees every byte, in order."""
+    """Return a callback that hands a payload over up to a mark. The sink sees every byte, in order."""
     at = 0
 
     def arrived(upto: int) -> None:

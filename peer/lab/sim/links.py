@@ -1,9 +1,9 @@
-"""Home connections as data, and what a TCP stream gets out of one.
+"""Home connections as data, and the rate of a TCP stream over one.
 
-The model. A peer hangs on the net by one access link with an uplink and a downlink; the net between is never the
-bottleneck. Latency, jitter and loss of both ends add up. A bulk stream over a lossy path gets no more than Mathis et
-al. (1997) give: MSS / RTT * sqrt(3/2) / sqrt(loss). A small message that is lost comes one retransmission timeout
-later (RFC 6298: the round trip, never under 200 ms; doubled when lost again)."""
+A peer hangs on the net by one access link with an uplink and a downlink. The net between is never the bottleneck.
+Latency, jitter and loss of both ends add up. A bulk stream over a lossy path gets no more than Mathis et al. (1997)
+give: MSS / RTT * sqrt(3/2) / sqrt(loss). A small message that is lost arrives one retransmission timeout later (RFC
+6298). That is the round trip, never under 200 ms, doubled when lost again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Link:
     down: float
     latency_s: float
     jitter_s: float = 0.0
-    """A message comes up to so much later, uniformly."""
+    """Seconds by which a message is late at most, drawn uniformly."""
     loss: float = 0.0
     """Part of the packets that are lost."""
 
@@ -47,6 +47,24 @@ class Link:
         assert self.down > 0
         assert self.latency_s >= 0
         assert 0 <= self.loss < 1
+
+
+@dataclass(slots=True)
+class LinkLoad:
+    """The traffic of a peer's link, in bytes on the wire both ways, and the number of small messages it sent."""
+
+    up: float = 0.0
+    down: float = 0.0
+    messages: int = 0
+
+    def sent(self, nbytes: float) -> None:
+        self.up += nbytes
+
+    def received(self, nbytes: float) -> None:
+        self.down += nbytes
+
+    def sent_message(self) -> None:
+        self.messages += 1
 
 
 PROFILES = {
@@ -68,7 +86,7 @@ PROFILES = {
 
 
 def profile(name: str) -> Link:
-    """Raises UsageError for a name that is none."""
+    """Return the profile of this name. Raises UsageError."""
     if name in PROFILES:
         return PROFILES[name]
     near = difflib.get_close_matches(name, PROFILES, 1, 0.4)
@@ -89,7 +107,7 @@ def _under(cap: float) -> float:
 
 
 def one_way_s(sender: Link, receiver: Link) -> float:
-    """The least time of a message."""
+    """Return the least time of a message."""
     return sender.latency_s + receiver.latency_s
 
 
@@ -98,13 +116,13 @@ def path_loss(sender: Link, receiver: Link) -> float:
 
 
 def stream_cap(sender: Link, receiver: Link) -> float:
-    """Most bytes per second one TCP stream gets over this path, whatever its links could carry."""
+    """Return the most bytes per second of one TCP stream over this path, whatever its links could carry."""
     loss, rtt = path_loss(sender, receiver), 2 * one_way_s(sender, receiver)
     return MSS / rtt * math.sqrt(1.5 / loss) if loss > 0 and rtt > 0 else math.inf
 
 
 def message_s(sender: Link, receiver: Link, rng: random.Random) -> float:
-    """How long a small message takes one way: it waits for no bulk, but it may get lost."""
+    """Return how long a small message takes one way: it waits for no bulk, but it may get lost."""
     took = sender.latency_s + receiver.latency_s
     if jitter := sender.jitter_s + receiver.jitter_s:
         took += rng.uniform(0, jitter)
@@ -117,7 +135,7 @@ def message_s(sender: Link, receiver: Link, rng: random.Random) -> float:
 
 
 def wire_bytes(payload: int) -> float:
-    """What a payload is on the link: with the frames of the exchange, HTTP/2, TLS, TCP and IP; about 4 % more."""
+    """Return the bytes of a payload on the link, with the frames of the exchange, HTTP/2, TLS, TCP and IP."""
     framed = payload + math.ceil(payload / CHUNK) * CHUNK_FRAME
     sealed = framed + math.ceil(framed / TLS_RECORD) * TLS_AND_HTTP2
     return sealed * (1 + TCP_IP / MSS)

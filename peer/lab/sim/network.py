@@ -1,6 +1,6 @@
 """An in-memory network: the `Transport` interface without sockets, in virtual or real time. Every peer hangs on it by a
-link (`peer.lab.sim.links`) that its transfers share (`peer.lab.sim.bandwidth`); links can be cut, one way too, peers be
-stopped or killed while they exchange."""
+link (`peer.lab.sim.links`) that its transfers share (`peer.lab.sim.bandwidth`). Links can be cut, one way too. Peers
+can be stopped or killed while they exchange."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from blake3 import blake3
@@ -16,7 +15,7 @@ from blake3 import blake3
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.bandwidth import Flows, milestones
 from peer.lab.sim.group_network import MemoryGroup
-from peer.lab.sim.links import PROFILES, Link, message_s, wire_bytes
+from peer.lab.sim.links import PROFILES, Link, LinkLoad, message_s, wire_bytes
 from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
 from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting, Meetings
 from peer.lab.sim.virtual_clock import Gate, nap
@@ -44,25 +43,7 @@ from peer.transport.server.indirect_probe import DIAL_S
 T = TypeVar("T")
 
 LEAST_RATE = 62_500.0
-"""Bytes per second at which a state has to come at least, of what the held bytes stand for beyond themselves."""
-
-
-@dataclass(slots=True)
-class LinkLoad:
-    """What a peer's link carried, in bytes on the wire, both ways, and how many small messages it sent."""
-
-    up: float = 0.0
-    down: float = 0.0
-    messages: int = 0
-
-    def sent(self, nbytes: float) -> None:
-        self.up += nbytes
-
-    def received(self, nbytes: float) -> None:
-        self.down += nbytes
-
-    def sent_message(self) -> None:
-        self.messages += 1
+"""Bytes per second at which a state has to arrive at least, for the bytes that the held bytes stand for."""
 
 
 class Network:
@@ -78,7 +59,7 @@ class Network:
         links: Mapping[PeerId, Link] | None = None,
     ) -> None:
         """`link`: of every peer that has none of its own. `rng`: draws jitter and loss. `dialable`: whether others can
-        open a connection to a peer; a call to one that is not dialable hangs, answers always pass. `weight`: bytes on
+        open a connection to a peer. A call to one that is not dialable hangs, answers always pass. `weight`: bytes on
         the wire that a byte of a payload stands for, so that a small model takes as long as a large one."""
         self.link, self.weight, self.dialable = link, weight, dialable
         self.rng = random.Random(0) if rng is None else rng
@@ -106,12 +87,12 @@ class Network:
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def kill(self, peer: PeerId) -> None:
-        """The peer is gone: calls to it fail at once (connection refused), transfers with it break."""
+        """Remove a peer: calls to it fail at once (connection refused), transfers with it break."""
         self._hosts.pop(peer, None)
         self.flows.break_off(peer)
 
     def cut(self, one: PeerId, other: PeerId, *, both_ways: bool = True) -> None:
-        """Nothing passes from `one` to `other` any more, nor (`both_ways`) back; nobody is told."""
+        """Stop everything from `one` to `other`, and (`both_ways`) back. Neither is told."""
         self._cut |= {(one, other), (other, one)} if both_ways else {(one, other)}
         self.changed(one)
 
@@ -121,7 +102,7 @@ class Network:
         self.changed(one)
 
     def partition(self, *sides: Iterable[PeerId]) -> None:
-        """Nothing passes between two sides. Peers named nowhere form one more side."""
+        """Stop everything between two sides. Peers named nowhere form one more side."""
         self._side = {peer: index for index, side in enumerate(sides) for peer in side}
         self.changed()
 
@@ -130,7 +111,7 @@ class Network:
         self.partition()
 
     def changed(self, peer: PeerId | None = None) -> None:
-        """To be called after `links`, `gates` or `connected` were changed, for transfers under way."""
+        """Update transfers under way, after `links`, `gates` or `connected` were changed."""
         self.flows.changed(peer)
 
     # -- what passes -------------------------------------------------------------------------------------------------
@@ -144,7 +125,7 @@ class Network:
         return not apart and (sender, to) not in self._cut and self.connected(sender, to)
 
     def _flows_between(self, sender: PeerId, to: PeerId) -> bool:
-        """A transfer needs its acknowledgements too, and two running processes."""
+        """Whether bytes flow: a transfer needs its acknowledgements too, and two running processes."""
         stopped = any((gate := self.gates.get(peer)) is not None and gate.shut for peer in (sender, to))
         return not stopped and self.passes(sender, to) and self.passes(to, sender)
 
@@ -155,8 +136,8 @@ class Network:
         return carried
 
     async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
-        """One way of a call. Raises TimeoutError when it is not there by this moment of the loop (that of one that is
-        cut off never is), PartnerLost when nobody listens."""
+        """Take one way of a call. Raises TimeoutError when it is not there at `by`, a moment of the loop, and
+        PartnerLost when nobody listens. A call to a peer that is cut off never arrives."""
         self.load(sender).sent_message()
         loop, seconds = asyncio.get_running_loop(), message_s(self.link_of(sender), self.link_of(to), self.rng)
         if seconds < by - loop.time():
@@ -178,9 +159,9 @@ class Network:
     async def carry(
         self, sender: PeerId, to: PeerId, nbytes: int, arrived: Callable[[int], None] = lambda upto: None, have: int = 0
     ) -> None:
-        """Move so many bytes of payload, at what the links leave it; `arrived` hears of progress now and then, in bytes
-        from the beginning. `have`: so many are there already. Raises PartnerLost when an end vanishes, PartnerSilent
-        when nothing moves for long."""
+        """Move so many bytes of payload, at the rate that the links leave. `arrived` is called with the progress now
+        and then, in bytes from the beginning. `have`: bytes that are there already. Raises PartnerLost when an end
+        vanishes, PartnerSilent when nothing moves for long."""
         await nap(message_s(self.link_of(sender), self.link_of(to), self.rng))
         rest = nbytes - have
         total, before = wire_bytes(math.ceil(rest * self.weight)), 0.0
@@ -201,7 +182,7 @@ class Network:
             self.flows.end(flow)
 
     def host(self, peer: PeerId) -> MemoryTransport | None:
-        """Who answers under this name now."""
+        """Return the transport that answers under this name now."""
         return self._hosts.get(peer)
 
 
@@ -220,8 +201,8 @@ class MemoryTransport:
         self._network.kill(self._me)
 
     async def _ask(self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T]) -> T:
-        """A small call: there, served at once, and back. Most simulated calls are such, so that it sets no timer for a
-        deadline that it does not meet. Raises PartnerLost, PartnerSilent, and what `serve` raises."""
+        """Make a small call: there, served at once, and back. It sets no timer for its deadline, since most simulated
+        calls are small and meet it. Raises PartnerLost, PartnerSilent, and the errors of `serve`."""
         network, by = self._network, asyncio.get_running_loop().time() + timeout_s
         try:
             answer = serve(await network.reach(self._me, to, by=by))
@@ -258,7 +239,7 @@ class MemoryTransport:
         return await _bounded(call(), timeout_s, by.peer_id)
 
     async def _look(self, record: PeerRecord | None, heard_ago_s: float | None, about: PeerId) -> Vouched:
-        """As `peer.transport.server.indirect_probe` does it, without its limits."""
+        """Answer for a third peer, as `peer.transport.server.indirect_probe` does, without its limits."""
         if heard_ago_s is not None and heard_ago_s <= HEARD_S:
             return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
         if record is None:
@@ -326,7 +307,8 @@ class MemoryTransport:
     async def _carried(
         self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool
     ) -> None:
-        """The partner's payload. It is there for us until it leaves, and for a while when it has everything."""
+        """Receive the partner's payload. It is there for us until the partner leaves, and for a while when the partner
+        has everything."""
         network, me = self._network, self._me
 
         def gave_up() -> bool:

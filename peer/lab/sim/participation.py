@@ -1,7 +1,8 @@
-"""Due, missed, participation of a simulated swarm, counted from outside: by who lived when, not by what peers say was
-due to them. With n live peers a pair round has 2 * floor(n / 2) due peer-rounds, any other round n. Live in a round are
-those that train in it and are not killed, stopped or cut off between its due moment and its deadline: the end of its
-window."""
+"""Due, missed and exchanged peer-rounds of a simulated swarm, counted from outside: by the peers' lives, not by their
+own accounts.
+
+With n live peers a pair round has 2 * floor(n / 2) due peer-rounds, any other round n. A live peer trains in the round
+and is not killed, stopped or cut off between its due moment and its deadline, the end of its window."""
 
 from __future__ import annotations
 
@@ -32,12 +33,13 @@ class Participation:
 
     @property
     def share(self) -> float:
-        """Exchanged of due; 1 where nothing was due."""
+        """Exchanged peer-rounds over due ones, 1 where nothing was due."""
         return self.exchanged / self.due if self.due else 1.0
 
 
 def participation_of(swarm: SimulatedSwarm) -> Participation | None:
-    """Of a swarm whose run is over; None with a clock in steps, whose rounds are due to each at another time."""
+    """Count the participation of a swarm whose run is over. None with a clock in steps, whose rounds are due to each
+    peer at another time."""
     if swarm.rounds.kind != "seconds":
         return None
     count, window = swarm.total_rounds, pairing_window(swarm.rounds.round_length)
@@ -62,7 +64,7 @@ def _outcomes(peer: SimulatedPeer) -> Iterator[tuple[float, events.RoundEnded]]:
 
 
 def _away(swarm: SimulatedSwarm) -> dict[int, list[Span]]:
-    """When somebody was stopped or cut off from somebody."""
+    """Return the spans in which a peer was stopped or cut off from another."""
     spans: dict[int, list[Span]] = {}
     for at, fault in swarm.mischief.done:
         for number in (fault.peer, *fault.others) if fault.kind in AWAY else ():
@@ -71,7 +73,7 @@ def _away(swarm: SimulatedSwarm) -> dict[int, list[Span]]:
 
 
 def _lives(peer: SimulatedPeer) -> Iterator[tuple[int, Span]]:
-    """Of each life that came to train: its first round, when it began to, and when it was killed."""
+    """Return each life that came to train: its first round, when it began to train, and when it was killed."""
     journal = zip(peer.times, peer.events, strict=True)
     begins = [(at, event.round) for at, event in journal if isinstance(event, events.TrainingBegan)]
     for life in peer.lives:

@@ -1,6 +1,5 @@
-"""Transfers over the in-memory network that go on when a link was away, as `peer.transport.wire.resumption` has it:
-from where they were, over and over until the caller's deadline, unless the other end died, was started anew or gave
-up."""
+"""Transfers over the in-memory network that resume after a link was away, as in `peer.transport.wire.resumption`. They
+continue from where they were, until the caller's deadline, unless the other end died, was restarted or left."""
 
 from __future__ import annotations
 
@@ -20,11 +19,13 @@ if TYPE_CHECKING:
 
 
 FIRST_REACH_S = 1.0
-"""What is lost here stays lost; a first packet of TCP is sent again after 1, 2, 4 s."""
+"""Seconds for the first attempt. A lost message stays lost here, while TCP sends a first packet again after 1, 2, 4
+s."""
 
 
 class ReconnectingSink:
-    """What came of a payload, handed over up to where it has arrived; the sink sees every byte once, in order."""
+    """The received part of a payload, handed over up to where it has arrived. The sink sees every byte once, in
+    order."""
 
     def __init__(self, nbytes: int, sink: Sink | None = None, source: Source | None = None) -> None:
         self.nbytes = nbytes
@@ -57,8 +58,8 @@ async def carried(
     is_lost: Callable[[], bool] = lambda: False,
     patience_s: Callable[[], float] = lambda: math.inf,
 ) -> None:
-    """Move the payload. `calls`: which of the two connects again; `is_lost`: whether there is no going on;
-    `patience_s`: how long a break may last. Raises what broke it."""
+    """Move the payload. `calls`: which of the two connects again. `is_lost`: whether it cannot be resumed.
+    `patience_s`: how long a break may last. Raises the error that broke it."""
     other = sender if calls == to else to
     known = network.host(other)
     while True:
@@ -84,5 +85,5 @@ async def carried(
 
 
 def lingering(finished: bool) -> float:
-    """How long a break may last when the sender has everything itself, and when not."""
+    """Return how long a break may last: when the sender has everything itself, and when not."""
     return LINGER_S if finished else math.inf

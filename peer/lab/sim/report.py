@@ -1,4 +1,4 @@
-"""What came of a simulated swarm, in numbers."""
+"""The report of a simulated swarm, in numbers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from peer.observe import events
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Times in seconds, sizes in bytes. Losses are means over peers; None: not measured."""
+    """The numbers of one simulation. Times in seconds, sizes in bytes. Losses are means over peers. None: not
+    measured."""
 
     peers: int
     hours: float
     loss_first: float | None
-    """Of the first evaluations."""
+    """Mean of the first evaluations."""
     loss_last: float | None
     loss_by_hour: list[float | None]
     compute_utilization: float
     """Part of the time a living peer's trainer computed."""
     up_bytes_per_peer_hour: float
-    """Payload with its overhead on the wire; small messages are counted apart."""
+    """Payload with its overhead on the wire. Small messages are counted apart."""
     down_bytes_per_peer_hour: float
     messages_per_peer_hour: float
     due: int
@@ -40,7 +41,7 @@ class Report:
     """Ended without an exchange because of the partner, or with nothing applied."""
     missed: int
     live_due: int | None
-    """Peer-rounds due to live peers, counted from outside (`peer.lab.sim.participation`); None: a clock in steps."""
+    """Peer-rounds due to live peers, counted from outside (`peer.lab.sim.participation`). None: a clock in steps."""
     live_missed: int | None
     participation: float | None
     """Exchanged of those."""
@@ -49,7 +50,7 @@ class Report:
     spread: float
     """Root mean square distance of the living replicas' outer_params from their mean, over the mean's own."""
     truths: int | None
-    """Groups: the most states that members who lacked nothing held after one exchange of a fragment; 1: one truth.
+    """Groups: the most states that members who lacked nothing held after one exchange of a fragment. 1: one truth.
     None: no group exchanged."""
     ledger_imbalance: int
     """0, or work was lost or counted twice."""
@@ -62,7 +63,7 @@ class Report:
 
 
 def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
-    """Of a swarm whose run is over."""
+    """Make the report of a swarm whose run is over."""
     journal = [event for peer in swarm.peers for event in peer.events]
     ended = [event for event in journal if isinstance(event, events.RoundEnded)]
     outcomes = Counter(event.outcome for event in ended)
@@ -146,7 +147,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 def told(report: Report) -> str:
-    """For a person."""
+    """Write the report as text."""
     rounds = f"{report.due} due: {report.exchanged} exchanged, {report.solo} solo, {report.failed} failed, "
     rounds += f"{report.missed} missed"
     share = f" ({report.exchanged / report.due:.1%} exchanged)" if report.due else ""

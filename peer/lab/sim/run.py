@@ -1,5 +1,5 @@
-"""What `peer simulate --peers N` does: a whole swarm of the production coordinator in virtual time, under links, speeds
-and churn that are given as numbers, and what came of it."""
+"""`peer simulate --peers N`: a complete swarm in virtual time, with links, speeds and churn as numbers, and its
+report."""
 
 from __future__ import annotations
 
@@ -32,31 +32,32 @@ FAKE_ELEMENTS = 65536
 """Parameters of the fake model."""
 MOST_PEERS = 4096
 HELD_ELEMENTS = 1024
-"""So many of the fake model's parameters each peer holds at most; on the wire they stand for all."""
+"""Parameters of the fake model that each peer holds at most. On the wire they stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be simulated."""
+    """The settings of a simulation."""
 
     peers: int
     manifest: str
-    """TOML text; of it count [sync], [train] eval_every and the seed."""
+    """TOML text. Only [sync], [train] eval_every and the seed count."""
     hours: float
     link: str = "cable"
     churn: float = 0.0
-    """How often a peer goes, a peer and hour; it is back, by turns with its checkpoint and without, after a while."""
+    """Departures a peer and hour. A departed peer returns after a while, with its checkpoint and without by turns."""
     speeds: float = 1.0
     """The fastest peer's speed over the slowest's."""
     step_seconds: float = 1.0
-    """Of an inner step of the slowest."""
+    """Seconds of an inner step of the slowest peer."""
     trainer: str = "fake"
     parameters: int = FAKE_ELEMENTS
-    """Of the fake trainer's model; the tiny one has its own."""
+    """Parameters of the fake trainer's model. The tiny one has its own."""
 
 
 def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> Report:
-    """`watch` is given the swarm before its first round. Raises UsageError or ManifestError for what cannot be."""
+    """Simulate a swarm. `watch` is called with it before its first round. Raises UsageError or ManifestError for
+    impossible settings."""
     _check(wish)
     manifest = parse_manifest(wish.manifest.encode())
     method, link = resolve(manifest.sync), profile(wish.link)
@@ -92,8 +93,8 @@ def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm:
 
 
 def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Fault, ...]:
-    """Peers that go without a word and come back: each `rate` times an hour, away for half of the mean time between.
-    Peer 0 stays, so that there is always somebody to join."""
+    """Return the kills and returns of peers. Each leaves without notice `rate` times an hour, for half of the mean time
+    between. Peer 0 stays, so that there is always a donor for joiners."""
     rng, plan = random.Random(f"churn {seed}"), list[Fault]()
     for peer in range(1, peers if rate > 0 else 0):
         at = rng.expovariate(rate / 3600)
@@ -123,7 +124,7 @@ def _check(wish: Wish) -> None:
 
 
 def _rounds(wish: Wish, method: Method) -> int:
-    """How many fit into the hours; in steps, at the pace of the slowest."""
+    """Return how many rounds fit into the hours. A clock in steps counts at the pace of the slowest."""
     seconds = method.round_length * (wish.step_seconds if method.clock == "steps" else 1.0)
     rounds = int(wish.hours * 3600 / seconds + 1e-9)
     if rounds < 1:
@@ -135,7 +136,8 @@ def _rounds(wish: Wish, method: Method) -> int:
 
 
 def _trainers(wish: Wish, method: Method, seed: int) -> tuple[Layout, MakeTrainer]:
-    """The slowest peer is the first, the fastest the last; between them speeds rise by a constant factor."""
+    """Return the layout and the trainers. The slowest peer is the first, the fastest the last. Between them speeds rise
+    by a constant factor."""
 
     def seconds(number: int) -> float:
         return wish.step_seconds / float(wish.speeds ** (number / max(1, wish.peers - 1)))

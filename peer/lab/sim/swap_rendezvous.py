@@ -1,4 +1,5 @@
-"""The rendezvous of a simulated swap: where its two sides meet, and what one leaves behind when it is done first."""
+"""The rendezvous of a simulated swap: the meeting of its two sides, and the payload that a side leaves behind when it
+is done first."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from peer.protocol.wire.payload import Sink, Source
 
 
 class LingeringSource:
-    """What a side sends, for a receiver that is still reading when the sender has left and its params move on. (Over
-    gRPC the sender stays, or the receiver notices that it left.)"""
+    """A side's payload that outlives its sender's part in the swap. The receiver may still read when the sender has
+    left and its params move on. (Over gRPC the sender stays, or the receiver notices that it left.)"""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -24,7 +25,7 @@ class LingeringSource:
         return self._source.read(offset, size)
 
     def keep(self) -> None:
-        """The sender leaves: what nobody has read yet lasts."""
+        """Copy the unread rest: the sender leaves."""
         if self._read == self.nbytes:
             return
         unmeasured = self._source.source if isinstance(self._source, MeasuredSource) else self._source
@@ -51,11 +52,11 @@ class Meeting:
     sides: dict[PeerId, tuple[LingeringSource, Sink, PeerTimings | None]] = field(default_factory=dict)
     both: asyncio.Event = field(default_factory=asyncio.Event)
     content: set[PeerId] = field(default_factory=set)
-    """Who has everything."""
+    """Sides that have everything."""
 
 
 class Meetings:
-    """All of a network."""
+    """The meetings of a network."""
 
     def __init__(self) -> None:
         self._meetings: dict[tuple[PeerId, PeerId, RoundKey], Meeting] = {}
@@ -70,6 +71,6 @@ class Meetings:
         return self._meetings.get((low, high, key)) is meeting
 
     def part(self, one: PeerId, other: PeerId, key: RoundKey) -> None:
-        """A side leaves."""
+        """Remove the meeting: a side leaves."""
         low, high = sorted((one, other))
         self._meetings.pop((low, high, key), None)

@@ -1,6 +1,13 @@
-"""A real model small enough for simulations: predicts the next of sixteen symbols from the two before it. The teacher
-is a fixed random chain, so the loss on everything it can say is known exactly, without sampling; a step takes some
-90 us of CPU. Names and blocks are those of the real model, so that it is cut into fragments in the same ways."""
+"""A model small enough for simulations that really learns, and its trainer in virtual time. Simulations with it show
+the effect of a method, not only that it runs.
+
+The model predicts the next of sixteen symbols from the two before it. The teacher is a fixed random chain, so the loss
+on all its output is known exactly, without sampling. Names and blocks are those of the real model, so that it is cut
+into fragments in the same ways.
+
+    layout = peer.protocol.model.fragments.cut(TENSORS, fragments=2, pattern="strided")
+    trainer = TinyTrainer(layout, clock, step_seconds=0.1, seed=7, data="peer 3")
+    await trainer.start(first_params(7, layout), 0, None)"""
 
 from __future__ import annotations
 
@@ -27,7 +34,7 @@ SHARPNESS = 2.0
 """Standard deviation of the teacher's logits: its entropy is about half of that of a fair die."""
 ONE_HOT: Floats = np.eye(SYMBOLS, dtype=np.float32)
 DRAWN = 64
-"""Batches that are drawn together."""
+"""Number of batches that are drawn together."""
 LR, BETA1, BETA2, EPS = 6e-3, 0.9, 0.99, 1e-8
 
 
@@ -44,12 +51,12 @@ TENSORS: tuple[TensorSpec, ...] = (
     *(tensor for number in range(BLOCKS) for tensor in _block(number)),
     TensorSpec("lm_head.weight", (SYMBOLS, WIDTH)),
 )
-"""In the order of the model; 4608 elements."""
+"""The tensors in the order of the model, 4608 elements."""
 
 
 def first_params(seed: int, layout: Layout) -> torch.Tensor:
-    """outer_params to begin a run with: flat fp32 in the layout's order; each tensor's values are the same in every
-    order."""
+    """Return the first outer_params of a run: flat fp32 in the layout's order. Each tensor's values are the same in
+    every order."""
     flat = torch.empty(layout.elements)
     views, noise = _views(flat.numpy(), layout), np.random.default_rng([seed, 1])
     for spec in TENSORS:
@@ -59,7 +66,7 @@ def first_params(seed: int, layout: Layout) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def teacher(seed: int) -> NDArray[np.float64]:
-    """Probability of the next symbol, [SYMBOLS * SYMBOLS, SYMBOLS], after (the one before, the last)."""
+    """Return the probability of the next symbol, [SYMBOLS * SYMBOLS, SYMBOLS], after (the one before, the last)."""
     logits = np.random.default_rng([seed, 0]).normal(0.0, SHARPNESS, (SYMBOLS**2, SYMBOLS))
     odds = np.exp(logits)
     return np.asarray(odds / odds.sum(1, keepdims=True))
@@ -98,7 +105,7 @@ def _forward(weights: dict[str, Floats], before: NDArray[np.int64], last: NDArra
 
 
 def _turned(x: Floats) -> Floats:
-    """Halves swapped, so that the older symbol is not taken for the last; its own inverse."""
+    """Swap the halves, so that the older symbol is not taken for the last. It is its own inverse."""
     return np.concatenate((x[:, WIDTH // 2 :], x[:, : WIDTH // 2]), 1)
 
 
@@ -108,21 +115,22 @@ def _log_softmax(logits: Floats) -> Floats:
 
 
 def loss_of(params: torch.Tensor, layout: Layout, seed: int) -> float:
-    """Expected loss, nats a symbol, of these flat fp32 params over all that the teacher of this run can say: exact."""
+    """Return the exact expected loss, nats a symbol, of these flat fp32 params over all output of this run's
+    teacher."""
     before, last = np.divmod(np.arange(SYMBOLS**2), SYMBOLS)
     logits, _ = _forward(_views(params.numpy(), layout), before, last)
     return float(-(teacher(seed) * _log_softmax(logits)).sum(1).mean())
 
 
 def least_loss(seed: int) -> float:
-    """The teacher's own entropy: no model gets below it."""
+    """Return the teacher's own entropy: no model gets below it."""
     odds = teacher(seed)
     return float(-(odds * np.log(odds)).sum(1).mean())
 
 
 class TinyLoop:
-    """Inner steps with AdamW, as `peer.trainer.inner_loop.InnerLoop` has them: each a function of the params, the
-    optimizer, and (seed of the run, data of the peer, round, step in it)."""
+    """Inner steps with AdamW, as in `peer.trainer.inner_loop.InnerLoop`. Each is a function of the params, the
+    optimizer, and its batch. The batch is one of (seed of the run, data of the peer, round, step in it)."""
 
     def __init__(self, layout: Layout, params: torch.Tensor, *, seed: int, data: str) -> None:
         """params: flat fp32 in the layout's order, copied. data: names the peer whose batches are drawn."""
@@ -144,12 +152,12 @@ class TinyLoop:
         self.round, self.step_in_round = round_, step
 
     def merge(self, fragment: int, outer_params: torch.Tensor, alpha: float) -> None:
-        """As `peer.outer.rules.merge_`, of one fragment; the optimizer's moments stay."""
+        """Merge one fragment, as `peer.outer.rules.merge_`. The optimizer's moments stay."""
         start, end = self._layout.fragment_span(fragment)
         merge_(self.params[start:end], outer_params, alpha)
 
     def step(self) -> float:
-        """One inner step; the batch's mean loss before it, nats a symbol."""
+        """Take one inner step and return the batch's mean loss before it, nats a symbol."""
         block, row = divmod(self.step_in_round, DRAWN)
         before, last, following = (part[row] for part in _drawn(self._seed, self._data, self.round, block))
         loss = self._backward(before, last, following)
@@ -199,10 +207,10 @@ class TinyLoop:
 
 
 class TinyTrainer(VirtualTrainer):
-    """The `Trainer` interface around `TinyLoop`. What it learns is a function of the arguments and of
-    what was applied: peers of one run have one `seed` (the teacher's), and each its own `data`.
+    """The `Trainer` interface around `TinyLoop`. Peers of one run have one `seed` (the teacher's), and each its own
+    `data`. The result is a function of the arguments and of the applied params.
 
-    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step; it costs about 0.1 ms of CPU."""
+    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step."""
 
     kind = "tiny"
 
@@ -222,7 +230,7 @@ class TinyTrainer(VirtualTrainer):
         return sum(self._loop.step() for _ in range(steps))
 
     def _measure(self, params: torch.Tensor) -> Evaluation:
-        """Exact: over everything that the teacher can say."""
+        """Return the exact loss, over all output of the teacher."""
         loss = loss_of(params, self._layout, self._seed)
         return Evaluation(loss, loss / math.log(2), SYMBOLS**2)
 

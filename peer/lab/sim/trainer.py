@@ -27,7 +27,7 @@ from peer.trainer.accounting import Account, WorkAccounts
 T = TypeVar("T")
 
 SLOP = 1e-3
-"""Of a step: what adding floats may lose."""
+"""Part of a step that adding floats may lose."""
 TENSORS, PLACE = "virtual.safetensors", "virtual.json"
 
 
@@ -59,12 +59,12 @@ class _Arrival:
 
 
 class VirtualTrainer(ABC):
-    """The `Trainer` interface on any clock. `kill` makes it die as a killed process does; its counters survive.
+    """The `Trainer` interface on any clock. `kill` makes it die as a killed process does, and its counters survive.
 
-    Every step takes the same time, so each snapshot and merge has its boundary the moment it is asked for. What happens
-    at the boundaries happens in their order, when somebody looks: a call costs one timer, however many steps it takes.
+    Every step takes the same time, so each snapshot and merge knows its boundary when it is asked for. The events of
+    the boundaries happen in their order, when a caller looks. So a call costs one timer, however many steps it takes.
 
-    step_seconds: time of an inner step. tokens_per_step: what a step counts."""
+    step_seconds: time of an inner step. tokens_per_step: tokens that a step counts."""
 
     kind = "virtual"
 
@@ -80,38 +80,38 @@ class VirtualTrainer(ABC):
         self._goal: _Goal | None = None
         self._arrivals: list[_Arrival] = []
         self._awaited: dict[int, int] = {}
-        """By fragment: the boundary, in steps in all, at which the trainer waits for a result."""
+        """The boundary at which the trainer waits for a fragment's result, in steps in all."""
         self._freed = asyncio.Event()
         self._account = Account(len(layout.fragments))
         self._slots = torch.full((layout.elements,), math.nan)
-        """Of the snapshots, one a fragment, as in the arena: the next one of a fragment is written over the last."""
+        """Snapshots, one a fragment, as in the arena: the next one of a fragment overwrites the last."""
         self._tokens = self._steps = 0
         self._base = [0] * len(layout.fragments)
         self._training = self._waiting = 0.0
         self.round = 0
         self.step_in_round = 0
         self.lr_scales: list[float] = []
-        """Of every request so far."""
+        """Learning rate scales of all requests so far."""
 
     # -- what a step is ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _reset(self, params: torch.Tensor) -> None:
-        """Begin anew from these, flat fp32, with a fresh inner optimizer."""
+        """Restart from these params, flat fp32, with a fresh inner optimizer."""
 
     @abstractmethod
     def _params(self) -> torch.Tensor:
-        """The live ones, flat fp32: written to by merges."""
+        """Return the live params, flat fp32, which merges write to."""
 
     @abstractmethod
     def _train(self, steps: int) -> float:
-        """Take the steps from `step_in_round` of `round` on; the sum of their losses."""
+        """Take the steps from `step_in_round` of `round` on. Return the sum of their losses."""
 
     @abstractmethod
     def _measure(self, params: torch.Tensor) -> Evaluation: ...
 
     def _moments(self) -> dict[str, torch.Tensor]:
-        """Of the inner optimizer, for `save`; restored in place."""
+        """Return the inner optimizer's tensors for `save`, which are restored in place."""
         return {}
 
     def _scale_lr(self, scale: float) -> None:
@@ -140,7 +140,7 @@ class VirtualTrainer(ABC):
         return TrainerInfo(self.kind, "a simulation has no device", self._tokens_per_step)
 
     async def work(self, request: WorkRequest) -> WorkSnapshot:
-        """Cancelled, it holds the trainer."""
+        """Train up to the snapshot. Cancelled, it holds the trainer."""
         self._assert_alive()
         self._catch_up()
         assert self._goal is None, "one work at a time"
@@ -159,7 +159,7 @@ class VirtualTrainer(ABC):
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
     ) -> None:
-        """Cancelled, it leaves the merge to come."""
+        """Merge a result at its boundary. Cancelled, it leaves the merge to come."""
         self._assert_alive()
         self._catch_up()
         at = self._boundary_of_merge(key.fragment, base, merge)
@@ -212,7 +212,7 @@ class VirtualTrainer(ABC):
         self._assert_alive()
 
     def _resume(self, folder: Path) -> bool:
-        """Restore the moments; and, when nothing was done since the save, everything else."""
+        """Restore the moments, and everything else when nothing was done after the save."""
         place, tensors = json.loads((folder / PLACE).read_text()), load_file(folder / TENSORS)
         for name, moment in self._moments().items():
             moment.copy_(tensors[name])
@@ -226,29 +226,29 @@ class VirtualTrainer(ABC):
     # -- which boundary ----------------------------------------------------------------------------------------------
 
     def _now(self) -> float:
-        """Raw local clock."""
+        """Return the raw local clock."""
         return self._clock.raw(self._clock.now())
 
     def _moment(self, at: int) -> float:
-        """When the trainer has taken `at` steps in all; for one at rest: now."""
+        """Return when the trainer has taken `at` steps in all. For one at rest: now."""
         if self._began is None:
             return self._now()
         since, steps = self._began
         return since + (at - steps) * self._step_seconds
 
     def _first_after(self, moment: float) -> int:
-        """The first boundary that is not before this moment, in steps in all."""
+        """Return the first boundary that is not before this moment, in steps in all."""
         assert self._began is not None
         since, steps = self._began
         reached = min(steps + math.ceil((moment - since) / self._step_seconds - SLOP), self._limit())
         return max(self._steps, int(reached))
 
     def _limit(self) -> float:
-        """The boundary that is not passed before a result has come, in steps in all."""
+        """Return the boundary, in steps in all, that is not passed before a result has arrived."""
         return min(self._awaited.values(), default=math.inf)
 
     def _free(self, fragment: int) -> None:
-        """The result is there, or will not come: a trainer that waited for it goes on from here."""
+        """Free a trainer that waited for a fragment's result: it arrived, or will not come."""
         now, before = self._now(), self._limit()
         self._awaited.pop(fragment, None)
         if self._began is not None and before <= self._steps < self._limit():
@@ -263,7 +263,7 @@ class VirtualTrainer(ABC):
             self._began = now, self._steps
 
     def _boundary_of(self, request: WorkRequest) -> int:
-        """By count, or nearest to the moment; one that has passed is the next."""
+        """Return the boundary by count, or the one nearest to the moment. For a passed one: the next."""
         soonest = self._first_after(self._now())
         if request.until is not None:
             worked = self._account.tallies[request.key.fragment].steps > 0
@@ -306,7 +306,7 @@ class VirtualTrainer(ABC):
         return done.result()
 
     def _catch_up(self, moment: float = 0.0) -> None:
-        """Everything that happens until now, which is `moment` at least, in its order."""
+        """Let everything happen up to now, which is `moment` at least, in its order."""
         while self._began is not None:
             since, steps = self._began
             reached = int(
@@ -360,7 +360,7 @@ class VirtualTrainer(ABC):
             goal.done.set_result(work)
 
     def _merge_all(self, at: int | None = None) -> None:
-        """Those of this boundary; None: all, for a trainer at rest."""
+        """Merge the results of this boundary. None: all, for a trainer at rest."""
         for arrival in list(self._arrivals):
             if at is None or arrival.at <= at:
                 self._arrivals.remove(arrival)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 EPOCH = 1_750_000_000.0
-"""What the virtual wall clock says at loop time 0."""
+"""Seconds since the epoch that the virtual wall clock shows at loop time 0."""
 
 
 class EverybodyWaitsForever(RuntimeError):
@@ -26,9 +26,9 @@ class EverybodyWaitsForever(RuntimeError):
 
 
 class Gate:
-    """Whether the tasks of one machine run. Shut, it is a process that got SIGSTOP: time passes, timers fall due, and
-    nothing of it is noticed before it is opened. Shut for good, it is a process that got SIGKILL: not even `finally`
-    runs."""
+    """The switch that stops the tasks of one machine. Shut, the machine is a process that got SIGSTOP: time passes,
+    timers fall due, and it notices nothing before the gate opens. Shut for good, it is a process that got SIGKILL: not
+    even `finally` runs."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -37,7 +37,7 @@ class Gate:
         self._opened.set()
 
     def close(self) -> None:
-        """From now on nothing runs, not even what was about to."""
+        """Stop everything, also the steps that were about to run."""
         self.shut = True
         self._opened.clear()
         loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class Gate:
             self._held += loop.withhold(self)
 
     def open(self) -> None:
-        """Everything that fell due meanwhile happens now, in order."""
+        """Run everything that fell due meanwhile, in order."""
         self.shut = False
         self._opened.set()
         held, self._held = self._held, []
@@ -53,7 +53,7 @@ class Gate:
             asyncio.get_running_loop().call_soon(step.callback, *step.args, context=step.context)
 
     async def opened(self) -> None:
-        """Wait until it is open: what is sent to a stopped process lies in its kernel's buffers."""
+        """Wait until it is open: messages to a stopped process lie in its kernel's buffers."""
         while self.shut:
             await self._opened.wait()
 
@@ -62,11 +62,11 @@ class Gate:
 
 
 GATE: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("gate", default=None)
-"""The machine that a task belongs to; tasks inherit it from the task that started them."""
+"""The gate of a task's machine. Tasks inherit it from the task that started them."""
 
 
 class _Step:
-    """What `asyncio.Handle` is, small and made quickly: a simulation makes millions of them."""
+    """An `asyncio.Handle`, small and quickly made: a simulation makes millions of them."""
 
     __slots__ = ("args", "callback", "context")
 
@@ -83,7 +83,7 @@ class _Step:
 
 
 class _Timer(_Step):
-    """The same with a moment."""
+    """A step with a moment."""
 
     __slots__ = ("loop", "moment", "waits")
 
@@ -114,11 +114,11 @@ class _Timer(_Step):
 
 
 def _nothing() -> None:
-    """In place of what a cancelled step was to call: that is let go of."""
+    """Replace the callback of a cancelled step, whose own references are dropped."""
 
 
 class _BlindSelector(selectors.SelectSelector):
-    """Nothing is waited for: what is not there now never comes."""
+    """A selector that never waits: an event that is not there now never comes."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -130,8 +130,8 @@ class _BlindSelector(selectors.SelectSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop on virtual time. Threads and sockets have no place in it: real time does not pass here.
 
-    Timers lie in a heap of tuples: asyncio's own compares handles in Python, which is a fifth of a simulation. For the
-    same reason it runs its handles itself, and never looks at sockets while anything is left to do."""
+    Timers lie in a heap of tuples, since asyncio's own heap compares handles in Python, which is slow. For the same
+    reason the loop runs its handles itself, and looks at sockets only when nothing is left to do."""
 
     _ready: deque[_Step]
     _stopping: bool
@@ -167,14 +167,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def done_in(self, seconds: float) -> asyncio.Future[None]:
-        """Done after a positive time; in the heap it lies without a handle."""
+        """Return a future that is done after a positive time. It lies in the heap without a handle."""
         future: asyncio.Future[None] = asyncio.Future(loop=self)
         self._set += 1
         heapq.heappush(self._timers, (self._now + seconds, self._set, future))
         return future
 
     def cancelled_one(self) -> None:
-        """Of the timers in the heap: when most are, they are thrown out."""
+        """Count a cancelled timer in the heap. When most are cancelled, they are removed."""
         self._cancelled += 1
         if self._cancelled > 100 and 2 * self._cancelled > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
@@ -182,7 +182,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._cancelled = 0
 
     def _run_once(self) -> None:
-        """Everything that is to happen at this moment; when there is nothing, the next one comes."""
+        """Run everything of this moment. When there is nothing, jump to the next one."""
         ready = self._ready
         if not ready and not self._stopping and not self._jump():
             super()._run_once()  # type: ignore[misc]
@@ -200,7 +200,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
 
     def withhold(self, gate: Gate) -> list[_Step]:
-        """Take out what is about to run behind this gate, in order."""
+        """Take out the steps that are about to run behind this gate, in order."""
         ready, held = list(self._ready), list[_Step]()
         self._ready.clear()
         for step in ready:
@@ -209,7 +209,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return held
 
     def _jump(self) -> bool:
-        """To the next moment at which something is due; False: there is none."""
+        """Jump to the next moment at which something is due. False: there is none."""
         timers, pop = self._timers, heapq.heappop
         while timers and timers[0][2].cancelled():
             if isinstance(pop(timers)[2], _Timer):
@@ -256,8 +256,8 @@ def nap(seconds: float) -> Awaitable[None]:
 
 
 class VirtualClock:
-    """The `Clock` interface in virtual time. `skew_s` makes this peer's raw clock wrong; as with the real one, what is
-    observed at Hello corrects it."""
+    """The `Clock` interface in virtual time. `skew_s` makes this peer's raw clock wrong. Observations at Hello correct
+    it, as with the real clock."""
 
     def __init__(self, skew_s: float = 0.0) -> None:
         self._skew = self._off = skew_s
@@ -292,8 +292,8 @@ class VirtualClock:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in virtual time. What is there already is not looked at for garbage meanwhile, and
-    what has lasted is not looked at again: in a large swarm a full look takes long, and there is little to find."""
+    """Run a coroutine to its end in virtual time. The garbage collector ignores existing objects meanwhile, and looks
+    at lasting ones rarely. In a large swarm a full collection takes long and finds little."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 20, 1_000_000)
