@@ -40,7 +40,7 @@ def codec(codec: str, mb: float, as_json: bool) -> None:
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
 @as_json
 def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -> None:
-    """A swap between two processes, both ways at once, TLS, decoding and accumulating included."""
+    """Measure a swap between two processes, both ways at once, with TLS, decoding and accumulating."""
     from peer.lab.bench.exchange import measure
 
     found = measure(codec, mb, against, repeats)
@@ -72,7 +72,7 @@ def trainer(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """How fast this machine trains a run's model, in a child process as the daemon does it."""
+    """Measure how fast this machine trains a run's model, in a child process as the daemon does it."""
     from peer.lab.bench.trainer import measure
     from peer.run.manifest import default_text, derive, read_text
     from peer.run.schema import parse_manifest

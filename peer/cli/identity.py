@@ -14,7 +14,7 @@ from peer.run.home import Home
 
 @click.group("id")
 def command() -> None:
-    """This peer's identity: one key, made on first use and never overwritten."""
+    """Show this peer's identity: one key, made on first use and never overwritten."""
 
 
 @command.command("show", epilog="Example: peer id show --json")

@@ -36,7 +36,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float) -> 
 
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
-    """Raises UsageError."""
+    """Parse quiet hours. Raises UsageError."""
     from peer.clock.quiet_hours import QuietHours
 
     return None if value is None else QuietHours.parse(value)

@@ -125,7 +125,7 @@ def metrics(function: F) -> F:
 
 
 def leave_on_eof(function: F) -> F:
-    """For programs that start a daemon: it does not outlive them, however they end."""
+    """Add `--leave-on-eof`, for programs that start a daemon: it does not outlive them, however they end."""
     return click.option(
         "--leave-on-eof",
         is_flag=True,

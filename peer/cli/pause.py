@@ -1,4 +1,4 @@
-"""`peer pause`: the volunteer's machine is left alone for a while."""
+"""`peer pause`: pause training on the volunteer's machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
 
 
 def what_holds(told: dict[str, Any]) -> str:
-    """The daemon's answer to a pause or resume, for a person."""
+    """Write the daemon's answer to a pause or resume."""
     ours, operators = told["paused"]["now"], told["paused_by_the_operator"]
     lines = ["training continues with the next round" if ours == "no" else f"{ours}. Resume with `peer resume`"]
     if operators is not None:

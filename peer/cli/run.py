@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """A plain status line with the time, flushed so that logs are live."""
+    """Print a plain status line with the time, flushed so that logs are live."""
     print(f"{time.strftime('%H:%M:%S')}  {harmless(line)}", flush=True)
 
 
 def display(plain: bool) -> Display:
-    """The live view where the terminal is fit for one and nobody wants it `plain`, else plain lines."""
+    """Return the live view where the terminal is fit for one and the user did not ask for `plain`, else plain lines."""
     from peer.node.display import PlainLines
     from peer.observe.terminal import TerminalView, suits
 
@@ -41,7 +41,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def leave_with_input() -> None:
-    """When standard input ends this process gets a SIGTERM, which drains it. A thread of its own waits for that: an
+    """Send this process a SIGTERM, which drains it, when standard input ends. A thread of its own waits for that: an
     event loop cannot watch every kind of file."""
 
     def wait() -> None:

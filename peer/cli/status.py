@@ -1,4 +1,4 @@
-"""`peer status`: what the daemon of a home is doing."""
+"""`peer status`: the status of a home's daemon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(home: Path, as_json: bool) -> None:
 
 
 def _text(value: object) -> str:
-    """One value for a person."""
+    """Write one value."""
     if isinstance(value, dict) and set(value) == {"value", "why"}:
         return f"{ANSWERS[value['value']]}: {value['why']}"
     if isinstance(value, dict):

@@ -127,7 +127,7 @@ def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
 
 
 def _init_of(state: Path) -> list[str]:
-    """The setting that names this checkpoint's params."""
+    """Return the setting that names this checkpoint's params."""
     from peer.join.reset import digest_of
     from peer.node.initial_state import load_params
 

@@ -44,7 +44,8 @@ class Even:
         return torch.bitwise_and(signed.view(torch.uint8), 2**self.bits - 1)
 
     def ratios(self, codes: Tensor) -> Tensor:
-        """Raises BadPayload for the one code below -1: with it, a large scale would become infinite."""
+        """Decode codes to ratios. Raises BadPayload for the one code below -1: with it, a large scale would become
+        infinite."""
         unused = 8 - self.bits
         signed = codes.bitwise_left_shift(unused).view(torch.int8).bitwise_right_shift(unused)
         if bool((signed < -self._top).any()):
@@ -129,7 +130,7 @@ def check_scales(name: str, scales: Tensor) -> None:
 
 
 def _join(codes: Tensor) -> Tensor:
-    """Two four bit codes a byte, the earlier one low."""
+    """Pack two four bit codes into a byte, the earlier one low."""
     pairs = pad(codes, (0, len(codes) % 2)).view(-1, 2)
     return pairs[:, 0] | (pairs[:, 1] << 4)
 

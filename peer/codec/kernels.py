@@ -102,10 +102,10 @@ TILES_AT_ONCE = 2 if IMPLEMENTATION == "torch" else 8
 
 
 def fastest(reference: Codec) -> Codec:
-    """The codec as it is used on this machine."""
+    """Return the codec as this machine runs it."""
     return reference if IMPLEMENTATION == "torch" or reference.name not in KINDS else Native(reference)
 
 
 def kernels() -> Any:
-    """The module in C, None if it was not built: for tests and benchmarks."""
+    """Return the module in C, None if it was not built: for tests and benchmarks."""
     return _native

@@ -85,7 +85,7 @@ class Plain(InTorch):
         into.copy_(self._sent(payload, into.numel()))
 
     def _sent(self, payload: Payload, elements: int) -> Tensor:
-        """A copy of the numbers as they were sent."""
+        """Return a copy of the numbers in the type that is sent."""
         return from_bytes(self, payload, elements).view(self._dtype)
 
 
@@ -98,7 +98,7 @@ class Saturating(Plain):
         return super().encode(values.clamp(-largest, largest))
 
     def _sent(self, payload: Payload, elements: int) -> Tensor:
-        """Raises BadPayload `not_finite` for NaN and infinity, too."""
+        """Return a copy, saturated. Raises BadPayload `not_finite` for NaN and infinity, too."""
         values = super()._sent(payload, elements)
         if not finite(values):
             raise BadPayload("not_finite", f"{self.name}: the payload holds NaN or infinity")
@@ -114,12 +114,12 @@ def finite(values: Tensor) -> bool:
 
 
 def to_bytes(values: Tensor) -> bytes:
-    """The bytes of a flat tensor of any dtype."""
+    """Return the bytes of a flat tensor of any dtype."""
     return values.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def from_bytes(codec: Measured, payload: Payload, elements: int) -> Tensor:
-    """A copy of the payload as a flat uint8 tensor. Raises BadPayload unless it is as long as the codec says."""
+    """Return a copy of the payload as a flat uint8 tensor. Raises BadPayload unless it is as long as the codec says."""
     if len(payload) != codec.nbytes(elements):
         raise BadPayload("length", f"{codec.name}: {len(payload)} bytes for {elements} elements")
     if len(payload) == 0:

@@ -36,7 +36,7 @@ class PayloadMaker(ABC):
 
     @abstractmethod
     def tiles(self, first: int, end: int) -> bytes:
-        """The payload of the tiles from `first` up to `end`."""
+        """Return the payload of the tiles from `first` up to `end`."""
 
     @property
     def nbytes(self) -> int:
@@ -51,7 +51,7 @@ class PayloadMaker(ABC):
         return TILES_AT_ONCE * self._tile_bytes
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes from `offset` on: `size` of them. Raises PartnerLost when it is closed."""
+        """Return `size` bytes from `offset` on. Raises PartnerLost when it is closed."""
         if self._closed:
             raise over()
         end = offset + size
@@ -73,11 +73,11 @@ class PayloadMaker(ABC):
         return memoryview(self._last[1])[max(0, offset - begins) : end - begins]
 
     def part(self, first: int, end: int) -> Tensor:
-        """The values of these tiles."""
+        """Return the values of these tiles."""
         return self._values[first * TILE : min(end * TILE, self._values.numel())]
 
     def close(self) -> None:
-        """Stop reading the values: they may change now. A later read fails."""
+        """Stop reading the values: they may change now. A later read raises PartnerLost."""
         self._closed = True
 
 
@@ -112,7 +112,7 @@ class PayloadTaker(ABC):
         return self._nbytes
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Raises BadPayload, PartnerLost when it is closed."""
+        """Write bytes of the payload. Raises BadPayload, PartnerLost when it is closed."""
         if self._closed:
             raise over()
         assert offset == self._received, (offset, self._received)
@@ -139,7 +139,7 @@ class PayloadTaker(ABC):
         self.take_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
 
     def close(self) -> None:
-        """Stop writing: the target belongs to another now. Later bytes are ignored."""
+        """Stop writing: the target belongs to another now. A later write raises PartnerLost."""
         self._closed = True
 
 

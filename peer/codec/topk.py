@@ -52,7 +52,7 @@ class TopK(InTorch):
         into[indices] += signed * weight
 
     def _sent(self, payload: Payload, elements: int) -> tuple[Tensor, Tensor]:
-        """Which elements (int64, ascending), and their values."""
+        """Return the elements that are sent: their indices (int64, ascending) and values."""
         chunks = from_bytes(self, payload, elements).view(-1, CHUNK_BYTES)
         levels = chunks[:, :LEVEL_BYTES].contiguous().view(torch.float32)
         check_scales(self.name, levels)
@@ -104,7 +104,7 @@ def _sum(rows: Tensor) -> Tensor:
 
 
 def _join_indices(indices: Tensor) -> Tensor:
-    """Two 12 bit numbers in three bytes, low bits first."""
+    """Pack two 12 bit numbers into three bytes, low bits first."""
     first, second = indices[:, ::2], indices[:, 1::2]
     parts = [first & 255, (first >> 8) | ((second & 15) << 4), second >> 4]
     return torch.stack(parts, 2).to(torch.uint8).flatten(1)

@@ -29,7 +29,7 @@ class EventCounters:
         self._trainer_is_dead = False
 
     def hear(self, event: events.Event, t: float) -> None:
-        """An event of time `t`, seconds since the epoch."""
+        """Count an event of time `t`, seconds since the epoch."""
         match event:
             case events.RoundEnded(outcome="exchanged"):
                 self._buckets[bisect_left(EXCHANGE_BOUNDS, event.seconds)] += 1

@@ -27,16 +27,16 @@ class DamagedLine(ValueError):
 
 
 def encode(event: Event, t: float) -> bytes:
-    """One line with its newline. `t`: seconds since the epoch. Numbers that are not finite are written as null."""
+    """Encode an event as one line with its newline. `t`: seconds since the epoch. Numbers that are not finite are
+    written as null."""
     body: dict[str, Any] = {"t": t, "kind": event.kind}
     body |= {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> tuple[Event, float]:
-    """The event of a line and its time, seconds since the epoch. Fields it does not know are ignored.
-
-    Raises DamagedLine."""
+    """Decode a line to an event and its time, seconds since the epoch. Unknown fields are ignored. Raises
+    DamagedLine."""
     try:
         body = json.loads(line)
     except (ValueError, RecursionError) as error:

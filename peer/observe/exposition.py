@@ -42,7 +42,7 @@ def sums(totals: Totals) -> dict[str, Any]:
 
 
 def seen(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts `seen`: what has to be counted in a status report."""
+    """Return the facts `seen`: the numbers counted in a status report."""
     facts: dict[str, Any] = {}
     if "peers" in report:
         peers = report["peers"]
@@ -68,7 +68,7 @@ class _Collected(Collector):
 
 
 def family(metric: Metric, facts: Facts) -> Family:
-    """One metric with its samples."""
+    """Write one metric with its samples."""
     match metric.kind:
         case "info":
             info = GaugeMetricFamily(metric.name, metric.help, labels=metric.values)
@@ -96,7 +96,7 @@ def _histogram(metric: Metric, found: Any) -> HistogramMetricFamily:
 
 
 def _value(metric: Metric, facts: Facts, label: str) -> float | None:
-    """None: not known."""
+    """Return the value of a metric. None: not known."""
     path = metric.path.replace(f"{{{metric.label}}}", label)
     found = lookup(facts, path)
     if metric.equals:

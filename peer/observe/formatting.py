@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def harmless(text: str) -> str:
-    """Other peers' sentences are in what we print: what a terminal would obey is shown instead."""
+    """Replace control characters in text from other peers, so that a terminal shows them instead of obeying them."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

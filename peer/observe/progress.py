@@ -20,7 +20,7 @@ class WaitProgress(Protocol):
 
 
 def untold(name: str, done: float, total: float | None, unit: str) -> None:
-    """A `Progress` that nobody looks at."""
+    """Ignore a `Progress`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Waits:
         self._wait = _Wait(name, done, total, unit, since)
 
     def end(self) -> None:
-        """Nothing is waited for any more."""
+        """End the wait."""
         self._wait = None
 
     def report(self) -> dict[str, Any] | None:
@@ -72,7 +72,7 @@ def worth_showing(wait: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]
 
 
 def words(wait: Mapping[str, Any]) -> str:
-    """The numbers of a reported wait: how much of how much, how fast, how long still."""
+    """Write the numbers of a reported wait: how much of how much, how fast, how long still."""
     done, total, unit, seconds = wait["done"], wait["total"], wait["unit"], wait["seconds"]
     if unit == "s":
         return amount(done, "s") + (f" of at most {amount(total, 's')}" if total is not None else "")
@@ -86,5 +86,5 @@ def words(wait: Mapping[str, Any]) -> str:
 
 
 def wait_line(wait: Mapping[str, Any]) -> str:
-    """One plain line."""
+    """Write a wait as one plain line."""
     return f"{wait['name']}: {words(wait)}"

@@ -45,7 +45,7 @@ class History:
             self._bytes.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Bytes per second sent and received, over the last seconds."""
+        """Return the bytes per second sent and received, over the last seconds."""
         if len(self._bytes) < 2:
             return 0.0, 0.0
         (t0, sent0, received0), (t1, sent1, received1) = self._bytes[0], self._bytes[-1]
@@ -157,7 +157,7 @@ def _partner(report: Report) -> Text:
 
 
 def _loss(report: Report) -> Text:
-    """A token is a byte, so nats a token are nats a byte."""
+    """Draw the loss. A token is a byte, so nats a token are nats a byte."""
     if report["loss"] is None:
         return Text("none yet")
     return Text(f"{report['loss']:.3f} nats = {report['loss'] / math.log(2):.3f} bits per byte")
@@ -197,7 +197,7 @@ def _refusal(refusal: Report) -> str:
 
 
 def _bar(wait: Report) -> RenderableType:
-    """A wait: with a known end a bar that fills, else one that moves."""
+    """Draw a wait: with a known end a bar that fills, else one that moves."""
     row = Table.grid(padding=(0, 1))
     row.add_column(no_wrap=True, overflow="ellipsis")
     row.add_column(width=BAR_WIDTH)

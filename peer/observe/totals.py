@@ -118,8 +118,8 @@ def _seconds(value: float) -> float:
 
 
 def fold(totals: Totals, event: Event, t: float) -> Totals:
-    """The sums with one more event, of time `t` (seconds since the epoch). Raises DamagedLine for a `Carried` that
-    cannot be read, nothing else."""
+    """Add one event, of time `t` (seconds since the epoch), to the sums. Raises DamagedLine for a `Carried` that cannot
+    be read, nothing else."""
     if isinstance(event, Carried):
         return Totals.from_json(event.totals)
     return replace(_presence(_work(_counts(totals, event), event), event, t), last_at=t)
@@ -192,12 +192,12 @@ def _closed(totals: Totals, at: float) -> Totals:
 
 
 def _ends(values: Sequence[T]) -> tuple[T, ...]:
-    """The first and the last `KEEP`."""
+    """Return the first and the last `KEEP`."""
     return tuple(values) if len(values) <= 2 * KEEP else (*values[:KEEP], *values[-KEEP:])
 
 
 def former(path: Path) -> Path:
-    """Where rotation puts a journal's earlier part."""
+    """Return the path of a journal's earlier part after rotation."""
     return path.with_name(path.name + ".1")
 
 

@@ -51,7 +51,7 @@ class RoundClock:
         return math.floor((now - self.start) / self.round_length)
 
     def due_at(self, round_: int) -> float:
-        """When a round is due (its end). Clock in seconds only."""
+        """Return when a round is due (its end). Clock in seconds only."""
         assert self.kind == "seconds"
         return self.start + (round_ + 1) * self.round_length
 

@@ -75,7 +75,7 @@ class SignedAmendment:
 
 
 def parse(raw: bytes) -> _Body:
-    """Raises BadPayload `amendment`: not a document this program understands."""
+    """Parse a document. Raises BadPayload `amendment` for one that this program does not understand."""
     if len(raw) > MAX_BYTES:
         raise BadPayload("amendment", f"an amendment of {len(raw)} bytes, at most {MAX_BYTES} are read")
     try:
@@ -164,12 +164,12 @@ def _amendment(body: _Body) -> Amendment:
 
 
 def beside(manifest: Path) -> Path:
-    """Where the operator's amendments lie: `run.toml` and `run.amendments`."""
+    """Return the path of the operator's amendments: `run.toml` to `run.amendments`."""
     return manifest.with_suffix(".amendments")
 
 
 def lines_of(chain: Chain) -> bytes:
-    """The file: one amendment a line."""
+    """Encode the file: one amendment a line."""
     lines = [json.dumps({"amendment": s.raw.decode(), "signature": s.signature.hex()}) for s in chain.signed]
     return "".join(line + "\n" for line in lines).encode()
 

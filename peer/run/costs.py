@@ -64,7 +64,7 @@ class Cost:
 
 
 def cost_of(model: ModelSection, method: Method) -> Cost:
-    """The method must fit the model, as that of a checked manifest does."""
+    """Compute the costs. The method must fit the model, as that of a checked manifest does."""
     layout = layout_for(model, method)
     peers = {"group": method.max_group, "pair": 2, "solo": 1}[method.topology]
     sizes = [layout.fragment_elements(fragment) for fragment in range(len(layout.fragments))]

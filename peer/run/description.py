@@ -1,4 +1,4 @@
-"""A method and its cost, for a person: rows of (name, value, remark)."""
+"""The description of a method and its cost: rows of (name, value, remark)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def method_rows(sync: SyncSection) -> Iterator[Row]:
 
 
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
-    """Each way, of one peer. MB are millions of bytes, MiB of memory 2**20."""
+    """Return the costs of one peer, each way. MB are millions of bytes, MiB of memory 2**20."""
     yield "parameters", f"{cost.parameters:,}", ""
     if method.topology == "solo":
         yield "each way a round", "0 MB", "nothing crosses the wire"
@@ -50,7 +50,7 @@ def _what_crosses(method: Method, cost: Cost) -> str:
 
 
 def _rate(method: Method, cost: Cost) -> Iterator[Row]:
-    """How fast a link has to be for the result to be there in time."""
+    """Return the link rate that brings the result in time."""
     if not cost.peak_within:
         return
     until = "the earliest merge" if method.fragment_sync_delay else "the window in which the trainer waits"

@@ -97,7 +97,7 @@ class Home:
         return path
 
     def run(self, run_id: bytes) -> RunFolder:
-        """The folder of one run, made if need be."""
+        """Return the folder of one run, made if need be."""
         folder = self.path / "runs" / run_id.hex()[:16]
         self._make(folder)
         return RunFolder(folder)

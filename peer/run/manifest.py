@@ -56,7 +56,7 @@ class SignedManifest:
         return parse_manifest(self.raw)
 
     def verify(self, file: str = "FILE") -> None:
-        """Raises ManifestError unless the operator named inside signed these very bytes."""
+        """Check that the operator named inside signed these very bytes. Raises ManifestError."""
         operator = self.manifest.operator
         if not operator:
             fix = f"If you are the operator, write your peer id into it (peer id show), then: peer manifest sign {file}"
@@ -74,12 +74,13 @@ def signature_path(manifest: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """A manifest file's text. Raises ManifestError when it cannot be read."""
+    """Read a manifest file's text. Raises ManifestError when it cannot be read."""
     return read_raw(path).decode(errors="replace")
 
 
 def read_raw(path: Path) -> bytes:
-    """A manifest file's bytes, at most one more than a manifest may have. Raises ManifestError if it cannot be read."""
+    """Read a manifest file's bytes, at most one more than a manifest may have. Raises ManifestError if it cannot be
+    read."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
@@ -174,7 +175,7 @@ def write_new(path: Path, operator: Identity, settings: Iterable[str] = ()) -> S
 
 
 def default_text(operator: str = "") -> str:
-    """The commented default, with this peer id as operator."""
+    """Return the commented default, with this peer id as operator."""
     return resources.files("peer.run").joinpath("default.toml").read_text().replace("{operator}", operator)
 
 

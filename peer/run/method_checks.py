@@ -14,7 +14,7 @@ Refusal = tuple[str, str]
 
 
 def refusals(method: Method) -> Iterator[Refusal]:
-    """Everything that speaks against a method."""
+    """Return everything that speaks against a method."""
     for check in (_rule, _spread, _full, _streaming, _codecs, _group):
         yield from check(method)
 

@@ -9,7 +9,7 @@ from peer.run.sections import ModelSection
 
 
 def layout_for(model: ModelSection, method: Method) -> Layout:
-    """The model's tensors in the order of the method's fragments. The method must fit the model (a manifest that
+    """Return the model's tensors in the order of the method's fragments. The method must fit the model (a manifest that
     parsed does: see `why_no_layout`)."""
     return cut(tensors_of(model), fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 

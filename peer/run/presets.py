@@ -55,7 +55,7 @@ them."""
 
 
 def resolve(sync: SyncSection) -> Method:
-    """The preset with the manifest's overrides. Raises ManifestError with every reason why it cannot be."""
+    """Return the preset with the manifest's overrides. Raises ManifestError with every reason why it cannot be."""
     if findings := method_findings(sync):
         raise ManifestError(
             f"the method cannot be:\n{listed(findings)}", "Leave these keys out to get the preset's values."
@@ -71,7 +71,7 @@ def method_findings(sync: SyncSection) -> list[ManifestFinding]:
 
 
 def overrides(sync: SyncSection) -> dict[str, Any]:
-    """The choices that the manifest itself makes."""
+    """Return the choices that the manifest itself makes."""
     return {name: value for name in CHOICES if (value := getattr(sync, name)) is not None}
 
 
@@ -95,7 +95,7 @@ def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
 
 
 def _schedule(chosen: Method) -> dict[str, Any]:
-    """A manifest may change the preset's schedule."""
+    """Return the choices of the schedule, which a manifest may change."""
     if chosen.schedule == "full":
         return {**WHOLE, "fragment_sync_delay": 0.0}
     return {**STREAMED, "fragment_sync_delay": _delay(chosen)}
@@ -115,7 +115,8 @@ def _cut(chosen: Method) -> dict[str, Any]:
 
 
 def _rule(chosen: Method) -> dict[str, Any]:
-    """A consensus is noloco's alone, and equal to outer_lr by default: then params alone need to travel."""
+    """Return the choices of the rule. A consensus is noloco's alone, and equal to outer_lr by default: then params
+    alone need to travel."""
     momentum = 0.0 if chosen.rule == "sgd" else chosen.outer_momentum
     return {"outer_momentum": momentum, "consensus": chosen.outer_lr if chosen.rule == "noloco" else 0.0}
 

@@ -39,7 +39,7 @@ class Ticket:
     addresses: tuple[str, ...]
 
     def encode(self) -> str:
-        """Raises TicketError for an address that cannot be packed, and for none or too many."""
+        """Encode the ticket. Raises TicketError for an address that cannot be packed, and for none or too many."""
         assert len(self.run_id) == 32
         if not 1 <= len(self.addresses) <= MAX_ADDRESSES:
             raise TicketError(
@@ -104,7 +104,7 @@ def _from_base32(word: str) -> bytes:
 
 
 def _length(raw: bytes) -> int:
-    """How many bytes a ticket that begins like this has, at least: as far as its own lengths can be read."""
+    """Return the least bytes of a ticket that begins like this, as far as its own lengths can be read."""
     if len(raw) < _HEAD:
         return _HEAD + _CHECKSUM
     at = _HEAD

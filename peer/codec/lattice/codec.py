@@ -73,7 +73,7 @@ class Modulo:
         return b"".join([heads, *(self.encode_lows(values[at : at + TILE], steps[rows_at(at)]) for at in starts)])
 
     def encode_heads(self, values: Flat, spreads: Tensor) -> bytes:
-        """The first part of a payload: steps and checks. `spreads`: one for each block."""
+        """Encode the first part of a payload: steps and checks. `spreads`: one for each block."""
         assert finite(spreads)
         assert not bool((spreads < 0).any())
         steps, checks = (torch.empty(len(spreads), dtype=kind) for kind in (torch.bfloat16, torch.int16))
@@ -171,7 +171,7 @@ class Modulo:
         return upper.to(torch.int16).view(torch.bfloat16)
 
     def _nearest(self, near: Tensor, lows: Tensor, steps: Tensor) -> Tensor:
-        """The high parts (int32) that bring the integers nearest to `near`."""
+        """Return the high parts (int32) that bring the integers nearest to `near`."""
         return (near / _divisors(steps)).sub_(lows).div_(2**self.bits).round_().clamp_(-TOP, TOP).to(torch.int32)
 
     def _values(self, highs: Tensor, lows: Tensor, steps: Tensor) -> Tensor:
@@ -213,12 +213,12 @@ def count_blocks(elements: int) -> int:
 
 
 def rows_at(element: int) -> slice:
-    """The blocks of the tile that begins there."""
+    """Return the blocks of the tile that begins there."""
     return slice(element // BLOCK, element // BLOCK + ROWS)
 
 
 def ask(wanted: Tensor) -> bytes:
-    """A set of blocks as a bit for each, low bits first."""
+    """Encode a set of blocks as a bit for each, low bits first."""
     return np.packbits(wanted.numpy(), bitorder="little").tobytes()
 
 

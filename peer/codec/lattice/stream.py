@@ -32,12 +32,12 @@ class ModuloEncoding:
         return self._lows.grain
 
     def read(self, offset: int, size: int) -> bytes:
-        """Raises PartnerLost when it is closed."""
+        """Return bytes of the payload. Raises PartnerLost when it is closed."""
         head = self._heads[offset : offset + size]
         return head + self._lows.read(max(0, offset - len(self._heads)), size - len(head))
 
     def close(self) -> None:
-        """The values may change now."""
+        """Stop reading the values: they may change now."""
         self._lows.close()
 
 
@@ -64,7 +64,7 @@ class ModuloDecoding:
         return self._lows.failed
 
     def write(self, offset: int, data: bytes) -> None:
-        """Raises BadPayload (`scale`), PartnerLost when it is closed."""
+        """Write bytes of the payload. Raises BadPayload (`scale`), PartnerLost when it is closed."""
         if self._closed:
             raise over()
         view, missing = memoryview(data), HEAD_BYTES * count_blocks(self._own.numel()) - len(self._head)

@@ -101,7 +101,7 @@ class DaemonEnd:
         }
 
     def _place(self) -> torch.Tensor:
-        """Where our own values are to lie."""
+        """Return where our own values are to lie."""
         return torch.empty(self._setting.elements)
 
     async def open(self) -> dict[str, Any]:

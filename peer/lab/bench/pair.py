@@ -36,16 +36,16 @@ class Pair:
         return [end.pid for end in self._ends]
 
     async def swap(self, **how: str) -> Found:
-        """The next round. `how`: more for the ends to know. Raises UsageError when it failed."""
+        """Play the next round. `how`: further settings of the ends. Raises UsageError when it failed."""
         self._round += 1
         return await self._both({"do": "swap", "round": self._round, **how})
 
     async def greet(self) -> None:
-        """All of a group connect to one another."""
+        """Connect all members of a group with each other."""
         await self._both({"do": "greet"})
 
     async def encode(self, seconds: float) -> Found:
-        """The first end encodes for so long, the other does nothing."""
+        """Let the first end encode for so long, while the other does nothing."""
         return [await self._one(0, {"do": "encode", "seconds": seconds})]
 
     async def idle(self, seconds: float) -> Found:
@@ -72,9 +72,11 @@ async def pair(
     seen_at: Callable[[int, str], Awaitable[str]] | None = None,
     program: str = DAEMON_END,
 ) -> AsyncIterator[Pair]:
-    """Two ends for a fragment of so many elements. `cap`: bytes a second each way, 0: none. `far_nice`: the niceness of
-    the second, which stands for another machine. `seen_at`: the address at which the other reaches an end, by its
-    number and where it listens. `program`: the module that an end runs. Raises UsageError when one does not start."""
+    """Start two ends for a fragment of so many elements.
+
+    `cap`: bytes a second each way, 0: none. `far_nice`: the niceness of the second, which stands for another machine.
+    `seen_at`: the address at which the other reaches an end, by its number and its listening address. `program`: the
+    module that an end runs. Raises UsageError when one does not start."""
     ends: list[asyncio.subprocess.Process] = []
     try:
         for rank in range(2):
@@ -126,7 +128,7 @@ async def tell(process: asyncio.subprocess.Process, what: dict[str, Any]) -> Non
 
 
 async def hear(process: asyncio.subprocess.Process, timeout_s: float = REPLY_S) -> dict[str, Any]:
-    """Raises UsageError when the process ended or is silent for so long."""
+    """Read an answer. Raises UsageError when the process ended or is silent for so long."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(timeout_s):

@@ -9,7 +9,7 @@ Cell = str | float | int | None
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Right-aligned but for the first column; None and NaN are empty."""
+    """Write a table, right-aligned but for the first column. None and NaN are empty."""
     shown = [list(heads), *([_shown(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
     lines = []
@@ -35,5 +35,5 @@ def slope(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The value that this part of all is not above."""
+    """Return the value that this part of all does not exceed."""
     return sorted(values)[min(len(values) - 1, math.ceil(part * len(values)) - 1)]

@@ -97,7 +97,7 @@ async def _warm(trainer: TrainerClient) -> None:
 
 
 async def burst(trainer: TrainerClient, steps: int) -> Burst:
-    """So many inner steps, and a snapshot of the first fragment. Raises TrainerDied."""
+    """Take so many inner steps, and a snapshot of the first fragment. Raises TrainerDied."""
     pid, before, began = trainer.pid, trainer.counters(), boottime()
     assert pid is not None
     cpu = cpu_seconds(pid)

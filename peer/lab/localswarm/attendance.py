@@ -82,7 +82,7 @@ def attendance(
 
 
 def _begun(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
-    """With its start. (A round that went by unplayed is journaled with an earlier deadline.)"""
+    """Return the clock with its start. (A round that passed unplayed is journaled with an earlier deadline.)"""
     window = pairing_window(clock.round_length)
     starts = [
         event.deadline - window - (event.round + 1) * clock.round_length

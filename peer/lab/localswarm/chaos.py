@@ -55,12 +55,12 @@ class Happened:
     """Why it did not happen; empty: it happened."""
 
     def missed(self, why: str) -> None:
-        """The fault met nobody."""
+        """Note that the fault met nobody."""
         self.why_not = why
 
 
 def check(faults: tuple[Fault, ...], peers: int) -> None:
-    """Raises UsageError for what cannot be done to real processes, here."""
+    """Raise UsageError for faults that cannot be done to real processes, here."""
     if not sys.platform.startswith("linux"):
         raise UsageError("--chaos needs Linux: /proc, prlimit and several loopback addresses", "Use Linux.")
     for fault in faults:
@@ -104,7 +104,7 @@ class Chaos:
 
     @contextlib.asynccontextmanager
     async def relays(self, game: Game, bootstrap: Daemon) -> AsyncIterator[None]:
-        """In front of every node, as long as the block lasts."""
+        """Run a relay in front of every node, as long as the block lasts."""
         self._game = game
 
         def processes() -> dict[int, int]:
@@ -120,7 +120,7 @@ class Chaos:
             yield
 
     def program(self, number: int) -> tuple[str, ...]:
-        """The module and arguments that peer `number` is started with, in the place of `peer`."""
+        """Return the module and arguments that peer `number` is started with, in the place of `peer`."""
         return ("peer.lab.localswarm.skewed_clock", str(self._clock_of(number)))
 
     def _clock_of(self, number: int) -> Path:
@@ -262,7 +262,7 @@ def _child(daemon: Daemon, name: str) -> int:
 
 
 def _forget_state(daemon: Daemon) -> None:
-    """Its checkpoints, so that it has to fetch the state. Journal and counters stay."""
+    """Delete its checkpoints, so that it has to fetch the state. Journal and counters stay."""
     for folder in daemon.home.glob("runs/*/checkpoints"):
         shutil.rmtree(folder)
 

@@ -106,7 +106,7 @@ class Daemon:
             return None
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:

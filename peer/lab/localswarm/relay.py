@@ -21,7 +21,7 @@ LINK_RATE = 1.25e6
 
 
 def inside(node: int) -> str:
-    """Where node `node` (0: the bootstrap node) listens."""
+    """Return the address where node `node` (0: the bootstrap node) listens."""
     return f"127.2.0.{node + 1}"
 
 
@@ -114,7 +114,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Raises OSError when an address cannot be had."""
+        """Listen. Raises OSError when an address cannot be had."""
         for port in self._ports:
             server = await asyncio.start_server(self._accepted, outside(self._node), port, limit=CHUNK)
             self._servers.append(server)
@@ -179,5 +179,5 @@ class Relay:
 
 
 def _node_of(host: str) -> int | None:
-    """Some callers bind to their own address: p2pd calls from where it listens."""
+    """Return the node of a caller's own address. Some callers bind to it: p2pd calls from where it listens."""
     return int(host.rpartition(".")[2]) - 1 if host.startswith("127.2.0.") else None

@@ -139,7 +139,7 @@ def swarm_report(
     happened: Sequence[Happened] = (),
     hung: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The JSON object of `--report`."""
+    """Return the JSON object of `--report`."""
     topology = resolve(signed.manifest.sync).topology
     seen = _attendance(signed, accounts, happened)
     losses = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0 and a.row["val_loss"]]
@@ -172,7 +172,8 @@ def swarm_report(
 
 
 def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: Sequence[Happened]) -> Attendance | None:
-    """None with a clock in steps: there no round has a moment that could be known from outside."""
+    """Count the attendance. None with a clock in steps: there no round has a moment that could be known from
+    outside."""
     sync = signed.manifest.sync
     method = resolve(sync)
     if method.clock != "seconds":
@@ -199,7 +200,7 @@ def was_killed(row: dict[str, Any]) -> bool:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report for a person."""
+    """Write the report as a table."""
     head = (
         f"{'peer':<10}{'exit':>7}{'steps':>7}{'paired':>8}{'solo':>6}{'failed':>8}{'first':>8}{'last':>8}{'sent MB':>9}"
     )

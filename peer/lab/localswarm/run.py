@@ -47,7 +47,8 @@ class Swarm:
         self._signed: SignedManifest | None = None
 
     async def run(self) -> dict[str, Any]:
-        """The report. Raises SwarmFailed when a peer that nobody killed ended with an error."""
+        """Run the plan and return the report. Raises SwarmFailed when a peer that was not killed ended with an
+        error."""
         self._write_manifest()
         with on_stop_signals(self._told_to_stop):
             if self._chaos is None:
@@ -191,7 +192,7 @@ class Swarm:
             self._say(f"killed peer {number}")
 
     async def _join(self, number: int, at_s: float) -> None:
-        """A newcomer, or a killed peer again. When everybody has finished before, there is nothing left to join."""
+        """Start a newcomer, or a killed peer again. When all peers have finished, there is nothing left to join."""
         waiting = asyncio.create_task(asyncio.sleep(at_s))
         try:
             while not waiting.done():
@@ -220,7 +221,7 @@ class Swarm:
     # -- after -------------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Nobody is left running, whatever happened."""
+        """End all processes, also after an error."""
         await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
         await self._bootstrap.stop(STOP_GRACE_S)
         for daemon in self._peers.values():
@@ -239,7 +240,7 @@ class Swarm:
 
 
 def check(report: dict[str, Any], home: Path) -> None:
-    """Raises SwarmFailed naming the peers that ended with an error although nobody killed them."""
+    """Raise SwarmFailed with the peers that ended with an error although they were not killed."""
     bad = [
         f"peer {number} (exit code {peer['exit_code']})"
         for number, peer in enumerate(report["peers"], 1)

@@ -14,7 +14,7 @@ LOOK_EVERY_S = 0.1
 
 
 def skewed(file: Path, real: Callable[[], float], monotonic: Callable[[], float]) -> Callable[[], float]:
-    """A `time.time` that is wrong. An absent file, or one being written, leaves it as wrong as it was."""
+    """Return a `time.time` that is wrong. An absent file, or one being written, leaves it as wrong as it was."""
     offset, looked_at = 0.0, -1.0
 
     def now() -> float:

@@ -62,7 +62,8 @@ def tree_time(peers: int, std: float) -> float:
 
 
 def _after(message: NDArray[np.complex128], within: Grid) -> Grid:
-    """The distribution of a time plus a message's: transform of the message's masses, distribution of the time."""
+    """Return the distribution of a time plus a message's: transform of the message's masses, distribution of the
+    time."""
     later: Grid = np.fft.irfft(message * np.fft.rfft(within, 2 * POINTS), 2 * POINTS)[:POINTS]
     return np.clip(later, 0.0, 1.0)
 
@@ -76,7 +77,7 @@ def _message(std: float, step: float) -> Grid:
 
 
 def _area(time: float, std: float) -> float:
-    """The integral of the log-normal distribution function of mean 1 from 0 to `time`."""
+    """Return the integral of the log-normal distribution function of mean 1 from 0 to `time`."""
     if time == 0:
         return 0.0
     sigma = _sigma(std)
@@ -89,7 +90,7 @@ def _normal(deviation: float) -> float:
 
 
 def _reach(peers: int, depth: int, std: float) -> float:
-    """A time that the tree takes hardly ever more than."""
+    """Return a time that the tree hardly ever exceeds."""
     sigma = _sigma(std)
     slowest = math.sqrt(2 * math.log(2 * peers)) + BEYOND / 2
     return 2 * depth + 2 * math.exp(sigma * slowest - sigma**2 / 2)

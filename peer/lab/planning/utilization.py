@@ -31,7 +31,8 @@ def bandwidths(work: Workload, targets: Sequence[int] = TARGETS) -> dict[int, fl
 
 
 def utilization(work: Workload, gbit_per_s: float) -> float:
-    """The share of the time in which the machines compute, 0..1, over a link of this bandwidth. Raises UsageError."""
+    """Return the share of the time in which the machines compute, 0..1, over a link of this bandwidth. Raises
+    UsageError."""
     between("the bandwidth in Gbit/s", gbit_per_s, 1e-12, 1e12)
     return Timeline.of(work).utilization(gbit_per_s * 1e9)
 
@@ -64,8 +65,8 @@ class Timeline:
         return self.layer_bits * sum(len(layers) for layers in self.due)
 
     def bandwidth(self, target: float) -> float:
-        """The lowest bandwidth, bit/s, at which utilization reaches `target`, 0 < target < 1. Found by halving: more
-        bandwidth never takes more time, as the order on the link does not depend on it."""
+        """Return the lowest bandwidth, bit/s, at which utilization reaches `target`, 0 < target < 1. It is found by
+        halving: more bandwidth never takes more time, as the order on the link does not depend on it."""
         assert 0 < target < 1
         high = self.bits / (len(self.due) * self.step_seconds)
         while self.utilization(high) < target:
@@ -86,7 +87,7 @@ class Timeline:
         return computed / max(taken, self.bits / bandwidth)
 
     def _stalled(self, reduction_seconds: float) -> float:
-        """Seconds that the machines wait in a settled period, if one layer's reduction takes so long."""
+        """Return the seconds that the machines wait in a settled period, if one layer's reduction takes so long."""
         node = self.step_seconds / (3 * self.layers - 1)
         awaited: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
         late = settled = link = 0.0

@@ -109,8 +109,8 @@ class MemoryDirectoryHub:
         return [record for peer, record in held.items() if self._sees(reader, peer)]
 
     def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, _Live]:
-        """The unexpired records in these buckets, ordered by peer id, while all see alike. Not to be changed, and good
-        for this moment only."""
+        """Return the unexpired records in these buckets, ordered by peer id, while all see alike. They are not to be
+        changed, and are valid for this moment only."""
         now = self.now()
         self._forget(now)
         return {bits: self._live_at((run_id, bits), now) for bits in wanted}
@@ -171,7 +171,7 @@ class _Live:
         self.until = first_expiry(records)
 
     def put(self, record: PeerRecord) -> None:
-        """A later one of a peer that is here."""
+        """Replace the record of a peer that is here by a later one."""
         self.records[record.peer_id] = record
         self.until = min(self.until, record.expires_at)
 
@@ -232,7 +232,7 @@ class MemoryDirectory:
         return self._good_until
 
     def _read(self, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
-        """The live records in these buckets."""
+        """Return the live records in these buckets."""
         if self._hub.alike:
             live = self._hub.live(self._run_id, wanted)
             self._good_until = min(self._good_until, *(bucket.until for bucket in live.values()))
@@ -256,7 +256,7 @@ class MemoryDirectory:
         self._last = {}
 
     def contact(self) -> DialReport:
-        """Nothing is dialled here, and there is one clock."""
+        """Return an empty report: nothing is dialled here, and there is one clock."""
         return DialReport()
 
     def _publish(self, record: PeerRecord) -> None:

@@ -95,13 +95,14 @@ def profile(name: str) -> Link:
 
 
 def capped(link: Link, max_upload: float | None = None, max_download: float | None = None) -> Link:
-    """The link under a volunteer's caps, bytes per second. They count payload frames, not what is put around those."""
+    """Return the link under a volunteer's caps, bytes per second. They count payload frames, not the headers around
+    those."""
     up, down = (math.inf if cap is None else _under(cap) for cap in (max_upload, max_download))
     return replace(link, up=min(link.up, up), down=min(link.down, down))
 
 
 def _under(cap: float) -> float:
-    """On the wire, so that payload moves as it does under this cap."""
+    """Return the rate on the wire at which payload moves as it does under this cap."""
     size, long = chunk_size(cap), 2**30
     return BULK_SHARE * cap * size / (size + HEADER.size) * wire_bytes(long) / long
 

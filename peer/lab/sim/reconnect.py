@@ -35,11 +35,11 @@ class ReconnectingSink:
         """Why nothing moves now."""
 
     def breaks(self, error: PartnerLost) -> None:
-        """Nothing moves any more, because of this."""
+        """Note why nothing moves any more."""
         self.broken = error
 
     def mends(self) -> None:
-        """The ends reach each other again."""
+        """Note that the ends reach each other again."""
         self.broken = None
 
     def upto(self, mark: int) -> None:

@@ -105,7 +105,7 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
 
 
 def _losses_by_hour(peers: Iterable[SimulatedPeer], hours: float) -> list[float | None]:
-    """The mean of each hour's last evaluations."""
+    """Return the mean of each hour's last evaluations."""
     by_hour: list[list[float]] = [[] for _ in range(math.ceil(hours))]
     for peer in peers:
         last: dict[int, float] = {}

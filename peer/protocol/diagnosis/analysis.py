@@ -95,7 +95,7 @@ class Diagnosis:
         return sorted(new, key=_order), sorted(over, key=_order)
 
     def found(self) -> list[OutlierFinding]:
-        """At most `SHOWN` findings. Those about this peer come first."""
+        """Return at most `SHOWN` findings. Those about this peer come first."""
         return sorted(self._found.values(), key=_order)[:SHOWN]
 
     def nothing(self) -> str:

@@ -165,7 +165,7 @@ def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: 
 
 
 def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What, held: Held) -> OutlierFinding | None:
-    """A partner that is slow with everybody, as it tells itself, and with us too."""
+    """Find a partner that is slow with everybody, as it tells itself, and with us too."""
     partner, middle = of[0].partner, median(others)
     apart, key = spread(map(math.log, others)), (what, str(partner))
     rate = median(cell.rate for cell in of)
@@ -222,7 +222,7 @@ def _lateness(lately: list[Sample], samples: list[Sample], held: Held) -> list[O
 
 
 def _own_lateness(lately: list[Sample], held: Held) -> OutlierFinding | None:
-    """The error of a median of n is about 1.25 spreads / sqrt(n)."""
+    """Compare our median lateness. The error of a median of n is about 1.25 spreads / sqrt(n)."""
     lates = [-sample.lag_s for sample in lately]
     if len(lates) < LEAST or len({sample.partner for sample in lately}) < LEAST_PARTNERS:
         return None

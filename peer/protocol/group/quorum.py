@@ -62,7 +62,7 @@ class Base:
     """The round of the electors' roster. -1: there are none."""
 
     def mark(self) -> bytes:
-        """One value for all of it: who gives the same one may average together."""
+        """Return one value for the base: peers with the same one may average together."""
         text = f"{self.since}/{'/'.join(self.electors)}".encode()
         return blake3(self.digest + text).digest()
 
@@ -106,7 +106,7 @@ class Quorum:
         return max(live, awaited, *self._seen, *self._sizes, 1) // 2 + 1
 
     def saw(self, live: int) -> None:
-        """At the beginning of a round: so many peers were there, ourselves included."""
+        """Note at the beginning of a round how many peers are there, this one included."""
         self._seen.append(live)
 
     def lacking(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:
@@ -121,14 +121,14 @@ class Quorum:
         return ""
 
     def enough_for(self, base: Base, round_: int, peers: Collection[PeerId], live: int) -> bool:
-        """The same by number, for a roster on a base that may not be ours: a leader's first look."""
+        """Check the number alone, for a roster on a base that may not be ours: a leader's first look."""
         if len(peers) < self.needed(live):
             return False
         here = len(set(peers).intersection(base.electors))
         return self._expired(base.since, round_) or 2 * here > len(base.electors)
 
     def accepted(self, round_: int, members: tuple[PeerId, ...]) -> None:
-        """We contribute to this roster: it counts, whether we see its result or not."""
+        """Count a roster that this peer contributes to, whether it sees the result or not."""
         self._sizes.append(len(members))
         self._pending.append((round_, members))
         del self._pending[:-KEPT]

@@ -32,7 +32,8 @@ def pack(quorums: Sequence[Quorum]) -> bytes:
 
 
 def unpack(raw: bytes, fragments: int) -> list[Rosters]:
-    """One for each fragment. Raises ValueError for anything that `pack` would not write for so many fragments."""
+    """Decode the rosters of each fragment. Raises ValueError for anything that `pack` would not write for so many
+    fragments."""
     if len(raw) > MAX_BYTES:
         raise ValueError(f"{len(raw)} bytes")
     try:

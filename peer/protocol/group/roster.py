@@ -262,7 +262,7 @@ class RosterBuilder:
         return self.closes_at if self._quorum_at is None else min(self._quorum_at + self.grace_s, self.closes_at)
 
     def slack(self, now: float) -> float | None:
-        """Seconds since the quorum. None: there is none yet."""
+        """Return the seconds since the quorum. None: there is none yet."""
         return None if self._quorum_at is None else now - self._quorum_at
 
     @property
@@ -273,7 +273,7 @@ class RosterBuilder:
         return peer in self._joined
 
     def last_slack(self) -> float:
-        """Seconds between the quorum and the last join."""
+        """Return the seconds between the quorum and the last join."""
         assert self._quorum_at is not None
         return max(0.0, max(joined.at for joined in self._joined.values()) - self._quorum_at)
 

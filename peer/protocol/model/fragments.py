@@ -18,8 +18,8 @@ _NUMBER = re.compile(r"\.(\d{1,9})\.")
 
 
 def block_of(name: str) -> int | None:
-    """The block that a tensor belongs to by its name, `model.layers.3.mlp.up_proj.weight` to 3: the first number
-    between two dots. None for what lies outside the blocks: embedding, last norm, head."""
+    """Return the block that a tensor belongs to by its name: the first number between two dots,
+    `model.layers.3.mlp.up_proj.weight` to 3. None for tensors outside the blocks: embedding, last norm, head."""
     found = _NUMBER.search(name)
     return int(found[1]) if found else None
 
@@ -66,7 +66,7 @@ def why_not(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apar
 
 
 def _blocks(tensors: Sequence[TensorSpec]) -> list[int]:
-    """The numbers of the blocks, ascending."""
+    """Return the numbers of the blocks, ascending."""
     return sorted({block for tensor in tensors if (block := block_of(tensor.name)) is not None})
 
 

@@ -38,7 +38,7 @@ class Layout:
 
     @classmethod
     def whole(cls, tensors: Sequence[TensorSpec]) -> Layout:
-        """One fragment that holds everything (schedule `full`)."""
+        """Return a layout of one fragment that holds everything (schedule `full`)."""
         return cls(tuple(tensors), ((0, len(tensors)),))
 
     def arranged(self, names: Sequence[str], fragments: Sequence[tuple[int, int]]) -> Layout:
@@ -86,7 +86,7 @@ class Layout:
         return cut
 
     def piece_limit(self) -> int:
-        """Bytes of the largest piece, a multiple of an fp32 value. A joiner that dies loses a small part of the state
-        in flight, and asking for a piece costs next to nothing."""
+        """Return the bytes of the largest piece, a multiple of an fp32 value. A joiner that dies loses a small part of
+        the state in flight, and asking for a piece costs next to nothing."""
         part = 4 * self.elements // PIECES_OF_STATE // 4 * 4
         return min(max(part, SMALLEST_PIECE), PIECE_BYTES)

@@ -28,7 +28,7 @@ class FitnessFinding:
 
 
 def rounds_a_step(step_s: float, round_s: float) -> int:
-    """In how many rounds such a machine takes part once: 1 if a step fits into one."""
+    """Return in how many rounds such a machine takes part once: 1 if a step fits into one."""
     return max(1, math.ceil(step_s / round_s - GRACE))
 
 

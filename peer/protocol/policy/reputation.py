@@ -62,7 +62,7 @@ class ReputationScore:
         self._scores: dict[PeerId, _Score] = {}
 
     def offend(self, peer: PeerId, code: str, now: float) -> float:
-        """The score after one more offence."""
+        """Add an offence and return the score."""
         score = min(CEILING, self.score(peer, now) + weight(code))
         self._scores[peer] = _Score(score, now)
         if len(self._scores) > self._limit:
@@ -75,7 +75,7 @@ class ReputationScore:
         return 0.0 if known is None else known.now(now)
 
     def out_for_s(self, peer: PeerId, now: float) -> float:
-        """Seconds until the peer is in favour again. 0: it is."""
+        """Return the seconds until the peer is in favour again. 0: it is."""
         score = self.score(peer, now)
         return HALF_LIFE_S * math.log2(score / OUT_OF_FAVOUR) if score > OUT_OF_FAVOUR else 0.0
 

@@ -38,7 +38,7 @@ class UploadLimits:
     month: int | None = None
 
     def each(self) -> Iterator[tuple[Period, int]]:
-        """The limits that are set."""
+        """Return the limits that are set."""
         if self.day is not None:
             yield "day", self.day
         if self.month is not None:
@@ -67,7 +67,7 @@ class Used:
 
 
 def on_the_line(payload: int, chunks: int) -> int:
-    """Bytes that so much payload takes in so many chunks."""
+    """Return the bytes on the line of so much payload in so many chunks."""
     return math.ceil(FRAMING * payload) + PER_CHUNK * chunks
 
 
@@ -106,7 +106,7 @@ class QuotaLedger:
         self._add(CONTROL_RATE * elapsed_s)
 
     def left(self, period: Period, moment: Moment) -> float | None:
-        """Bytes left for payload, below 0 when more was used. None: no limit."""
+        """Return the bytes left for payload, below 0 when more was used. None: no limit."""
         limit = self.limits.day if period == "day" else self.limits.month
         if limit is None:
             return None
@@ -122,7 +122,7 @@ class QuotaLedger:
         return short
 
     def claim(self, nbytes: int) -> None:
-        """So many bytes are about to be sent."""
+        """Claim bytes that are about to be sent."""
         self._open += nbytes
         self._add(nbytes)
 
@@ -166,7 +166,7 @@ def holds_never(limit: int, period: Period, nbytes: int) -> bool:
 
 
 def first_of_next(day: date) -> date:
-    """The first day of the next month."""
+    """Return the first day of the next month."""
     return (day.replace(day=1) + timedelta(days=LONGEST_MONTH + 1)).replace(day=1)
 
 

@@ -122,7 +122,7 @@ class DirectoryBuckets:
         return len(peers) - (self._me in peers)
 
     def _found_at(self, found: Found) -> int:
-        """The deepest bucket on our way that is more than a few strays."""
+        """Return the depth of the deepest bucket on our way that holds more than a few strays."""
         levels = [len(bits) for bits, peers in found.items() if self._others(peers) >= self._few]
         return max(levels, default=0)
 
@@ -141,7 +141,7 @@ class DirectoryBuckets:
 
 
 def _beside(bits: str) -> str:
-    """The other half of the bucket above."""
+    """Return the other half of the bucket above."""
     return bits[:-1] + "10"[int(bits[-1])]
 
 

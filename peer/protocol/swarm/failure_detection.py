@@ -92,7 +92,7 @@ class Case:
     """The witnesses that do not reach it either, and why."""
 
     def confirm(self) -> None:
-        """The peer is out."""
+        """Mark the peer as out."""
         self.out = True
 
     def asked_at(self) -> float:
@@ -200,13 +200,13 @@ class Membership:
         return frozenset(peer for peer, case in self._cases.items() if case.out) if self._cases else NOBODY
 
     def heard_ago(self, peer: PeerId, now: float) -> float | None:
-        """Seconds after its last call, answer or exchange. None: never, or long ago."""
+        """Return the seconds after its last call, answer or exchange. None: never, or long ago."""
         at = self._heard.get(peer)
         return None if at is None else max(0.0, now - at)
 
     def cut_off(self, now: float) -> float | None:
-        """Seconds for which several peers do not answer and no peer made contact. Our own connection is down then, most
-        likely. None: it is not."""
+        """Return the seconds for which several peers do not answer and no peer made contact. Our own connection is down
+        then, most likely. None: it is not."""
         if len(self._cases) < 2:
             return None
         first = min(case.since for case in self._cases.values())

@@ -48,16 +48,16 @@ class Reachability:
         self._verdict = 2 * yes >= len(self._voices)
 
     def reachable(self) -> bool | None:
-        """None: nobody has tried yet."""
+        """Whether others can dial this peer. None: nobody has tried yet."""
         return self._verdict
 
     def endpoints(self) -> tuple[str, ...]:
-        """Where we were reached, the latest first."""
+        """Return the addresses at which this peer was reached, the latest first."""
         found = [e for voice in reversed(self._voices.values()) for e in voice.probed.answered]
         return tuple(dict.fromkeys(found))[:MAX_ENDPOINTS]
 
     def why(self) -> str:
-        """The reason as a sentence."""
+        """Return the reason as a sentence."""
         reached = self.reachable()
         if reached is None:
             return "nobody has tried to dial this peer yet"
@@ -81,7 +81,8 @@ class Reachability:
         return now - self._asked_at >= (UNHEARD_EVERY_S if self._verdict is None else every_s)
 
     def at_once(self) -> int:
-        """How many peers to ask. Several, while no peer has answered: an undialable address takes long to fail."""
+        """Return how many peers to ask. They are several while no peer has answered: an undialable address takes long
+        to fail."""
         return MAX_VOICES if self._verdict is None else 1
 
     def settled(self) -> bool:
@@ -93,6 +94,6 @@ class Reachability:
         self._asked_at = now
 
     def forget(self) -> None:
-        """Our own addresses changed: what was found of the old ones says nothing."""
+        """Forget the answers after a change of our own addresses."""
         self._voices.clear()
         self._asked_at = self._verdict = None

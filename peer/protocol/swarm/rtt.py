@@ -29,7 +29,7 @@ class RoundTrip:
     _backed_off_s: float | None = None
 
     def observe(self, took_s: float) -> None:
-        """A call was answered after so long."""
+        """Note a call that was answered after so long."""
         took_s = max(0.0, took_s)
         if self.srtt_s is None:
             self.srtt_s, self.rttvar_s = took_s, took_s / 2
@@ -39,7 +39,7 @@ class RoundTrip:
         self._backed_off_s = None
 
     def gave_up(self, after_s: float) -> None:
-        """A call was not answered within so long: the next one gets twice that."""
+        """Note a call that was not answered within so long: the next one gets twice that."""
         self._backed_off_s = _bounded(2 * after_s)
 
     @property
@@ -67,7 +67,7 @@ class RoundTrips:
         self._trip(peer).gave_up(after_s)
 
     def timeout(self, peer: PeerId) -> float:
-        """Seconds a small call to this peer may take, in [LEAST_S, MOST_S]."""
+        """Return the seconds that a small call to this peer may take, in [LEAST_S, MOST_S]."""
         known = self._of.get(peer)
         own = None if known is None else known.timeout_s
         if own is not None:
@@ -85,7 +85,7 @@ class RoundTrips:
         return self._all.srtt_s or 0.0
 
     def forget(self) -> None:
-        """We were asleep, or moved to another network: nothing measured before holds."""
+        """Forget everything after a sleep or a move to another network."""
         self._of.clear()
         self._all = RoundTrip()
 
