@@ -12,7 +12,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """Gives seconds, above 0."""
+    """A duration as seconds, above 0."""
 
     name = "duration"
 

@@ -19,6 +19,7 @@ from peer.codec.plain import TILE, InTorch, Payload, finite, from_bytes, to_byte
 from peer.errors import BadPayload
 
 BLOCK = 128
+"""Elements that share a scale."""
 
 
 class Levels(Protocol):

@@ -18,7 +18,9 @@ from peer.codec.plain import TILE, InTorch, Payload, finite, from_bytes, to_byte
 from peer.errors import BadPayload
 
 CHUNK = 4096
+"""Elements of a chunk."""
 KEPT = 64
+"""Elements sent of a chunk."""
 LEVEL_BYTES = 8
 INDEX_BYTES = KEPT * 12 // 8
 CHUNK_BYTES = LEVEL_BYTES + INDEX_BYTES + KEPT * 2 // 8

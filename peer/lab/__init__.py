@@ -1,1 +1,1 @@
-"""Nothing that a volunteer needs: simulator, local swarms, benchmarks, planning."""
+"""The lab, which a volunteer does not need: simulator, local swarms, benchmarks, planning."""

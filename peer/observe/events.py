@@ -31,7 +31,7 @@ class Started(Event):
     version: str
     """Version of this program."""
     resumed: str
-    """How the state was got, for a person: resumed or fetched, and from where."""
+    """The source of the state, as a sentence: resumed or fetched, and from where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class TrainerStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch(Event):
-    """How the trainer splits an inner step's batch, so that it fits into memory."""
+    """The split of an inner step's batch that fits into memory."""
 
     kind: ClassVar[str] = "micro_batch"
     windows: int
@@ -164,7 +164,7 @@ class RoundEnded(Event):
     ready_at: float = 0.0
     """Pairs that exchanged: when our work was done, run time, as all times here. 0: not known, as below."""
     partner_ready_at: float = 0.0
-    """As the partner tells it."""
+    """The partner's own statement."""
     first_byte_at: float = 0.0
     done_at: float = 0.0
     rate_sent: float = 0.0
@@ -216,7 +216,7 @@ class RoundMissed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SatOut(Event):
-    """Not one inner step was done for the round. The work is carried over."""
+    """A round without one inner step done for it. The work is carried over."""
 
     kind: ClassVar[str] = "sat_out"
     round: int
@@ -444,7 +444,7 @@ class PeerBack(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Woke(Event):
-    """Nothing ran here for a while: the machine slept, or the process was stopped."""
+    """The end of a span in which nothing ran here: the machine slept, or the process was stopped."""
 
     kind: ClassVar[str] = "woke"
     seconds: float

@@ -8,6 +8,7 @@ import select
 from typing import TextIO
 
 LAST_WORDS_S = 0.3
+"""Seconds that closing waits for the terminal to take pending text."""
 
 
 class PatientStream(io.TextIOBase):

@@ -18,6 +18,7 @@ from peer.observe.progress import words, worth_showing
 
 MAX_LOSSES = 2000
 RATE_OVER_S = 5.0
+"""Seconds over which the shown rates are averaged."""
 REFUSALS_SHOWN = 2
 FINDINGS_SHOWN = 3
 BAR_WIDTH = 24

@@ -1,5 +1,5 @@
-"""How work is counted: integers, in tokens times elements of the fragment. Every inner step's work ends in exactly one
-of three places: applied (it entered an outer step), dropped (named in the journal), or outstanding."""
+"""The ledger of work: integers, in tokens times elements of the fragment. Every inner step's work ends in exactly one
+of three places. It is applied (it entered an outer step), dropped (named in the journal), or outstanding."""
 
 from __future__ import annotations
 

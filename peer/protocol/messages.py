@@ -44,6 +44,7 @@ class RoundKey:
 
 
 MAX_PARTS = 3
+"""Most swaps of one exchange."""
 
 
 class Status(enum.StrEnum):
@@ -89,6 +90,7 @@ MAX_ROUND = 2**53
 """Beyond it a round is no longer exact in every number it meets."""
 
 MAX_RECORD_TTL_S = 120.0
+"""Seconds that a record lives at most."""
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8
 
@@ -172,7 +174,7 @@ class Probed:
     tried: tuple[str, ...]
     """Endpoints that the prober dialled, at most `MAX_ENDPOINTS`. Empty: it declined, `reason` says why."""
     answered: tuple[str, ...]
-    """Those of them under which it reached us: our key, over TLS."""
+    """The endpoints among them that reached this peer: our key, over TLS."""
     reason: str
     """Why the endpoints did not answer, as a sentence."""
 
@@ -193,7 +195,7 @@ class PeerTimings:
 
 @dataclass(frozen=True, slots=True)
 class TransferTimings:
-    """How an exchange went, on our clock: run time, and bytes per second. 0: not known."""
+    """The times of an exchange on our clock (run time), and its bytes per second. 0: not known."""
 
     first_byte_at: float = 0.0
     done_at: float = 0.0

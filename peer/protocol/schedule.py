@@ -12,6 +12,7 @@ from typing import Literal
 from peer.protocol.policy.fitness import GRACE
 
 MIN_WINDOW_S = 2.0
+"""Least seconds of the window around a due moment."""
 
 
 def pairing_window(round_seconds: float) -> float:

@@ -21,6 +21,7 @@ from peer.run.home import write_whole
 DOMAIN = b"peer amendment v1"
 FORMAT = 1
 MAX_BYTES = 4096
+"""Bytes of the largest amendment."""
 MAX_COUNT = 1024
 MAX_FILE = MAX_COUNT * (2 * MAX_BYTES + 256)
 

@@ -1,4 +1,4 @@
-"""Where things lie under a home, and the lock that keeps a second process off one identity."""
+"""The files under a home, and the lock that keeps a second process off one identity."""
 
 from __future__ import annotations
 

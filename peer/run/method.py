@@ -38,7 +38,7 @@ class Method:
     max_group: int = 0
     """The largest group, 0 without one."""
     founders: int = 0
-    """How many peers a group is expected to begin with: its first result takes more than half. 0: of those seen."""
+    """Number of peers that a group begins with: its first result takes more than half. 0: of those seen."""
 
     @property
     def round_length(self) -> float:

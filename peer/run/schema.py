@@ -31,6 +31,7 @@ from peer.run.sections import (
 
 FORMAT = 1
 MAX_BYTES = 256 * 1024
+"""Bytes of the largest manifest."""
 LONGEST_LINE = 256
 """Bytes."""
 

@@ -79,7 +79,7 @@ class OptimizerSection(Section):
     warmup_fraction: Fraction = 0.05
     """Part of the run in which the learning rate rises linearly."""
     final_fraction: Fraction = 0.05
-    """Where the cosine ends, as a part of `lr`."""
+    """End of the cosine, as a part of `lr`."""
 
 
 class TrainSection(Section):
@@ -119,10 +119,10 @@ class SyncSection(Section):
     fragment_sync_delay: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)] | None = None
     """Inner steps or seconds from a round's snapshot to the earliest merge of its result."""
     fragment_update_alpha: Fraction | None = None
-    """How much of the local value a merge keeps."""
+    """Part of the local value that a merge keeps."""
     max_group: Annotated[int, Field(ge=1, le=256)] | None = None
     founders: Annotated[int, Field(ge=1, le=256)] | None = None
-    """How many peers the group is expected to begin with. None: its first result goes by the peers that were seen."""
+    """Number of peers that the group begins with. None: its first result counts the peers that were seen."""
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:

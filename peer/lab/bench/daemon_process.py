@@ -51,7 +51,7 @@ class Setting:
 
 
 class Ticker:
-    """Asks to be woken every millisecond, and notes by how many seconds later than that it was."""
+    """A task that asks to be woken every millisecond, and notes the delays in seconds."""
 
     def __init__(self) -> None:
         self.late: list[float] = []

@@ -1,5 +1,5 @@
-"""One of the two processes of `peer.lab.bench.exchange`: swaps with the other over gRPC with TLS, by turns with an
-all-reduce of torch.distributed's gloo. Says its record and its results as lines of JSON."""
+"""One of the two processes of `peer.lab.bench.exchange`. It swaps with the other over gRPC with TLS, by turns with an
+all-reduce of torch.distributed's gloo. It writes its record and its results as lines of JSON."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refus
 
 @dataclass(frozen=True, slots=True)
 class PeerAccount:
-    """One peer's row, and what the swarm's sums need of it."""
+    """One peer's row, and its part of the swarm's sums."""
 
     row: dict[str, Any]
     book: Ledger

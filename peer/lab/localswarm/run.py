@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Swarm:
-    """Runs a plan once. The homes of its processes lie under `plan.home` and stay there."""
+    """One run of a plan. The homes of its processes lie under `plan.home` and stay there."""
 
     def __init__(self, plan: SwarmPlan, say: Say) -> None:
         self._plan = plan

@@ -48,7 +48,7 @@ def lag_by_own_doing(own: PeerTimings, theirs: PeerTimings) -> float:
 
 
 class Diagnosis:
-    """Takes exchanges, gives findings. `look` after each one."""
+    """The diagnosis of one peer, fed with its exchanges. The caller calls `look` after each one."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=WINDOW)

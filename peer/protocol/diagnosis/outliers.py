@@ -43,7 +43,7 @@ STAYS = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One exchange as we saw it."""
+    """One exchange, as this peer saw it."""
 
     partner: PeerId
     nbytes: int = 0
@@ -54,12 +54,12 @@ class Sample:
     lag_s: float = 0.0
     """Seconds by which the partner was ready later, by its own doing. Negative: this peer was later."""
     failure: Literal["", "late", "silent", "lost"] = ""
-    """How it failed: the partner never began, it began and stopped in the middle, or the connection was lost."""
+    """The kind of failure: the partner never began, it began and stopped in the middle, or the connection was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutlierFinding:
-    """Something unusual: what, of whom (`you` or a peer id), the number behind it, and a sentence for a person."""
+    """An unusual number: what it is, whose (`you` or a peer id), the number, and a sentence."""
 
     what: What
     who: str

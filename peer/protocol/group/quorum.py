@@ -45,7 +45,9 @@ from blake3 import blake3
 from peer.protocol.messages import PeerId
 
 SIZES = 10
+"""Number of last rosters whose sizes count, and of last rounds whose peers count."""
 EXPIRE = 10
+"""Rounds of a fragment after which its electors no longer count."""
 KEPT = SIZES + 1
 """Rosters of a fragment that are remembered at most: the electors', and those accepted since."""
 
@@ -76,7 +78,7 @@ class Rosters:
     sizes: tuple[int, ...] = ()
     """Sizes of the last rosters accepted."""
     seen: tuple[int, ...] = ()
-    """How many peers were there in the last rounds: counts before the first roster."""
+    """Numbers of peers in the last rounds, which count before the first roster."""
 
 
 class Quorum:

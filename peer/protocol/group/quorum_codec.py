@@ -16,6 +16,7 @@ FORMAT = 1
 MAX_BYTES = 4 * 2**20
 """Beyond it nothing is read: 64 members in 11 rosters of 1000 fragments are less."""
 MAX_SEEN = 2**20
+"""Largest number of seen peers that is read."""
 _MAX_ID = 64
 
 

@@ -26,7 +26,9 @@ ROSTER_DOMAIN = b"peer roster v1"
 MAX_MEMBERS = 64
 """Most members of a roster, whatever the manifest allows: a bound for the peers that read it."""
 MAX_ROSTER_BYTES = 16 * 1024
+"""Bytes of the largest roster that is read."""
 LEAST_GRACE_S = 0.5
+"""Least seconds that a leader with a quorum waits for further members."""
 _MAX_ID = 64
 
 

@@ -1,5 +1,5 @@
-"""How a roster divides a fragment: one shard for each member that others can dial, each owned by one of them. Everybody
-computes the same from the roster, so nothing about it is sent."""
+"""The shards of a fragment: one for each dialable member of the roster, each owned by one of them. Every peer computes
+the same from the roster, so none of it is sent."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ class ContributionHeader:
 
 
 MAX_TOKENS = 2**53
+"""Most tokens of a contribution: integers that a double holds exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class ShardResult:
 
 
 class ResultSink(Sink, Protocol):
-    """Where a member takes the result of a shard."""
+    """A member's sink for the result of a shard."""
 
     def begins(self, named: tuple[int, ...], signature: bytes) -> None:
         """Before its first byte, once: who is said to be in it, unchecked, and the owner's signature. Raises
@@ -110,7 +111,7 @@ class UploadSlot:
     sink: Sink | None
     """None: nothing is to be sent, only the result is wanted."""
     patience_s: float = 60.0
-    """How long the contribution may take to come in."""
+    """Seconds that the contribution may take to arrive."""
     reader: PayloadReader | None = None
     """The reader of the bytes that former streams brought. None: none came."""
     transfer: int = 0

@@ -1,6 +1,6 @@
-"""How a model is cut into fragments. The tensors are put into the order of their fragments, so that each fragment is
-one contiguous span of the flat vector whatever the pattern. A pure function of names, shapes and choices: every machine
-makes the same cut."""
+"""The cut of a model into fragments. The tensors are put into the order of their fragments. So each fragment is one
+contiguous span of the flat vector, whatever the pattern. The cut is a pure function of names, shapes and choices: every
+machine makes the same one."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ AWAIT_S = 1.5
 MAX_NOTICES = 32
 """Most peers that an undialable peer tells of its lock. They could only wait for its call."""
 MAX_MET = 1024
-"""So many peers that were met are remembered, whether they are in sight or not."""
+"""Met peers that are remembered, in sight or not."""
 MULTIPLIER = 0x9E3779B97F4A7C15
 """The golden ratio in 64 bits, an odd number (Knuth, vol. 3, 6.4)."""
 LOW_BITS = 2**64 - 1

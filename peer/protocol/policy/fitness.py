@@ -15,6 +15,7 @@ LEAST_RATE = 62_500.0
 """Bytes per second. An exchange with a partner of unknown rate is ended when it is slower, and `SLACK_S` have
 passed."""
 SLACK_S = 5.0
+"""Seconds that any exchange may take besides its transfer."""
 
 
 @dataclass(frozen=True, slots=True)

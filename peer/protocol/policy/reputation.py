@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from peer.protocol.messages import PeerId
 
 OUT_OF_FAVOUR = 4.0
+"""Score from which on a peer is no candidate."""
 HALF_LIFE_S = 300.0
+"""Seconds in which a score halves."""
 CEILING = 64.0
 """No score goes beyond it: nobody is out for longer than HALF_LIFE_S * log2(CEILING / OUT_OF_FAVOUR) = 20 minutes."""
 MAX_PEERS = 1024

@@ -20,7 +20,7 @@ Period = Literal["day", "month"]
 PERIODS: tuple[Period, ...] = ("day", "month")
 
 FRAMING = 1.041
-"""Bytes on the line for one of payload: HTTP/2 and TLS were measured at 0.5 %, TCP and IP take 3.6 %."""
+"""Bytes on the line for one of payload: overhead of HTTP/2, TLS, TCP and IP."""
 PER_CHUNK = 100
 """Bytes of overhead of each chunk, which may go in a packet of its own: headers of the frame, gRPC, HTTP/2, TLS, TCP
 and IP."""
@@ -28,6 +28,7 @@ CONTROL_RATE = 8_500.0
 """Bytes per second of all traffic but payload, as a peer of a swarm without exchanges sends it."""
 DAY_S = 86_400.0
 LONGEST_MONTH = 31
+"""Days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def lost(limits: UploadLimits, moment: Moment) -> Used:
 
 
 class QuotaLedger:
-    """Counts. `turn` before everything else, whenever time has passed."""
+    """The count of used bytes. The caller calls `turn` before everything else, whenever time has passed."""
 
     def __init__(self, limits: UploadLimits, used: Used) -> None:
         self.limits = limits

@@ -21,6 +21,7 @@ from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId
 MAX_DEPTH = 10
 """With 64 in a bucket: 65,000 peers. Beyond that buckets grow."""
 SPLIT = 64
+"""Live records above which a bucket splits."""
 FIT_EVERY = 4
 """Looks after which a small bucket checks whether it could merge: that takes two reads more."""
 

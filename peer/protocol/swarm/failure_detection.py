@@ -25,6 +25,7 @@ from typing import Protocol
 from peer.protocol.messages import PeerId
 
 WITNESSES = 3
+"""Peers that must not reach a suspect before it is out."""
 CHECK_EVERY_S = 2.0
 """Least seconds between two questions about one suspect."""
 RECHECK_S = 30.0

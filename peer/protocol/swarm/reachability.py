@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, Probed
 
 MAX_VOICES = 3
+"""Most probers whose last answers count."""
 WORD_LASTS_S = 900.0
 """A verdict older than this no longer counts."""
 SETTLED_EVERY_S = 300.0
+"""Seconds between questions while the majority is clear."""
 UNSETTLED_EVERY_S = 15.0
 UNHEARD_EVERY_S = 2.0
 """Seconds between questions while no peer has answered. Until then this peer says that it can be dialled, and a peer

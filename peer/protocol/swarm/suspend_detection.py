@@ -25,7 +25,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Slept:
-    """Nothing ran here for a while."""
+    """A span in which nothing ran here."""
 
     seconds: float
     suspended_s: float

@@ -37,7 +37,9 @@ USUAL_CHUNK = 5 * 2**16
 LEAST_TOLD = 2**17
 """Least limit in bytes that a reader may tell. A smaller one is ignored."""
 MAX_OPEN = 4096
+"""Bytes of the largest body of a frame other than CHUNK."""
 DIGEST = 32
+"""Bytes of a BLAKE3 digest."""
 REWIND = 2**23
 """Bytes that may have been sent and not have arrived when a stream breaks: several times gRPC's window and its buffers.
 A transfer that lacks more cannot be resumed."""
@@ -150,7 +152,7 @@ class PayloadWriter:
         self._digest = blake3()
         self._marks = deque([(0, self._digest.copy())])
         self.offset = 0
-        """Where the next chunk begins."""
+        """Offset of the next chunk."""
 
     def chunk(self, data: bytes) -> bytes:
         assert 0 < len(data) <= MAX_CHUNK

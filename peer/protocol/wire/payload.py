@@ -57,7 +57,8 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Takes a payload of exactly `nbytes`, chunk by chunk, in order, each chunk's checksum already verified."""
+    """The receiver of a payload of exactly `nbytes`, chunk by chunk, in order, each chunk's checksum already
+    verified."""
 
     @property
     def nbytes(self) -> int: ...
