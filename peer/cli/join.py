@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
     from peer.run.options import JoinOptions
 
-MICRO_BATCH = "Windows that go through the model at once. As many as fit into memory by default."
+MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
 WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
 
 

@@ -114,7 +114,7 @@ class Chain:
             raise BadPayload("amendment_signature", "an amendment that the operator did not sign")
         held = len(self.signed)
         if body.number <= held and self.signed[body.number - 1].raw != signed.raw:
-            reason = f"the operator signed two amendments number {body.number}; the first one to arrive holds here"
+            reason = f"the operator signed two amendments number {body.number}, and the first one to arrive holds here"
             raise BadPayload("amendment_fork", reason)
         if body.number != held + 1 or bytes.fromhex(body.previous) != self.head:
             raise BadPayload("amendment_order", f"amendment {body.number} does not follow on number {held} held here")

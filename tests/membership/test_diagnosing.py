@@ -36,7 +36,7 @@ def test_a_change_is_journaled_with_its_reason_and_survives_the_file() -> None:
     [event] = watched.events
     assert isinstance(event, events.DiagnosisChanged)
     assert (event.what, event.who, event.found) == ("slow_uplink", "you", True)
-    assert "0.8 Mbit/s, the same partners get 4.8" in event.why
+    assert "0.8 Mbit/s; the same partners get 4.8" in event.why
     assert decode(encode(event, 5.0)) == (event, 5.0)
     for number in range(12, 80):
         watched.exchange(number, 6e5)

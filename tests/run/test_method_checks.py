@@ -130,7 +130,7 @@ result_codec = "int8"
         parse_manifest(text.encode())
     lines = caught.value.found.splitlines()[1:]
     assert [line.split(",")[0].strip() for line in lines] == [f"line {number}" for number in range(7, 15)]
-    assert "5 fragments of whole blocks" in caught.value.found
+    assert "5 fragments of complete blocks" in caught.value.found
 
 
 def test_a_payload_larger_than_the_run_allows_is_found_by_the_largest_fragment() -> None:

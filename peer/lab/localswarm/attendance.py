@@ -174,7 +174,7 @@ def _recovery(journals: Sequence[Timeline], one: Happened) -> dict[str, Any]:
     if None not in moments:
         return {**row, "recovered_s": round(max(at for at in moments if at is not None) - one.began, 1)}
     never = touched[moments.index(None)]
-    return {**row, "why": f"peer {never} exchanged no round that was due later; {_last_word(journals[never])}"}
+    return {**row, "why": f"peer {never} exchanged no round that was due later, {_last_word(journals[never])}"}
 
 
 def _next_exchange(journal: Timeline, since: float) -> float | None:

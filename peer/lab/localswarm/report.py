@@ -222,7 +222,7 @@ def table(report: dict[str, Any]) -> str:
         f"replica spread                       {_number(swarm['replica_spread'], 5)}",
         f"participation of the living          {_number(swarm['participation'])}",
         f"their rounds that ended in time      {_number(swarm['rounds_ended_in_time'])}",
-        f"or were given up in time, with a word {_number(swarm['rounds_closed_in_time'])}",
+        f"or ended otherwise in time, journaled  {_number(swarm['rounds_closed_in_time'])}",
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]

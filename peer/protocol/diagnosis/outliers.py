@@ -160,7 +160,7 @@ def _own_side(cells: list[_Cell], usual: dict[PeerId, float], what: What, held: 
         return None
     rate, others = median(cell.rate for cell in cells), median(cell.usual for cell in cells)
     side, do = ("uplink", "get") if what == "slow_uplink" else ("downlink", "send")
-    why = f"your {side}: {mbit(rate)} Mbit/s, the same partners {do} {mbit(others)} in the median"
+    why = f"your {side}: {mbit(rate)} Mbit/s; the same partners {do} {mbit(others)} in the median"
     return OutlierFinding(what, YOU, rate * 8e-6, "Mbit/s", why)
 
 
@@ -173,7 +173,7 @@ def _slow_partner(of: list[_Cell], usual: float, others: list[float], what: What
     if not all(lows) or not _costly(of):
         return None
     side = "uplink" if what == "slow_uplink" else "downlink"
-    why = f"partner {short(partner)}: its {side} has {mbit(rate)} Mbit/s, other partners have {mbit(middle)}"
+    why = f"partner {short(partner)}: its {side} has {mbit(rate)} Mbit/s; other partners have {mbit(middle)}"
     return OutlierFinding(what, partner, rate * 8e-6, "Mbit/s", why)
 
 
@@ -271,7 +271,7 @@ def _stood_still(who: str, failed: list[Sample], count: int, held: Held) -> Outl
     what: What = "stalled" if began else "never_ready"
     if len(failed) < MOSTLY * (STAYS if (what, who) in held else 1.0) * count:
         return None
-    whose = "your side, with every partner" if who == YOU else f"partner {short(who)}"
+    whose = "your side, whoever the partner" if who == YOU else f"partner {short(who)}"
     how = "stopped or crawled in the middle (the connection)" if began else "never began (the trainer, or the machine)"
     return OutlierFinding(what, who, len(failed), "exchanges", f"{whose}: {len(failed)} of {count} exchanges {how}")
 

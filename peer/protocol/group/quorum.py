@@ -119,7 +119,7 @@ class Quorum:
         for since, members in self._counted(round_):
             if 2 * len(present.intersection(members)) <= len(members):
                 here = len(present.intersection(members))
-                return f"only {here} of the {len(members)} members of round {since}'s roster, more than half are needed"
+                return f"only {here} of the {len(members)} members of round {since}'s roster; more than half are needed"
         return ""
 
     def enough_for(self, base: Base, round_: int, peers: Collection[PeerId], live: int) -> bool:

@@ -234,4 +234,4 @@ class Membership:
 
 def _verdict(case: Case) -> str:
     by = ", ".join(peer[-6:] for peer in list(case.denied)[:WITNESSES])
-    return f"{case.why}. {len(case.denied)} others do not reach it either ({by}), and no later record of it came"
+    return f"{case.why}; {len(case.denied)} others do not reach it either ({by}), and no later record of it came"
