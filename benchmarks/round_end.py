@@ -19,9 +19,10 @@ from typing import Any, cast
 from torch import Tensor
 
 from peer.aio.events import Shutdown
+from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.search import PartnerSearch
-from peer.exchange.pair.strategy import PairRound, Pairs
-from peer.exchange.strategy import ExchangeStrategy
+from peer.exchange.pair.strategy import PairSession, PairStrategy
+from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.lab.bench.daemon_process import RUN, WAIT_S, DaemonEnd, Setting, main
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
@@ -57,27 +58,21 @@ class RoundEnd(DaemonEnd):
         self.state = OuterState.fresh(layout, self._outer)
         self.state.momentum.fill_(0)  # all its pages
         self.journal: list[events.Event] = []
-        me, emit = PeerId(self._identity.peer_id), self._note
+        emit = self._note
         method = replace(PRESETS["noloco"], codec=setting.codec)
         acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(heard=_nothing)
         self._view = SimpleNamespace(peers={}, acquaintance=acquaintance, watch=watch)
-        self._pairs = Pairs(
-            method=method,
-            run_id=RUN,
-            me=me,
+        view, conduct = cast(PeerTable, self._view), Reputation(self._clock.now, emit)
+        diagnosis = SlowPeerMonitor(self._clock.now, emit)
+        self._pairs = PairStrategy(
+            plan=self._plan(method),
             outer=self.state,
             matchmaker=cast(Any, None),
             swaps=self._exchange,
             buffers=self._buffers,
-            diagnosis=SlowPeerMonitor(self._clock.now, emit),
-            offload=self._bulk,
+            partners=PartnerMemory(RUN, self._clock, view, conduct, diagnosis, emit),
             clock=self._clock,
-            view=cast(PeerTable, self._view),
-            conduct=Reputation(self._clock.now, emit),
-            emit=emit,
-            wanted=lambda: True,
-            why_not=lambda: "",
-            tell=_nothing,
+            controls=ExchangeControls(lambda: True, lambda: "", _nothing),
         )
         self._landing = self._lands(method, self._pairs)
 
@@ -89,9 +84,12 @@ class RoundEnd(DaemonEnd):
             self._bulk,
             TrainerSupervisor(cast(Any, self), self.state, self._note, Shutdown(), {}),
             RoundStatus(),
-            RunPlan(RUN, PeerId(self._identity.peer_id), method, total_rounds=1, eval_every=1),
+            self._plan(method),
             strategy,
         )
+
+    def _plan(self, method: Method) -> RunPlan:
+        return RunPlan(RUN, PeerId(self._identity.peer_id), method, total_rounds=1, eval_every=1)
 
     def _place(self) -> Tensor:
         return self.work
@@ -137,9 +135,9 @@ class RoundEnd(DaemonEnd):
         assert last.outcome == "exchanged", last
 
     @asynccontextmanager
-    async def _opened(self, key: RoundKey) -> AsyncIterator[PairRound]:
+    async def _opened(self, key: RoundKey) -> AsyncIterator[PairSession]:
         """Open a pair round whose partner is known."""
-        yield PairRound(self._pairs, cast(PartnerSearch, Found(key, self._partner.peer_id, self._we_dial)))
+        yield PairSession(self._pairs, cast(PartnerSearch, Found(key, self._partner.peer_id, self._we_dial)))
 
     async def close(self) -> None:
         await super().close()

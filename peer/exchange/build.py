@@ -16,10 +16,11 @@ from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.exchange.pair.strategy import Pairs
+from peer.exchange.pair.partners import PartnerMemory
+from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.pair.swap import PairSwap
 from peer.exchange.solo import SoloStrategy
-from peer.exchange.strategy import ExchangeStrategy
+from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.parts import MembershipParts
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -66,15 +67,13 @@ def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
     return _pairs(parts) if method.topology == "pair" else _groups(parts)
 
 
-def _pairs(parts: ExchangeContext) -> Pairs:
+def _pairs(parts: ExchangeContext) -> PairStrategy:
     plan, layout = parts.plan, parts.outer.layout
     ports, members, wishes = parts.ports, parts.members, parts.wishes
     codec = codec_of(plan.method.codec, ports.offload)
     sizes = [layout.fragment_elements(f) for f in range(len(layout.fragments))]
-    return Pairs(
-        method=plan.method,
-        run_id=plan.run_id,
-        me=plan.me,
+    return PairStrategy(
+        plan=plan,
         outer=parts.outer,
         matchmaker=parts.matchmaker,
         swaps=PairSwap(
@@ -87,15 +86,11 @@ def _pairs(parts: ExchangeContext) -> Pairs:
             plan.assumed_rate or ASSUMED_RATE,
         ),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
-        diagnosis=members.diagnosis,
-        offload=ports.offload,
+        partners=PartnerMemory(
+            plan.run_id, ports.clock, members.view, members.reputation, members.diagnosis, parts.emit
+        ),
         clock=ports.clock,
-        view=members.view,
-        conduct=members.reputation,
-        emit=parts.emit,
-        wanted=wishes.wanted,
-        why_not=wishes.why_not,
-        tell=wishes.tell,
+        controls=wishes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -37,6 +37,18 @@ class MissedState:
     donor: PeerId
     reason: str
     """Why we lacked it, for the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeControls:
+    """The lines between this peer's own rounds and an exchange."""
+
+    wanted: Callable[[], bool]
+    """Whether others are still looked for: not when we are leaving."""
+    why_not: Callable[[], str]
+    """Why nothing is to be sent now, for a person; empty: it may be."""
+    tell: Callable[[str], None]
+    """Told what is going on, for `peer status`."""
 
 
 class ExchangeStrategy(Protocol):

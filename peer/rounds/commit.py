@@ -175,17 +175,14 @@ class RoundCommitter:
         key, report = work.key, got.report
         self._care.mark_journaled(key.fragment, work.processed)
         partners = [member for member in got.members if member != self._plan.me]
-        others = " ".join(partners)
-        self._live.last_outcome = got.outcome
-        self._live.last_partner = others if len(partners) < 2 else f"{len(partners)} others"
-        self._live.last_seconds = report.seconds if report else 0.0
+        self._live.round_ended(got.outcome, partners, report.seconds if report else 0.0)
         assert got.outcome != "carried"
         self._emit(
             events.RoundEnded(
                 round=key.round,
                 fragment=key.fragment,
                 outcome=got.outcome,
-                partner=others,
+                partner=" ".join(partners),
                 reason=got.reason,
                 applied=got.applied,
                 dropped=got.dropped,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.protocol.messages import Status
+from peer.protocol.messages import PeerId, Status
 
 
 @dataclass(slots=True)
@@ -44,9 +45,11 @@ class RoundStatus:
         """Somebody says when round 0 began, seconds since the epoch."""
         self.run_start = run_start
 
-    def ended(self, outcome: str, partner: str, seconds: float) -> None:
-        """A round came to this outcome."""
-        self.last_outcome, self.last_partner, self.last_seconds = outcome, partner, seconds
+    def round_ended(self, outcome: str, partners: Sequence[PeerId], seconds: float) -> None:
+        """Show a round that has an outcome. `partners`: without ourselves."""
+        self.last_outcome = outcome
+        self.last_partner = " ".join(partners) if len(partners) < 2 else f"{len(partners)} others"
+        self.last_seconds = seconds
 
     def announced(self, why_no_exchange: str) -> Status:
         """The status that others are told: a peer that trains and will not exchange is no candidate."""

@@ -15,14 +15,15 @@ from blake3 import blake3
 from peer.codec.stream import Flat
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupStrategy
-from peer.exchange.pair.strategy import Pairs
+from peer.exchange.pair.strategy import PairStrategy
+from peer.exchange.pair.swap import SwapTerms
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.outer.values import MeanGradient, OwnWork, PartnerParams
 from peer.ports.trainer import WorkRequest, WorkSnapshot
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey
+from peer.protocol.messages import PeerId, RoundKey
 
 Place = tuple[int, int]
 """(round, fragment)."""
@@ -102,7 +103,7 @@ class Values:
             return
         self._lives[peer.number] = life
         topology = life.parts.strategy
-        if isinstance(topology, Pairs):
+        if isinstance(topology, PairStrategy):
             self._watch_swaps(peer, topology.swaps)
         if isinstance(topology, GroupStrategy):
             self._watch_group(peer, topology.group)
@@ -110,12 +111,12 @@ class Values:
     def _watch_swaps(self, peer: SimulatedPeer, swaps: Any) -> None:
         ask = swaps.swap
 
-        async def swap(partner: PeerRecord, key: RoundKey, own: Flat, *others: Any) -> Any:
-            place = key.round, key.fragment
+        async def swap(terms: SwapTerms, own: Flat, outer: torch.Tensor, into: torch.Tensor) -> Any:
+            place = terms.key.round, terms.key.fragment
             self._remember_sent(peer.peer_id, place, own)
-            theirs, report = await ask(partner, key, own, *others)
-            self._swapped[peer.number, place] = Swapped(partner.peer_id, theirs.clone())
-            return theirs, report
+            report = await ask(terms, own, outer, into)
+            self._swapped[peer.number, place] = Swapped(terms.partner.peer_id, into.clone())
+            return report
 
         swaps.swap = swap
 

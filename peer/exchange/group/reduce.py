@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,14 +29,18 @@ class Contribution:
     payload: Source
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Reduced:
-    """`payload` None: there is no result, `lacking` says why."""
+    """The result of a reduction."""
 
-    named: tuple[PeerId, ...] = ()
-    payload: memoryview | None = None
-    lacking: str = ""
-    bad: dict[PeerId, BadPayload] = field(default_factory=dict)
+    named: tuple[PeerId, ...]
+    """The contributors whose parts are in the mean."""
+    payload: memoryview | None
+    """The encoded mean; None: there is no result."""
+    lacking: str
+    """Why there is no result."""
+    bad: dict[PeerId, BadPayload]
+    """The contributions that were left out."""
 
 
 def reduce_contributions(
@@ -49,24 +53,23 @@ def reduce_contributions(
     """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
     `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are let go one by one. `lacking`:
     why these contributors are too few, empty when they are enough."""
-    combined, norms = Reduced(), dict[PeerId, float]()
+    norms, bad = dict[PeerId, float](), dict[PeerId, BadPayload]()
     for peer in parts:
         try:
             norms[peer] = _norm(parts[peer], codec, into.numel())
         except BadPayload as error:
-            combined.bad[peer] = error
+            bad[peer] = error
     shrink = _factors(norms, parts)
     for far in (peer for peer, factor in shrink.items() if factor == 0.0):
-        combined.bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
-    combined.named = tuple(peer for peer in parts if peer not in combined.bad)
-    combined.lacking = lacking(combined.named)
-    if not combined.lacking:
-        weights = fractions([parts[peer].tokens for peer in combined.named])
-        for number, (peer, weight) in enumerate(zip(combined.named, weights, strict=True)):
-            _add(parts.pop(peer), codec, into, weight * shrink[peer], first=number == 0)
-        parts.clear()
-        combined.payload = encoded(result_codec, into)
-    return combined
+        bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
+    named = tuple(peer for peer in parts if peer not in bad)
+    if why := lacking(named):
+        return Reduced(named, None, why, bad)
+    weights = fractions([parts[peer].tokens for peer in named])
+    for number, (peer, weight) in enumerate(zip(named, weights, strict=True)):
+        _add(parts.pop(peer), codec, into, weight * shrink[peer], first=number == 0)
+    parts.clear()
+    return Reduced(named, encoded(result_codec, into), "", bad)
 
 
 def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Contribution]) -> dict[PeerId, float]:

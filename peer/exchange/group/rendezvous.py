@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from peer.aio.events import Condition
@@ -63,6 +63,18 @@ class RendezvousRound:
     @property
     def ended(self) -> bool:
         return bool(self.signed or self.over)
+
+    def collect(self, builder: RosterBuilder) -> None:
+        """Lead it."""
+        self.collecting = builder
+
+    def agree(self, signed: SignedRoster) -> None:
+        """Give those that ask this roster."""
+        self.signed = signed
+
+    def end(self) -> None:
+        """We ask nobody any more."""
+        self.over = "" if self.signed else "this peer came to no roster"
 
 
 class Rendezvous:
@@ -191,9 +203,10 @@ class Rendezvous:
         self._bell.notify_all()
         try:
             await around.clock.sleep(opens_at - around.clock.now())
-            seeking.signed, roster = await self._roster(seeking, opens_at, closes)
+            signed, roster = await self._roster(seeking, opens_at, closes)
+            seeking.agree(signed)
         finally:
-            seeking.over = "" if seeking.signed else "this peer came to no roster"
+            seeking.end()
             self._bell.notify_all()
             drop_finished_rounds(self._rounds, lambda seeking: seeking.ended)
         self._check_place(seeking.join, roster)
@@ -297,7 +310,7 @@ class Rendezvous:
     async def _lead(self, seeking: RendezvousRound, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
         """Raises NoRoster when too few have come by the end of the window."""
         around, clock = self._around, self._around.clock
-        collecting = seeking.collecting = RosterBuilder(
+        collecting = RosterBuilder(
             around.run_id,
             seeking.join.key,
             around.me,
@@ -307,6 +320,7 @@ class Rendezvous:
             self._enough(seeking.join.key),
             self._quorums[seeking.join.key.fragment].remembers,
         )
+        seeking.collect(collecting)
         collecting.on_join(around.me, seeking.join, clock.now())
         self._bell.notify_all()
         while (roster := collecting.closed(around.live(), now := clock.now())) is None:
@@ -323,8 +337,10 @@ class Rendezvous:
         raw = roster.to_bytes()
         return SignedRoster(raw, self._around.seal.sign(raw)), roster
 
-    def _enough(self, key: RoundKey) -> _Enough:
-        return _Enough(self._quorums[key.fragment], key.round, self._around)
+    def _enough(self, key: RoundKey) -> Callable[[Base, Collection[PeerId]], bool]:
+        """Return what a leader asks of the peers that joined from one base."""
+        quorum = self._quorums[key.fragment]
+        return lambda base, peers: quorum.enough_for(base, key.round, peers, self._around.counted())
 
     # -- being asked -------------------------------------------------------------------------------------------------
 
@@ -378,15 +394,3 @@ class Rendezvous:
         for owner, shard in contradictions(ours, join.given, seeking.owners, around.seal.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
             around.conduct.penalize(owner, "two_results", f"{reason}, and signed both")
-
-
-@dataclass(frozen=True, slots=True)
-class _Enough:
-    """What a leader asks of the peers that joined from one base."""
-
-    quorum: Quorum
-    round_: int
-    around: GroupContext
-
-    def __call__(self, base: Base, peers: Collection[PeerId]) -> bool:
-        return self.quorum.enough_for(base, self.round_, peers, self.around.counted())

@@ -44,7 +44,7 @@ BEFORE_NEXT = 0.06
 class GroupStrategy:
     """DiLoCo's topology.
 
-    The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as `Pairs` does),
+    The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as in pairs),
     and outer_params. The mean lies in a buffer that the context of `GroupSession.exchange` lends, hence until the outer
     step that uses it is done."""
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor
@@ -39,6 +39,22 @@ from peer.protocol.messages import PeerId, PeerRecord, PeerTimings, RoundKey, Sw
 from peer.protocol.wire.payload import Sink, Source
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SwapTerms:
+    """With whom we swap, and how long we wait."""
+
+    partner: PeerRecord
+    key: RoundKey
+    wait_s: float
+    """Seconds until the partner has to be ready."""
+    dial: bool
+    """Whether the call is ours to make."""
+    alive: Callable[[], Awaitable[bool]]
+    """Asked every second until the end: whether the partner answers, and holds us."""
+    patience_s: float | None = None
+    """Seconds for which a stranger may be behind; None: it is no stranger."""
 
 
 class PairSwap:
@@ -72,35 +88,21 @@ class PairSwap:
             rate = min(rate, self._cap)
         return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
 
-    async def swap(
-        self,
-        partner: PeerRecord,
-        key: RoundKey,
-        own: Flat,
-        outer: Tensor,
-        into: Tensor,
-        wait_s: float,
-        dial: bool,
-        alive: Callable[[], Awaitable[bool]],
-        patience_s: float | None = None,
-    ) -> tuple[Tensor, SwapReport]:
-        """The partner's params, decoded, in `into`: flat fp32 of own's length. `own` and `outer`, our outer_params of
-        the fragment, are read and stay as they are meanwhile. `wait_s`: how long it may take until the partner is
-        ready; `alive` is asked every second meanwhile. `patience_s`: how far a stranger may be behind, if it is one.
+    async def swap(self, terms: SwapTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
+        """Swap, and decode the partner's params into `into`: flat fp32 of own's length. `own` and `outer`, our
+        outer_params of the fragment, are read and stay as they are meanwhile.
 
         Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used: `into` is worth nothing."""
         assert into.shape == (own.numel(),), into.shape
         reports = list[SwapReport]()
 
         async def swap(part: int, source: Source, sink: Sink) -> None:
-            start_s = START_S if part else wait_s + START_S
-            this = replace(key, part=part)
-            reports.append(await self._swap(partner, this, source, sink, start_s, dial, alive, patience_s))
+            reports.append(await self._swap(terms, part, source, sink))
 
         fit = await self._offload(lambda: finite(own))
         assert fit, "the trainer never leaves params that are not finite"
         if isinstance(self._codec, LatticeSwap):
-            await self._codec.exchange(swap, key.fragment, own, outer, into)
+            await self._codec.exchange(swap, terms.key.fragment, own, outer, into)
         else:
             source, sink = Encoding(self._codec, own), Decoding(self._codec, into)
             try:
@@ -109,29 +111,23 @@ class PairSwap:
                 source.close()
                 sink.close()
         await self._offload(lambda: check_values(into, own))
-        return into, _together(reports)
+        return _together(reports)
 
-    async def _swap(
-        self,
-        partner: PeerRecord,
-        key: RoundKey,
-        source: Source,
-        sink: Sink,
-        start_s: float,
-        dial: bool,
-        alive: Callable[[], Awaitable[bool]],
-        patience_s: float | None,
-    ) -> SwapReport:
-        """One swap: our payload for the partner's."""
+    async def _swap(self, terms: SwapTerms, part: int, source: Source, sink: Sink) -> SwapReport:
+        """Swap our payload of this part of the round for the partner's."""
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
-        told = self._tell(key) if key.part == 0 else None
+        partner, key, first = terms.partner, replace(terms.key, part=part), part == 0
+        told = self._tell(key) if first else None
+        start_s = terms.wait_s + START_S if first else START_S
         budget_s, slack_s = self.budget_s(partner.peer_id, max(sink.nbytes, source.nbytes)), TRANSFER_SLACK_S
-        if patience_s is not None:
-            start_s, slack_s = min(start_s, patience_s), min(slack_s, patience_s)
+        if terms.patience_s is not None:
+            start_s, slack_s = min(start_s, terms.patience_s), min(slack_s, terms.patience_s)
         begin_by = self._clock.now() + start_s
-        swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, dial, told)
-        report = await self._unless_dead(swap, alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s))
-        if key.part == 0:
+        swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, terms.dial, told)
+        report = await self._unless_dead(
+            swap, terms.alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s)
+        )
+        if first:
             self._remember(partner.peer_id, report)
         passing = watched.passing
         pace = TransferTimings(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
@@ -170,7 +166,7 @@ class PairSwap:
     ) -> None:
         try:
             holds_us = await alive()
-            watched.away_since = None
+            watched.mark_back()
         except ExchangeError as error:
             if running.done() or (isinstance(error, PartnerLost) and watched.may_come_back()):
                 return
@@ -189,7 +185,7 @@ class _Watched:
         self.passing = Throughput(sink.nbytes, clock.now)
         self._began = self._last = 0.0
         self._received = 0
-        self.away_since: float | None = None
+        self._away_since: float | None = None
         """When the partner was first called in vain."""
 
     @property
@@ -206,9 +202,13 @@ class _Watched:
     def may_come_back(self) -> bool:
         """The partner does not answer: whether the swap may go on all the same when it does."""
         now = self._clock.now()
-        if self.away_since is None:
-            self.away_since = now
-        return self._began > 0 and now - self.away_since < AWAY_S
+        if self._away_since is None:
+            self._away_since = now
+        return self._began > 0 and now - self._away_since < AWAY_S
+
+    def mark_back(self) -> None:
+        """The partner answers."""
+        self._away_since = None
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> float:
         """For how many seconds from now it cannot be, even if nothing comes. `budget_s`: for the whole transfer, from

@@ -15,10 +15,11 @@ from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, PartnerLost
 from peer.exchange.buffers import Buffers
+from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.search import PartnerSearch
-from peer.exchange.pair.strategy import PairRound, Pairs
+from peer.exchange.pair.strategy import PairSession, PairStrategy
 from peer.exchange.pair.swap import PairSwap
-from peer.exchange.strategy import ExchangeResult
+from peer.exchange.strategy import ExchangeControls, ExchangeResult
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
@@ -28,11 +29,13 @@ from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, SwapReport
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import Sink, Source
+from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 
 ELEMENTS, CHUNK = 300_000, 70_000
 KEY = RoundKey(3, 0)
+RUN = RunId(b"R" * 32)
 ME = PeerId("me")
 LAYOUT = Layout.whole([TensorSpec("w", (ELEMENTS,))])
 Behave = Callable[[Source, Sink], Awaitable[None]]
@@ -115,29 +118,22 @@ class Played:
         twin.momentum.copy_(normal(2))
         return twin
 
-    def round(self) -> PairRound:
+    def round(self) -> PairSession:
         clock, bell = VirtualClock(), lambda *what: None
         exchange = PairSwap(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
         known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(heard=bell))
-        pairs = Pairs(
-            method=self.method,
-            run_id=RunId(b"R" * 32),
-            me=ME,
+        conduct, diagnosis = Reputation(clock.now, bell), SlowPeerMonitor(clock.now, bell)
+        pairs = PairStrategy(
+            plan=RunPlan(RUN, ME, self.method, total_rounds=9, eval_every=9),
             outer=self.state,
             matchmaker=cast(Any, None),
             swaps=exchange,
             buffers=self.buffers,
-            diagnosis=SlowPeerMonitor(clock.now, bell),
-            offload=inline,
+            partners=PartnerMemory(RUN, clock, cast(Any, known), conduct, diagnosis, bell),
             clock=clock,
-            view=cast(Any, known),
-            conduct=Reputation(clock.now, bell),
-            emit=bell,
-            wanted=lambda: True,
-            why_not=lambda: "",
-            tell=bell,
+            controls=ExchangeControls(lambda: True, lambda: "", bell),
         )
-        return PairRound(pairs, cast(PartnerSearch, self.partners))
+        return PairSession(pairs, cast(PartnerSearch, self.partners))
 
     def exchange(self) -> ExchangeResult:
         """With the step taken."""

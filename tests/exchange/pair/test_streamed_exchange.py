@@ -16,7 +16,7 @@ from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
 from peer.errors import BadPayload, PartnerLost
 from peer.exchange.pair.lattice_swap import LatticeSwap
-from peer.exchange.pair.swap import PairSwap
+from peer.exchange.pair.swap import PairSwap, SwapTerms
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
@@ -60,7 +60,9 @@ async def alive() -> bool:
 def swapped(carrier: Carrier, codec: str, own: torch.Tensor, outer: torch.Tensor) -> torch.Tensor:
     async def main() -> Any:
         exchange = PairSwap(cast(Transport, carrier), VirtualClock(), EVERY[codec], inline, None)
-        return (await exchange.swap(PARTNER, KEY, own, outer, torch.full((ELEMENTS,), 7.0), 2.0, True, alive))[0]
+        into = torch.full((ELEMENTS,), 7.0)
+        await exchange.swap(SwapTerms(PARTNER, KEY, 2.0, True, alive), own, outer, into)
+        return into
 
     return cast(torch.Tensor, run_virtual(main()))
 

@@ -1,0 +1,69 @@
+"""The memory of partners: what a swap with one of them teaches the peer table, reputation and diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peer.errors import BadPayload, ExchangeError, PartnerRefused, PartnerSilent
+from peer.membership.peer_table import PeerTable
+from peer.membership.reputation import Reputation
+from peer.membership.slow_peers import SlowPeerMonitor
+from peer.observe import events
+from peer.ports.clock import Clock
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+
+HELD_S = 3.0
+"""Seconds within which a crash of a partner is noticed: by its connection, or by the heartbeat of a second and its
+timeout."""
+ASSUMED_RECORD_S = 60.0
+"""Seconds for which the made-up record of an unlisted partner holds."""
+
+
+class PartnerMemory:
+    """Learns from every swap."""
+
+    def __init__(
+        self,
+        run_id: RunId,
+        clock: Clock,
+        view: PeerTable,
+        conduct: Reputation,
+        diagnosis: SlowPeerMonitor,
+        emit: Callable[[events.Event], None],
+    ) -> None:
+        self._run_id = run_id
+        self._clock = clock
+        self._view = view
+        self._conduct = conduct
+        self._diagnosis = diagnosis
+        self._emit = emit
+
+    def record_of(self, peer: PeerId) -> PeerRecord:
+        """Return the peer's record. A locked partner that called us may not be in the directory yet: it has to dial."""
+        if (known := self._view.peers.get(peer)) is not None:
+            return known
+        now = self._clock.now()
+        return PeerRecord(peer, self._run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + ASSUMED_RECORD_S)
+
+    def exchanged(self, partner: PeerId, key: RoundKey, report: SwapReport) -> None:
+        """Note a swap that succeeded."""
+        self._view.acquaintance.met(partner, key.round)
+        self._view.watch.heard(partner, "it exchanged with us")
+        self._conduct.patience.mark_known(partner)
+        self._diagnosis.exchanged(partner, report)
+
+    def failed(self, partner: PeerId, key: RoundKey, error: ExchangeError, held_s: float) -> None:
+        """Note a swap that failed. `held_s`: seconds for which the partner kept us."""
+        code = _code_of(error, held_s)
+        self._conduct.held_up(partner, held_s)
+        self._diagnosis.failed(partner, error)
+        if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
+            self._conduct.penalize(partner, code, str(error))
+        self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
+
+
+def _code_of(error: ExchangeError, held_s: float) -> str:
+    """Return the stable name of a failure. A partner that leaves just before it would be called late costs the same."""
+    if isinstance(error, PartnerRefused | BadPayload | PartnerSilent):
+        return error.code
+    return "late" if held_s > HELD_S else "lost"
