@@ -12,9 +12,10 @@ from typing import Any
 from benchmarks.round_end import NOMINAL, STEPS, TOKENS, RoundEnd
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
-from peer.exchange.group.context import GroupContext
+from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
+from peer.exchange.strategy import ExchangeControls
 from peer.lab.bench.daemon_process import AN_HOUR_S, RUN, WAIT_S, Setting, main
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
@@ -54,20 +55,17 @@ class GroupEnd(RoundEnd):
         self._seen = Seen(FailureDetector(self._clock.now))
         self._works["greet"] = self._greet
         method = PRESETS[PRESET_OF[setting.codec]]
-        around = GroupContext(
+        terms = GroupTerms(
             run_id=RUN,
             me=PeerId(self._identity.peer_id),
-            seal=KeySigner(self._identity),
-            transport=self._transport.group,
-            clock=self._clock,
-            view=self._seen,
-            conduct=Reputation(self._clock.now, self._note),
-            offload=self._bulk,
+            elements=(setting.elements,),
             codec=EVERY[setting.codec],
             result_codec=EVERY[result_codec_for(setting.codec)],
-            elements=(setting.elements,),
             max_group=method.max_group,
         )
+        conduct, transport = Reputation(self._clock.now, self._note), self._transport.group
+        signer = KeySigner(self._identity)
+        around = GroupContext(terms, signer, transport, self._clock, self._seen, conduct, self._bulk)
         self._group = GroupMember(around)
         self._willing.group = self._group
         self._groups = GroupStrategy(
@@ -76,9 +74,7 @@ class GroupEnd(RoundEnd):
             self._group,
             self._buffers,
             self._bulk,
-            wanted=lambda: True,
-            why_not=lambda: "",
-            tell=_nothing,
+            ExchangeControls(lambda: True, lambda: "", _nothing),
         )
         self._landing = self._lands(method, self._groups)
 

@@ -11,7 +11,7 @@ from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
 from peer.exchange.buffers import Buffers
 from peer.exchange.deadlines import ASSUMED_RATE
-from peer.exchange.group.context import GroupContext
+from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.lattice_swap import LatticeSwap
@@ -34,18 +34,6 @@ DIFFERENCES = "modulo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeWishes:
-    """The wishes of the rounds' owner, which an exchange asks for and tells of as it goes on."""
-
-    wanted: Callable[[], bool]
-    """Whether others are still looked for: not when we are leaving."""
-    why_not: Callable[[], str]
-    """Why nothing is to be sent now, for a person; empty: it may be."""
-    tell: Callable[[str], None]
-    """Told what is going on, for `peer status`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeContext:
     """The parts of a peer that a topology is built around."""
 
@@ -56,7 +44,7 @@ class ExchangeContext:
     matchmaker: Matchmaker
     quorums: QuorumStore
     emit: Callable[[events.Event], None]
-    wishes: ExchangeWishes
+    wishes: ExchangeControls
 
 
 def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
@@ -102,35 +90,36 @@ def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:
 
 
 def _groups(parts: ExchangeContext) -> GroupStrategy:
-    plan, layout, ports, wishes = parts.plan, parts.outer.layout, parts.ports, parts.wishes
+    plan, layout, ports = parts.plan, parts.outer.layout, parts.ports
     method = plan.method
     assert method.topology == "group", method
-    around = GroupContext(
+    terms = GroupTerms(
         run_id=plan.run_id,
         me=plan.me,
-        seal=ports.signer,
-        transport=ports.transport.group,
-        clock=ports.clock,
-        view=parts.members.view,
-        conduct=parts.members.reputation,
-        offload=ports.offload,
+        elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
         codec=EVERY[method.codec],
         result_codec=EVERY[method.result_codec],
-        elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
         max_group=method.max_group,
-        max_upload=plan.max_upload,
         founders=method.founders,
+        max_upload=plan.max_upload,
+    )
+    around = GroupContext(
+        terms,
+        ports.signer,
+        ports.transport.group,
+        ports.clock,
+        parts.members.view,
+        parts.members.reputation,
+        ports.offload,
     )
     lossy = method.codec in NEED_FEEDBACK
-    feedback = {f: Feedback(around.codec) for f in range(len(layout.fragments))} if lossy else {}
+    feedback = {f: Feedback(terms.codec) for f in range(len(layout.fragments))} if lossy else {}
     return GroupStrategy(
         method=method,
         outer=parts.outer,
         group=GroupMember(around, parts.quorums),
-        buffers=Buffers(max(around.elements), len(around.elements)),
+        buffers=Buffers(max(terms.elements), len(terms.elements)),
         offload=ports.offload,
-        wanted=wishes.wanted,
-        why_not=wishes.why_not,
-        tell=wishes.tell,
+        controls=parts.wishes,
         feedback=feedback,
     )

@@ -1,31 +1,32 @@
-"""How long a transfer may take, by what was measured."""
+"""The times that a transfer may take, by the rates that were measured."""
 
 from __future__ import annotations
 
 HEARTBEAT_S = 1.0
-
+"""Seconds between two questions to a locked partner whether it is there."""
 
 LEAST_S = 0.05
-"""Between two looks at the pace of a payload."""
-
+"""Seconds between two looks at the pace of a payload, at least."""
 
 TRANSFER_SLACK_S = 5.0
-
+"""Seconds that a transfer may take beyond what its size accounts for."""
 
 TRANSFER_FACTOR = 4.0
-"""A transfer may take this many times what the measured rate predicts, and the slack."""
-
+"""A transfer may take this many times what the rate predicts, and the slack."""
 
 START_S = 3.0
-"""So long after the end of the round's window a locked partner may still send its first byte: it may have to end a
-step, and to encode."""
-
+"""Seconds after the end of the round's window in which a locked partner may still send its first byte: it may have to
+end a step, and to encode."""
 
 ASSUMED_RATE = 250_000.0
-"""Bytes per second assumed of a partner nothing was measured of."""
-
+"""Bytes per second assumed of a peer that nothing was measured of: 2 Mbit/s, a slow home uplink."""
 
 AWAY_S = 15.0
-"""So long a partner that has begun to send may not answer, and nothing may come: the transport goes on with it when it
-is back. Longer than the transport lets one who has everything wait (`peer.transport.wire.resumption.LINGER_S`): what is
-complete is not given up here."""
+"""Seconds for which a partner that has begun to send may not answer, and nothing may come. The transport resumes the
+swap when the partner is back. Longer than `peer.transport.wire.resumption.LINGER_S`: a complete payload is not given up
+here."""
+
+
+def transfer_s(nbytes: int, rate: float = ASSUMED_RATE) -> float:
+    """Return the seconds that a transfer may take. `rate`: bytes per second."""
+    return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate

@@ -1,4 +1,4 @@
-"""Check what a partner sent: finite values, no absurd distance."""
+"""Check the values that other peers send: finite, and no absurd distance or length."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ from torch import Tensor
 
 from peer.codec.stream import Flat
 from peer.errors import BadPayload
+from peer.outer.robust_mean import norm
 from peer.outer.rules import all_finite, blocks
 
 FAR = 10.0
-
-
 FAR_FROM_ZERO = 0.25
 """A partner's params may differ from ours, in root mean square over the fragment, by FAR times ours and this much more
 (a fragment may be near zero yet). Replicas of one run stay within about once their norm, so no honest partner comes
-near; one that exploded, or lies, is not mixed in. What is below can still do harm, but bounded harm."""
+near; one that exploded, or lies, is not mixed in. A smaller distance can still do harm, but bounded harm."""
 
+RESULT_FAR = 100.0
+"""A shard's result so many times longer than our own contribution is not applied, unless that was small for an honest
+reason: a slow machine in its first steps."""
+USUAL_FAR = 10.0
+"""A long result may then be so many times what was applied in the round before, or OUTER_PART of the outer params."""
+OUTER_PART = 0.1
 
 BLOCK = 2**20
+"""Elements of a temporary."""
 
 
-def check_values(values: Tensor, own: Flat) -> None:
-    """Whether a partner's params may be mixed in. Raises BadPayload."""
+def check_partner(values: Tensor, own: Flat) -> None:
+    """Check that a partner's params may be mixed in. Raises BadPayload."""
     if not finite(values):
         raise BadPayload("not_finite", "the partner's params hold NaN or infinity")
     apart, limit = rms(values, own), FAR * rms(own) + FAR_FROM_ZERO
@@ -33,9 +39,33 @@ def check_values(values: Tensor, own: Flat) -> None:
         raise BadPayload("norm", reason)
 
 
+def check_contribution(values: Tensor) -> float:
+    """Return the L2 norm of a contribution, or of a part of one. Raises BadPayload where it is not finite."""
+    if not finite(values):
+        raise BadPayload("not_finite", "a contribution holds NaN or infinity")
+    return norm(values)
+
+
+def check_result(values: Tensor, own: Flat, outer: Flat | None, usual: float | None) -> float:
+    """Return the root mean square of a shard's result. Raises BadPayload where it may not be applied.
+
+    `own`: our contribution. `outer`: the outer params of the shard, where they are at hand. `usual`: root mean square
+    of the result in the fragment's round before; in our first round a result may be as long as the outer params."""
+    if not finite(values):
+        raise BadPayload("not_finite", "the result holds NaN or infinity")
+    length = norm(values)
+    if 0 < RESULT_FAR * norm(own) < length:
+        most = 0.0 if outer is None else norm(outer)
+        if usual is not None:
+            most = max(USUAL_FAR * usual * math.sqrt(values.numel()), OUTER_PART * most)
+        if most < length:
+            raise BadPayload("norm", "the result is many times larger than our own contribution")
+    return length / math.sqrt(values.numel())
+
+
 def rms(one: Flat, other: Flat | None = None) -> float:
-    """Root mean square of flat fp32 values, or of the difference of two; in blocks, so that no large temporary is
-    made. Infinite when a square overflows."""
+    """Return the root mean square of flat fp32 values, or of the difference of two. Infinite when a square overflows.
+    A temporary of a block at most."""
     total = 0.0
     for start in range(0, one.numel(), BLOCK):
         part = slice(start, min(start + BLOCK, one.numel()))
@@ -47,5 +77,5 @@ def rms(one: Flat, other: Flat | None = None) -> float:
 
 
 def finite(values: Flat) -> bool:
-    """Whether no value is NaN or infinite; a temporary of a block at most."""
+    """Return whether no value is NaN or infinite. A temporary of a block at most."""
     return all(all_finite(values[part]) for part in blocks(values.numel()))

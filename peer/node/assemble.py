@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from peer.aio.events import Shutdown
-from peer.exchange.build import ExchangeContext, ExchangeWishes, make_strategy
+from peer.exchange.build import ExchangeContext, make_strategy
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.search import PairContext
-from peer.exchange.strategy import ExchangeStrategy
+from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
@@ -173,7 +173,7 @@ def assemble(
             matchmaker=matchmaker,
             quorums=state.quorums,
             emit=emit,
-            wishes=ExchangeWishes(
+            wishes=ExchangeControls(
                 wanted=lambda: not leaving and not policy.pause.active.is_set(),
                 why_not=policy.quota.why_not,
                 tell=live.is_doing,

@@ -14,7 +14,7 @@ import torch
 from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
-from peer.exchange.group.context import GroupContext
+from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
@@ -391,19 +391,15 @@ async def _member(make: Any, network: Network, codec: str, reachable: bool) -> R
     identity = Identity.generate()
     end = await make(network, identity)
     eyes, conduct = Eyes(reachable=reachable), Reputation(RunClock().now, lambda event: None)
-    around = GroupContext(
+    terms = GroupTerms(
         run_id=RUN,
         me=PeerId(identity.peer_id),
-        seal=KeySigner(identity),
-        transport=end.transport.group,
-        clock=RunClock(),
-        view=eyes,
-        conduct=conduct,
-        offload=asyncio.to_thread,
+        elements=(1000,),
         codec=EVERY[codec],
         result_codec=EVERY["fp32"],
-        elements=(1000,),
         max_group=8,
     )
+    signer, transport = KeySigner(identity), end.transport.group
+    around = GroupContext(terms, signer, transport, RunClock(), eyes, conduct, asyncio.to_thread)
     end.owner.group = GroupMember(around)
     return Real(end, replace(end.record, reachable=reachable), eyes, conduct, end.owner.group)

@@ -15,7 +15,7 @@ import torch
 from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused
-from peer.exchange.group.context import GroupContext
+from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.reducer import ShardReducer
 from peer.identity import Identity
 from peer.membership.reputation import Reputation
@@ -213,19 +213,22 @@ MEMBERS = tuple(PeerId(name) for name in "abcd")
 
 def desk(lacking: str = "") -> ShardReducer:
     clock = RunClock()
-    around = GroupContext(
+    terms = GroupTerms(
         run_id=RunId(b"R" * 32),
         me=MEMBERS[0],
+        elements=(4,),
+        codec=EVERY["fp32"],
+        result_codec=EVERY["fp32"],
+        max_group=4,
+    )
+    around = GroupContext(
+        terms,
         seal=KeySigner(Identity.generate()),
         transport=None,  # type: ignore[arg-type]
         clock=clock,
         view=None,  # type: ignore[arg-type]
         conduct=Reputation(clock.now, lambda event: None),
         offload=_inline,
-        codec=EVERY["fp32"],
-        result_codec=EVERY["fp32"],
-        elements=(4,),
-        max_group=4,
     )
     roster = Roster(RunId(b"R" * 32), KEY, MEMBERS[0], Base(b"d" * 32), MEMBERS, MEMBERS)
     return ShardReducer(around, roster, Shard(0, 0, 4, MEMBERS[0]), lambda peers: lacking, clock.now() + 0.05)

@@ -17,7 +17,7 @@ from torch import Tensor
 from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, NoRoster, Stale
-from peer.exchange.group.context import GroupContext
+from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
@@ -74,22 +74,17 @@ class Member:
         self.events: list[Any] = []
         self.conduct = Reputation(self.clock.now, self.events.append)
         self.transport = MemoryTransport(network, self.me, self, self.clock)
-        self.group = GroupMember(
-            GroupContext(
-                RUN,
-                self.me,
-                KeySigner(identity),
-                self.transport.group,
-                self.clock,
-                self.eyes,
-                self.conduct,
-                inline,
-                EVERY[codec],
-                EVERY[result],
-                (ELEMENTS,),
-                16,
-            )
+        terms = GroupTerms(
+            run_id=RUN,
+            me=self.me,
+            elements=(ELEMENTS,),
+            codec=EVERY[codec],
+            result_codec=EVERY[result],
+            max_group=16,
         )
+        signer, transport = KeySigner(identity), self.transport.group
+        around = GroupContext(terms, signer, transport, self.clock, self.eyes, self.conduct, inline)
+        self.group = GroupMember(around)
         self.group.set_state_digest(0, self.outer.digest(0))
         self._shelf = FragmentShelf(self.outer, lambda fragment: (self.group.on_held(fragment) or _Nothing).digest)
         self.results: dict[int, GroupMean | ExchangeError] = {}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
-from peer.exchange.deadlines import ASSUMED_RATE, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.exchange.deadlines import transfer_s
 from peer.exchange.group.context import GroupContext
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Roster, leaders
@@ -74,9 +74,9 @@ class CatchUp:
     def _donors(self, key: RoundKey, roster: Roster | None) -> list[PeerRecord]:
         """Whom to ask, in an order that differs from peer to peer's rounds."""
         around = self._around
-        known, live = around.view.peers, around.live(even_finished=roster is None) - {around.me}
+        known, live = around.view.peers, around.live(even_finished=roster is None) - {around.terms.me}
         named = live if roster is None else live.intersection(roster.owners)
-        order = leaders(around.run_id, RoundKey(key.round + 1, key.fragment), named)
+        order = leaders(around.terms.run_id, RoundKey(key.round + 1, key.fragment), named)
         return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
 
     async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
@@ -105,7 +105,7 @@ class CatchUp:
         for donor in holders:
             try:
                 values = await fetch_fragment(
-                    around.transport, donor, fragment, base.digest, around.elements[fragment], _part_s
+                    around.transport, donor, fragment, base.digest, around.terms.elements[fragment], transfer_s
                 )
                 self.donor = donor.peer_id
                 return values
@@ -114,10 +114,6 @@ class CatchUp:
             except (PartnerLost, PartnerRefused):
                 continue
         return None
-
-
-def _part_s(nbytes: int) -> float:
-    return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / ASSUMED_RATE
 
 
 def _most_common(

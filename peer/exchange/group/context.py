@@ -37,37 +37,47 @@ class Seen(Protocol):
     def dialable(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class GroupContext:
-    """`elements`: of each fragment. `codec`: of contributions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTerms:
+    """The terms of a group that never change while the peer runs."""
 
     run_id: RunId
     me: PeerId
+    elements: tuple[int, ...]
+    """Elements of each fragment."""
+    codec: Codec
+    """Of contributions."""
+    result_codec: Codec
+    max_group: int
+    """Members at most."""
+    founders: int = 0
+    """How many the group is expected to begin with; 0: nobody said."""
+    max_upload: float | None = None
+    """Bytes per second; None: no cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContext:
+    """The services that all parts of a group use."""
+
+    terms: GroupTerms
     seal: Signer
     transport: GroupTransport
     clock: Clock
     view: Seen
     conduct: Reputation
     offload: Offload
-    codec: Codec
-    result_codec: Codec
-    elements: tuple[int, ...]
-    max_group: int
-    max_upload: float | None = None
-    """Bytes per second; None: no cap."""
-    founders: int = 0
-    """How many the group is expected to begin with; 0: nobody said."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
         """The training peers we see, would work with and do not take for gone, ourselves included; and those that did
         all their rounds."""
         fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
-        return (self._acceptable(fit) - self.view.watch.membership.outs()) | {self.me}
+        return (self._acceptable(fit) - self.view.watch.membership.outs()) | {self.terms.me}
 
     def counted(self) -> int:
         """How many count for a quorum by number: those too that do not answer. Who is cut off must not think that the
         others are gone."""
-        return len(self._acceptable({Status.TRAINING}) | {self.me})
+        return len(self._acceptable({Status.TRAINING}) | {self.terms.me})
 
     def _acceptable(self, fit: set[Status]) -> set[PeerId]:
         banned = self.view.banned()

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from peer.aio.events import Condition
 from peer.codec.stream import Flat
-from peer.errors import PartnerRefused
-from peer.exchange.deadlines import ASSUMED_RATE, START_S, TRANSFER_FACTOR, TRANSFER_SLACK_S
+from peer.errors import BadPayload, PartnerRefused
+from peer.exchange.deadlines import ASSUMED_RATE, START_S, transfer_s
 from peer.exchange.group.catchup import CatchUp
 from peer.exchange.group.context import GroupContext, drop_finished_rounds
 from peer.exchange.group.outcome import ShardOutcome, joined, vouchers_of
@@ -73,8 +73,8 @@ class GroupMember:
         """`store`: its rosters are recalled. A part of a group that was cut off and restarted does not take itself for
         a new one."""
         self._around = around
-        period = len(around.elements)
-        self._quorums = [Quorum(period, around.founders) for _ in around.elements]
+        period = len(around.terms.elements)
+        self._quorums = [Quorum(period, around.terms.founders) for _ in around.terms.elements]
         self._held: list[bytes] = [b""] * period
         self._coming: list[Base | None] = [None] * period
         """What the state will be when the owner has put in place what it was given; digest empty: not known."""
@@ -94,7 +94,9 @@ class GroupMember:
         self._store = store or NoQuorumStore()
         self._kept = pack(self._quorums)
         self._recall(self._store.read())
-        self._align = max(ALIGN, *(FORMS[codec.name].chunk for codec in (around.codec, around.result_codec)))
+        self._align = max(
+            ALIGN, *(FORMS[codec.name].chunk for codec in (around.terms.codec, around.terms.result_codec))
+        )
 
     # -- what the owner does -----------------------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class GroupMember:
 
         Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
         around = self._around
-        assert gradient.numel() == around.elements[key.fragment], gradient.numel()
+        assert gradient.numel() == around.terms.elements[key.fragment], gradient.numel()
         into = torch.empty(gradient.numel()) if into is None else into
         assert into.shape == (gradient.numel(),), into.shape
         assert tokens > 0, tokens
@@ -260,12 +262,12 @@ class GroupMember:
             ]
         given = [task.result() for task in tasks]
         seconds = around.clock.now() - began
-        shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.me]
+        shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.terms.me]
         self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
         return await self._averaged(roster, shards, given, sharing, seconds)
 
     def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> ShardReducer | None:
-        own = next((shard for shard in shards if shard.owner == self._around.me), None)
+        own = next((shard for shard in shards if shard.owner == self._around.terms.me), None)
         if own is None:
             return None
         return ShardReducer(self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline)
@@ -277,31 +279,33 @@ class GroupMember:
     async def _averaged(
         self, roster: Roster, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange, seconds: float
     ) -> GroupMean:
-        spans, named, reasons = [], [], []
+        spans, named, reasons, checked = [], [], [], list[ShardOutcome]()
         for shard, part in zip(shards, given, strict=True):
+            checked.append(part)
             if not part.result_digest:
                 reasons.append(part.why or f"{shard.owner}: no result in time")
                 continue
-            why = await self._around.offload(partial(sharing.check, shard, part))
-            if why is not None:
-                reasons.append(f"{shard.owner}: {why}")
-                self._around.conduct.penalize(shard.owner, why.code, why.reason)
+            try:
+                checked[-1] = await self._around.offload(partial(sharing.check, shard, part))
+            except BadPayload as error:
+                reasons.append(f"{shard.owner}: {error}")
+                self._around.conduct.penalize(shard.owner, error.code, error.reason)
                 continue
             spans.append((shard.start, shard.end))
             if part.includes_us:
                 named.append((shard.start, shard.end))
-        self._given[roster.key.fragment] = vouchers_of(roster, shards, given)
+        self._given[roster.key.fragment] = vouchers_of(roster, shards, checked)
         if spans:
-            self._usual[roster.key.fragment] = median_low([part.rms for part in given if part.digest])
+            self._usual[roster.key.fragment] = median_low([part.rms for part in checked if part.rms is not None])
         report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
         told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
         return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
 
     def _budget_s(self, elements: int) -> float:
         """How long the contributions may take, and then the results."""
-        rate = min(self._rate, self._around.max_upload or self._rate)
-        nbytes = 2 * self._around.codec.nbytes(elements) + self._around.result_codec.nbytes(elements)
-        return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
+        rate = min(self._rate, self._around.terms.max_upload or self._rate)
+        nbytes = 2 * self._around.terms.codec.nbytes(elements) + self._around.terms.result_codec.nbytes(elements)
+        return transfer_s(nbytes, rate)
 
     def _learn_rate(self, nbytes: int, seconds: float) -> None:
         if nbytes:

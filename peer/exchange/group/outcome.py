@@ -1,4 +1,4 @@
-"""What came of the shards of a round."""
+"""The outcome of the shards of a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.protocol.group.shards import Shard
 from peer.protocol.messages import PeerId
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ShardOutcome:
     """One shard's part of a round."""
 
@@ -19,30 +19,29 @@ class ShardOutcome:
     """Digest of the result (`peer.protocol.group.receipts`), whose values are in the mean; empty: there is none."""
     includes_us: bool = False
     sent: int = 0
+    """Bytes, as is `received`."""
     received: int = 0
     why: str = ""
-    """There is no result."""
+    """Why there is no result."""
     contributors: tuple[int, ...] = ()
-    """Who is named, as indices into the roster's members."""
+    """The contributors that the result names, as indices into the roster's members."""
     signature: bytes = b""
     """The owner's."""
-    digest: bytes = b""
-    """`came`, once it was checked that the signature is about it."""
-    rms: float = 0.0
-    """Root mean square of what came, once it was checked."""
+    rms: float | None = None
+    """Root mean square of the result once it was checked (`ShardExchange.check`)."""
 
 
 def vouchers_of(
     roster: Roster, shards: Sequence[Shard], given: Sequence[ShardOutcome]
 ) -> tuple[Vouchers, tuple[PeerId, ...]]:
-    """What the owners put their names to, as far as it checked; and who they are, by shard."""
-    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.digest]
-    shown = tuple(ShardReceipt(shard.index, part.digest, part.signature) for shard, part in both)
+    """Return the checked results that the owners signed, and the owners by shard."""
+    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.rms is not None]
+    shown = tuple(ShardReceipt(shard.index, part.result_digest, part.signature) for shard, part in both)
     return Vouchers(roster.name() if shown else b"", shown), tuple(shard.owner for shard in shards)
 
 
 def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Adjacent spans as one."""
+    """Return the spans with adjacent ones as one."""
     joined: list[tuple[int, int]] = []
     for start, end in spans:
         if joined and joined[-1][1] == start:

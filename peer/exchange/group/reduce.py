@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from peer.codec.plain import TILE, Codec, finite
+from peer.codec.plain import TILE, Codec
 from peer.errors import BadPayload
 from peer.exchange.buffers import pages
-from peer.outer.robust_mean import factors, fractions, norm
+from peer.exchange.validation import check_contribution
+from peer.outer.robust_mean import factors, fractions
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import Source
 
@@ -102,9 +103,7 @@ def _norm(part: Contribution, codec: Codec, elements: int) -> float:
     for span, payload in tiles(codec, part.payload, elements):
         values = space[: span.stop - span.start]
         codec.decode_into(payload, values)
-        if not finite(values):
-            raise BadPayload("not_finite", "a contribution holds NaN or infinity")
-        lengths.append(norm(values))
+        lengths.append(check_contribution(values))
     return math.hypot(*lengths)
 
 

@@ -100,7 +100,7 @@ class ShardReducer:
 
     async def _collect(self, own: Source, tokens: int) -> None:
         clock, began = self._around.clock, self._around.clock.now()
-        self._parts[self._around.me] = Contribution(tokens, own)
+        self._parts[self._around.terms.me] = Contribution(tokens, own)
         until, quorate = self._deadline, False
         while len(self._parts) < len(self.roster.members) and (now := clock.now()) < until:
             if not quorate and not self._lacking(self._parts.keys()):
@@ -119,8 +119,9 @@ class ShardReducer:
     async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
         around, parts = self._around, dict(sorted(self._parts.items()))
         self._parts.clear()
+        terms = around.terms
         combined = await uninterrupted(
-            around.offload(lambda: reduce_contributions(parts, around.codec, around.result_codec, into, self._lacking))
+            around.offload(lambda: reduce_contributions(parts, terms.codec, terms.result_codec, into, self._lacking))
         )
         for peer, error in combined.bad.items():
             around.conduct.penalize(peer, error.code, error.reason)
@@ -139,7 +140,7 @@ class ShardReducer:
 
     def seat(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
-        due = self._around.codec.nbytes(self.shard.elements)
+        due = self._around.terms.codec.nbytes(self.shard.elements)
         if opening.nbytes == 0:
             return ContributionUpload(self, sender, opening)
         if opening.nbytes != due:
@@ -197,7 +198,7 @@ class ShardReducer:
     def taken(self, sender: PeerId) -> None:
         """It has the result. When all have it nobody comes for it any more."""
         self._delivered.add(sender)
-        others = set(self.roster.members) - {self._around.me}
+        others = set(self.roster.members) - {self._around.terms.me}
         if isinstance(self._outcome, ShardResult) and others <= self._delivered | self._refused.keys():
             self._outcome = PartnerRefused("gone", "every member has had this result")
 

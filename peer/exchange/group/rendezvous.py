@@ -104,7 +104,7 @@ class Rendezvous:
         the window. Ends before `due` (run time)."""
         around = self._around
         await around.clock.sleep(opens_at - around.clock.now())
-        first = [peer for peer in self._order(key) if peer != around.me][:SOUNDED]
+        first = [peer for peer in self._order(key) if peer != around.terms.me][:SOUNDED]
         left_s = due - around.clock.now() - LEAST_SOUND_S
         if left_s < LEAST_SOUND_S:
             return
@@ -134,9 +134,9 @@ class Rendezvous:
         peers = around.view.peers
         dialable = {peer for peer in around.live() if peer in peers and peers[peer].reachable}
         if around.view.dialable():
-            dialable.add(around.me)
+            dialable.add(around.terms.me)
         silent = self._silent_in(key)
-        return sorted(leaders(around.run_id, key, dialable), key=lambda peer: peer in silent)
+        return sorted(leaders(around.terms.run_id, key, dialable), key=lambda peer: peer in silent)
 
     def _silent_in(self, key: RoundKey) -> frozenset[PeerId]:
         return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
@@ -144,7 +144,7 @@ class Rendezvous:
     async def _from_silent(self, join: Join, closes: float) -> tuple[SignedRoster, Roster] | None:
         """Those that did not answer are asked all the same, beside the others: they may only have been busy for a
         moment, and lead. The first roster of theirs that names us; None: there is none."""
-        known, me = self._around.view.peers, self._around.me
+        known, me = self._around.view.peers, self._around.terms.me
         found: asyncio.Future[tuple[SignedRoster, Roster]] = asyncio.get_running_loop().create_future()
 
         async def ask(peer: PeerRecord) -> None:
@@ -222,7 +222,7 @@ class Rendezvous:
             raise Stale("the group builds on another state of the fragment than ours", roster)
         if why:
             raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
-        if self._around.me not in roster.members:
+        if self._around.terms.me not in roster.members:
             raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
 
     async def _first_that_leads(
@@ -235,7 +235,7 @@ class Rendezvous:
                 failed.append("the window closed")
                 break
             try:
-                if leader == around.me:
+                if leader == around.terms.me:
                     return await self._lead(seeking, opens_at, closes)
                 return await self._ask(peers[leader], seeking.join, closes)
             except ExchangeError as error:
@@ -298,11 +298,11 @@ class Rendezvous:
         around = self._around
         if not around.seal.verify(roster.leader, signed.raw, signed.signature):
             raise BadPayload("roster", f"the roster is not signed by {roster.leader}")
-        if roster.run_id != around.run_id or roster.key != join.key:
+        if roster.run_id != around.terms.run_id or roster.key != join.key:
             raise BadPayload("roster", "the roster is of another run or round")
-        if len(roster.members) > around.max_group:
-            raise BadPayload("roster", f"{len(roster.members)} members; at most {around.max_group} are allowed")
-        if around.me in roster.members and roster.base != join.base:
+        if len(roster.members) > around.terms.max_group:
+            raise BadPayload("roster", f"{len(roster.members)} members; at most {around.terms.max_group} are allowed")
+        if around.terms.me in roster.members and roster.base != join.base:
             raise BadPayload("roster", "the roster says that we build on a state that we do not have")
 
     # -- leading -----------------------------------------------------------------------------------------------------
@@ -311,17 +311,17 @@ class Rendezvous:
         """Raises NoRoster when too few have come by the end of the window."""
         around, clock = self._around, self._around.clock
         collecting = RosterBuilder(
-            around.run_id,
+            around.terms.run_id,
             seeking.join.key,
-            around.me,
-            around.max_group,
+            around.terms.me,
+            around.terms.max_group,
             self._grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
             closes,
             self._enough(seeking.join.key),
             self._quorums[seeking.join.key.fragment].remembers,
         )
         seeking.collect(collecting)
-        collecting.on_join(around.me, seeking.join, clock.now())
+        collecting.on_join(around.terms.me, seeking.join, clock.now())
         self._bell.notify_all()
         while (roster := collecting.closed(around.live(), now := clock.now())) is None:
             if collecting.hopeless(around.live(), now):

@@ -6,14 +6,13 @@ lies in memory as a whole. What happens on failure: the shard has no result, its
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from peer.aio.tasks import uninterrupted
-from peer.codec.plain import Codec, finite
+from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext
@@ -21,18 +20,13 @@ from peer.exchange.group.outcome import ShardOutcome
 from peer.exchange.group.reduce import tiles
 from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.payloads import TensorSlice
-from peer.outer.robust_mean import norm
+from peer.exchange.validation import check_result
 from peer.protocol.group.receipts import digest_of, digesting, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, ResultSink, Shard, ShardResult, check_named
 from peer.protocol.messages import PeerRecord
 from peer.protocol.wire.payload import BytesSource
 
-RESULT_FAR = 100.0
-"""A result so many times larger than our own contribution is not applied, unless that was small for an honest reason: a
-slow machine in its first steps. Then it may be as large as `USUAL_FAR` times what was applied in the round before or
-as `OUTER_PART` of the outer params; in the first round that we are in, as large as they are."""
-USUAL_FAR, OUTER_PART = 10.0, 0.1
 AGAIN_S = 1.0
 LOST_TRIES = 3
 """An owner that is lost so often has died: nobody waits for the end of the round."""
@@ -99,14 +93,14 @@ class ShardExchange:
     async def own(self, desk: ShardReducer) -> ShardOutcome:
         """The shard that is ours: collect, average, and take the result as the others do."""
         around, shard, members = self.around, desk.shard, self.roster.members
-        source = Encoding(around.codec, self._part(shard))
+        source = Encoding(around.terms.codec, self._part(shard))
         try:
             result = await desk.run(source, self.tokens, self.into[shard.start : shard.end])
         except PartnerRefused as error:
             return ShardOutcome(why=f"our own shard: {error.reason}")
         finally:
             source.close()
-        ours = members.index(around.me) in result.named
+        ours = members.index(around.terms.me) in result.named
         others = len(result.named) - ours  # each sent us its part and takes the result
         sent, received = others * len(result.payload), others * source.nbytes
         came = await uninterrupted(around.offload(lambda: self._take(shard, result)))
@@ -114,7 +108,7 @@ class ShardExchange:
 
     def _take(self, shard: Shard, result: ShardResult) -> bytes:
         """In a worker thread; the digest."""
-        codec, into = self.around.result_codec, self.into[shard.start : shard.end]
+        codec, into = self.around.terms.result_codec, self.into[shard.start : shard.end]
         for span, payload in tiles(codec, BytesSource(result.payload), shard.elements):
             codec.decode_into(payload, into[span])
         return digest_of(result.payload, result.named)
@@ -124,7 +118,7 @@ class ShardExchange:
         sent any more: our part may make room for it."""
         if (owner := self.around.view.peers.get(shard.owner)) is None:
             return ShardOutcome(why=f"{shard.owner}: its address is not known")
-        source = Encoding(self.around.codec, self._part(shard))
+        source = Encoding(self.around.terms.codec, self._part(shard))
         try:
             return await self._share(owner, shard, source, until)
         finally:
@@ -132,59 +126,47 @@ class ShardExchange:
 
     async def _share(self, owner: PeerRecord, shard: Shard, source: Encoding, until: float) -> ShardOutcome:
         """Where the transport did not get through, ask again: the owner keeps what it has."""
-        around, given, sending, lost = self.around, ShardOutcome(), True, 0
+        around, why, sending, lost = self.around, "", True, 0
         while (left_s := until - around.clock.now()) > 0:
             into = self.into[shard.start : shard.end]
-            taking = ShardResultSink(around.result_codec, into, len(self.roster.members), source.close)
+            taking = ShardResultSink(around.terms.result_codec, into, len(self.roster.members), source.close)
             opening = ContributionHeader(
                 self.roster.key, self.roster.name(), shard.index, self.tokens, source.nbytes if sending else 0
             )
             try:
                 receipt = await around.transport.contribute(owner, opening, source if sending else None, taking, left_s)
             except PartnerRefused as error:
-                given.why = f"{shard.owner}: {error.reason}"
+                why = f"{shard.owner}: {error.reason}"
                 if error.code not in TRY_AGAIN:
-                    return given
+                    return ShardOutcome(why=why)
                 sending = sending and error.code not in ("have", "late")
             except BadPayload as error:
                 around.conduct.penalize(shard.owner, error.code, str(error))
                 return ShardOutcome(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
                 around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
-                given.why, lost = f"{shard.owner}: {error}", lost + 1
+                why, lost = f"{shard.owner}: {error}", lost + 1
                 if lost == LOST_TRIES:
-                    return given
+                    return ShardOutcome(why=why)
             else:
                 around.view.watch.heard(shard.owner, "it gave a result")
-                us = self.roster.members.index(around.me) in taking.named
+                us = self.roster.members.index(around.terms.me) in taking.named
                 counts = receipt.bytes_sent, receipt.bytes_received
                 return ShardOutcome(taking.digest(), us, *counts, contributors=taking.named, signature=taking.signature)
             finally:
                 taking.close()
             sending = sending and not taking.begun
             await around.clock.sleep(min(AGAIN_S, max(0.0, until - around.clock.now())))
-        return given
+        return ShardOutcome(why=why)
 
-    def check(self, shard: Shard, given: ShardOutcome) -> BadPayload | None:
-        """What is wrong with the result that came, if anything; else `digest` is set. In a worker thread."""
-        values = self.into[shard.start : shard.end]
-        if not finite(values):
-            return BadPayload("not_finite", "the result holds NaN or infinity")
-        length, ours = norm(values), norm(self._part(shard))
-        if 0 < RESULT_FAR * ours < length and self._most(shard) < length:
-            return BadPayload("norm", "the result is many times larger than our own contribution")
+    def check(self, shard: Shard, given: ShardOutcome) -> ShardOutcome:
+        """Return the outcome with its root mean square, in a worker thread. Raises BadPayload."""
+        outer = None if self.outer is None else TensorSlice(self.outer, shard.start, shard.end)
+        rms = check_result(self.into[shard.start : shard.end], self._part(shard), outer, self.usual)
         said = statement(self.roster.name(), shard.index, given.result_digest)
         if not self.around.seal.verify(shard.owner, said, given.signature):
-            return BadPayload("signature", "the owner did not sign the result it gave")
-        given.digest, given.rms = given.result_digest, length / math.sqrt(shard.elements)
-        return None
-
-    def _most(self, shard: Shard) -> float:
-        """How long a result may be that is far longer than our own part."""
-        outer = 0.0 if self.outer is None else norm(TensorSlice(self.outer, shard.start, shard.end))
-        if self.usual is None:
-            return outer
-        return max(USUAL_FAR * self.usual * math.sqrt(shard.elements), OUTER_PART * outer)
+            raise BadPayload("signature", "the owner did not sign the result it gave")
+        return replace(given, rms=rms)
 
     def _part(self, shard: Shard) -> TensorSlice:
         return TensorSlice(self.gradient, shard.start, shard.end)

@@ -7,7 +7,7 @@ was and its work dropped; who holds another state than the group fetches the gro
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from peer.errors import ExchangeError, NoRoster, Stale
 from peer.exchange.buffers import Buffers
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.payloads import PseudoGradient
-from peer.exchange.strategy import ExchangeResult, MissedState
+from peer.exchange.strategy import ExchangeControls, ExchangeResult, MissedState
 from peer.outer.state import OuterState
 from peer.outer.values import GroupState, MeanGradient, NoStep
 from peer.ports.trainer import WorkSnapshot
@@ -53,12 +53,7 @@ class GroupStrategy:
     group: GroupMember
     buffers: Buffers
     offload: Offload
-    wanted: Callable[[], bool]
-    """Whether we still take part: not when we are leaving."""
-    why_not: Callable[[], str]
-    """Why nothing is to be sent now, for a person; empty: it may be."""
-    tell: Callable[[str], None]
-    """Told what is going on, for `peer status`."""
+    controls: ExchangeControls
     feedback: dict[int, Feedback] = field(default_factory=dict)
     """By fragment, where the codec loses enough to need it."""
 
@@ -72,7 +67,7 @@ class GroupStrategy:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
         round; and after the last. None: there is no group, its state is ours, or nobody gives it; then the first round
         tells us that ours is stale."""
-        self.tell(f"asking the group for its state of fragment {fragment}")
+        self.controls.tell(f"asking the group for its state of fragment {fragment}")
         own = await self.digest(fragment)
         self.group.set_state_digest(fragment, own)
         with suppress(ExchangeError):
@@ -105,7 +100,7 @@ class GroupSession:
         """We missed the fragment's last round, or a part of it: what the others made of it is to be ours when the next
         one is due. While nobody has anything later, or nobody answers, go on asking."""
         groups, key = self._groups, self._key
-        while groups.wanted() and not groups.group.up_to_date(key):
+        while groups.controls.wanted() and not groups.group.up_to_date(key):
             own = await groups.digest(key.fragment)
             with suppress(ExchangeError):
                 if (found := await groups.group.catch_up(key, None, own, settle_s=0.0)) is not None:
@@ -120,11 +115,11 @@ class GroupSession:
 
     async def _exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float, buffer: Tensor) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment
-        if not groups.wanted():
+        if not groups.controls.wanted():
             return ExchangeResult("carried", "we are leaving or pausing")
-        if why := groups.why_not():
+        if why := groups.controls.why_not():
             return ExchangeResult("carried", why)
-        groups.tell("exchanging with the group")
+        groups.controls.tell("exchanging with the group")
         gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
         into = buffer[: gradient.numel()]
         base = await groups.digest(fragment)

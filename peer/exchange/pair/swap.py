@@ -27,12 +27,12 @@ from peer.exchange.deadlines import (
     HEARTBEAT_S,
     LEAST_S,
     START_S,
-    TRANSFER_FACTOR,
     TRANSFER_SLACK_S,
+    transfer_s,
 )
 from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.throughput import MeasuredSource, Throughput
-from peer.exchange.validation import check_values, finite
+from peer.exchange.validation import check_partner, finite
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, PeerTimings, RoundKey, SwapReport, TransferTimings
@@ -86,7 +86,7 @@ class PairSwap:
         rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else self._assumed_rate)
         if self._cap is not None:
             rate = min(rate, self._cap)
-        return TRANSFER_SLACK_S + TRANSFER_FACTOR * nbytes / rate
+        return transfer_s(nbytes, rate)
 
     async def swap(self, terms: SwapTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
         """Swap, and decode the partner's params into `into`: flat fp32 of own's length. `own` and `outer`, our
@@ -110,7 +110,7 @@ class PairSwap:
             finally:
                 source.close()
                 sink.close()
-        await self._offload(lambda: check_values(into, own))
+        await self._offload(lambda: check_partner(into, own))
         return _together(reports)
 
     async def _swap(self, terms: SwapTerms, part: int, source: Source, sink: Sink) -> SwapReport:

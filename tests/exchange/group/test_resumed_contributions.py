@@ -15,7 +15,7 @@ from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.exchange.group import reducer as desk
 from peer.exchange.group import shard_exchange as sharing
-from peer.exchange.group.context import GroupContext
+from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.identity import Identity
 from peer.membership.failure_detector import FailureDetector
@@ -88,20 +88,16 @@ async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
             now, me = clock.now(), PeerId(identity.peer_id)
             record = PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
             eyes, conduct = Eyes(), Reputation(clock.now, lambda event: None)
-            around = GroupContext(
-                RUN,
-                me,
-                KeySigner(identity),
-                transport.group,
-                clock,
-                eyes,
-                conduct,
-                asyncio.to_thread,
-                EVERY[codec],
-                EVERY["fp32"],
-                (ELEMENTS,),
-                8,
+            terms = GroupTerms(
+                run_id=RUN,
+                me=me,
+                elements=(ELEMENTS,),
+                codec=EVERY[codec],
+                result_codec=EVERY["fp32"],
+                max_group=8,
             )
+            signer = KeySigner(identity)
+            around = GroupContext(terms, signer, transport.group, clock, eyes, conduct, asyncio.to_thread)
             owner.group = GroupMember(around)
             members.append(Member(record, transport, eyes, conduct, owner.group, wire))
         for one, other in (members, members[::-1]):
