@@ -1,1 +1,1 @@
-"""What the others make of a snapshot: alone, in a pair, in a group."""
+"""The exchange of a round: alone, in a pair, in a group."""

@@ -1,5 +1,4 @@
-"""Where partners' values are decoded: memory that belongs to the daemon's state, and is not the cost of a swap. And
-memory that is needed for a while."""
+"""The memory that partners' values are decoded into. It belongs to the daemon's state."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ class Buffers:
     """Flat fp32 tensors, used again and again. There is one from the beginning, with all its pages; exchanges that
     overlap get one more each, `most` of them in all, and what was made stays.
 
-    Who lends one has it alone until the block ends: nothing may write to it after that, in whatever thread."""
+    The caller has a buffer alone until the block ends. Nothing may read or write it after that, in whatever thread."""
 
     def __init__(self, elements: int, most: int) -> None:
         """elements: of the largest payload."""
@@ -39,6 +38,6 @@ class Buffers:
 
 
 def pages(nbytes: int) -> memoryview:
-    """Zeros, in pages that the system gets back when the last view is let go. What a daemon frees otherwise stays with
-    it (`peer.node.process`) and is not used for anything longer."""
+    """Return zeros, in pages that the system gets back with the last view. Other memory that a daemon frees stays with
+    the process (`peer.node.process`)."""
     return memoryview(mmap.mmap(-1, nbytes))

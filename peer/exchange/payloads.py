@@ -1,4 +1,4 @@
-"""What a peer sends of its work, made part by part as it is read: a copy would be a fragment of memory."""
+"""The payloads of an exchange, made part by part as they are read: a copy would be a fragment of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peer.outer.rules import pseudo_gradient_, scale_work_
 
 
 class _Work:
-    """Of the work between outer and params, a share; neither may change meanwhile."""
+    """A share of the work between outer and params. Neither may change meanwhile."""
 
     def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
         assert params.shape == outer.shape, (params.shape, outer.shape)
@@ -73,5 +73,5 @@ class Concatenated:
 
 
 def work_of(params: Tensor, outer: Tensor, share: float) -> Flat:
-    """Of the work since `outer`, the share that counts (`scale_work_`), without a copy."""
+    """Return the share of the work since `outer` that counts (`scale_work_`), without a copy."""
     return params if share == 1 else ScaledParams(params, outer, share)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from peer.protocol.wire.payload import Source
 
 LEAST_S = 1e-3
-"""What passes within less says nothing about a rate."""
+"""Seconds that a measurement takes at least: less says nothing about a rate."""
 PART = 4
 """The first part fills buffers on the way; what passes behind it is measured, if there is as much of it."""
 

@@ -42,7 +42,7 @@ def norm(values: Sliced) -> float:
 
 
 def fractions(tokens: Sequence[int]) -> list[float]:
-    """What each contribution weighs: w_i / sum(w_i), w_i = tokens_i, but HEAVY times the median at most."""
+    """Return the weight of each contribution: w_i / sum(w_i), w_i = tokens_i, but HEAVY times the median at most."""
     heaviest = (HEAVY if len(tokens) > FEW else WIDE) * median_low(tokens)
     weights = [min(float(count), heaviest) for count in tokens]
     total = sum(weights)
@@ -50,7 +50,7 @@ def fractions(tokens: Sequence[int]) -> list[float]:
 
 
 def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """What each contribution is multiplied with: 1; less when it is longer than LONG times the (lower) median norm; 0
+    """Return the factor of each contribution: 1; less when it is longer than LONG times the (lower) median norm; 0
     when it is to be refused. All 1 when the median is zero. `tokens`: what their senders say."""
     usual, work = median_low(norms), max(1.0, median_low(tokens))
     most, found = (LONG if len(norms) > FEW else WIDE) * usual, []

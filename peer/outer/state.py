@@ -1,4 +1,4 @@
-"""A peer's outer state: what is evaluated, archived, donated, and moved by the outer rule."""
+"""A peer's outer state, which is evaluated, archived, donated, and moved by the outer rule."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class OuterState:
             noloco_apart_(*terms, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus)
 
     def pseudo_gradient(self, fragment: int, own: Tensor, share: float = 1.0) -> Tensor:
-        """What this peer contributes to its group: (outer_params - own) * share, written into `own` and returned. `own`
+        """Return this peer's contribution to its group, (outer_params - own) * share, written into `own`. `own`
         is the snapshot of the fragment, flat fp32; share as in `step`."""
         return pseudo_gradient_(own, self.fragment(fragment), share)
 

@@ -70,7 +70,7 @@ class NoStep:
     """Nothing to step with: the fragment's state stays."""
 
     digest: bytes = b""
-    """Of that state, where the members of a group compare it."""
+    """The digest of that state, where the members of a group compare it."""
 
 
 OuterValues = OwnWork | PartnerParams | MeanGradient | GroupState | NoStep

@@ -27,7 +27,7 @@ from peer.run.plan import RunPlan
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot and what is to become of it."""
+    """A snapshot, and how its round is to end."""
 
     work: WorkSnapshot
     cut: WorkShare
@@ -61,14 +61,15 @@ class RoundCommitter:
         self._care = care
         self._live = live
         self.stepping = asyncio.Lock()
-        """Held while `outer_params` move: who copies them waits for it."""
+        """Held while `outer_params` move: a copy of them waits for it."""
         self.based_at: dict[int, float] = {}
         """Per fragment: when the snapshot was taken that its last outer step used; run time."""
 
     async def follow(self, session: ExchangeSession, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
-        """Until the work is ready: take over, beside the training, what the others have and we lack. The work since the
-        last outer step stays, on another ground. Whether the work may have been taken in the middle of that: then its
-        params and `outer_params` do not belong together. Raises TrainerDied."""
+        """Take over, while the trainer works, the states that the others have and we lack.
+
+        The work since the last outer step stays, on another base. Return whether the work may have been taken in the middle of that: then its params
+        and `outer_params` do not belong together. Raises TrainerDied."""
         while not ready.done():
             waiting = session.fetch_missed_state()
             if waiting is None or (missed := await race(ready, waiting)) is None:
@@ -79,7 +80,7 @@ class RoundCommitter:
         return False
 
     async def _take_over(self, key: RoundKey, missed: MissedState) -> None:
-        """The lock is kept until the trainer has it, too: a checkpoint in between would hold two grounds."""
+        """Keep the lock until the trainer has it, too: a checkpoint in between would hold two bases."""
         fragment = self._outer.fragment(key.fragment)
         async with self.stepping:
             before = await self._offload(fragment.clone)
@@ -88,7 +89,7 @@ class RoundCommitter:
             await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
 
     async def catch_up(self, round_: int, reason: str, at_last: bool = False) -> bool:
-        """Outside of the rounds: take over what the group has, fragment by fragment. Whether our state has changed."""
+        """Take over what the group has, outside of the rounds. Return whether our state has changed."""
         changed = False
         for fragment in range(len(self._outer.layout.fragments)):
             if (missed := await self._strategy.find_later_state(fragment, reason, at_last)) is not None:
@@ -119,7 +120,7 @@ class RoundCommitter:
         )
 
     async def exchange_and_step(self, session: ExchangeSession, ready: Snapshot, due_again: Latch) -> Merge | None:
-        """Exchange and outer step; how to merge what came of it, None: there is nothing."""
+        """Exchange, and take the outer step. Return how to merge the result; None: there is nothing to merge."""
         work, cut = ready.work, ready.cut
         if work.steps == 0:
             self.sit_out(work.key, "no inner step was finished in it")
@@ -139,7 +140,7 @@ class RoundCommitter:
         return replace(ready.merge, alpha=0.0) if replaced else ready.merge
 
     async def merge(self, work: WorkSnapshot, how: Merge) -> None:
-        """Into the trainer's params. Raises TrainerDied."""
+        """Merge the fragment into the trainer's params. Raises TrainerDied."""
         key = work.key
         await self._trainer.apply(key, self._outer.fragment(key.fragment), work.processed, key.round + 1, how)
         self._care.round_finished()
@@ -154,12 +155,12 @@ class RoundCommitter:
         self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
 
     def missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
-        """A round without an outcome. One that was not due yet is only forgotten."""
+        """Journal a round without an outcome, if it was due."""
         if was_due:
             self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
 
     async def _step_and_journal(self, work: WorkSnapshot, got: ExchangeResult) -> None:
-        """Belong together: a step that is not in the journal would be counted as lost work."""
+        """Step and journal together: a step that is not in the journal would be counted as lost work."""
         async with self.stepping:
             digest = await self._step(work.key.fragment, got.values)
             self._journal(work, got, digest)

@@ -1,5 +1,5 @@
-"""From a round's snapshot to its merge: exchange, outer step, journal, apply. In `full` schedules the trainer waits for
-it; in `streaming` it goes on in the background, one flight a fragment.
+"""The rounds in flight, from snapshot to merge: exchange, outer step, journal, apply. In `full` schedules the trainer
+waits for it; in `streaming` it runs in the background, one flight a fragment.
 
 What happens on failure: an exchange that is not done when its fragment is due again is given up (pair: a solo outer
 step; group: what was worked is dropped, by name); a trainer that dies takes the merge with it, not the outer step."""
@@ -101,7 +101,7 @@ class InFlightRounds:
             await self.give_up(fragment, reason)
 
     async def give_up(self, fragment: int, reason: str) -> None:
-        """As `drop`, one of them."""
+        """Give one of them up, as `drop` does."""
         key, flight = self._flying.pop(fragment)
         flight.task.cancel()
         await asyncio.wait({flight.task})

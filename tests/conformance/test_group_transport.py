@@ -79,7 +79,7 @@ class Members:
     place: Place | PartnerRefused = field(default_factory=lambda: Place(0, ShardResult(b"", ())))
     joins: list[tuple[PeerId, Join]] = field(default_factory=list)
     openings: list[tuple[PeerId, ContributionHeader]] = field(default_factory=list)
-    open_round: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         self.joins.append((sender, join))
@@ -87,7 +87,7 @@ class Members:
 
     async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         self.openings.append((sender, opening))
-        self.open_round.set()
+        self.opened.set()
         if isinstance(self.place, PartnerRefused):
             raise self.place
         return self.place

@@ -17,7 +17,7 @@ from peer.aio.threads import inline
 from peer.clock.run_clock import RunClock
 from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.exchange.pair.swap import PairSwap, SwapTerms
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.identity import Identity
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.network import MemoryTransport
@@ -563,7 +563,7 @@ def test_a_partner_that_sends_too_slowly_is_given_up_long_before_the_budget(
         began = asyncio.get_running_loop().time()
         assert exchange.budget_s(partner.peer_id, 2 * own.numel()) > 300
         with pytest.raises(PartnerSilent):
-            await exchange.swap(SwapTerms(partner, KEY, 2.0, True, alive), own, own, torch.zeros(own.numel()))
+            await exchange.swap(PartnerTerms(partner, KEY, 2.0, True, alive), own, own, torch.zeros(own.numel()))
         return asyncio.get_running_loop().time() - began
 
     assert run_virtual(main()) < ends_after_s

@@ -16,7 +16,7 @@ from peer.codec.stream import Flat
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.strategy import PairStrategy
-from peer.exchange.pair.swap import SwapTerms
+from peer.exchange.pair.swap import PartnerTerms
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
@@ -111,7 +111,7 @@ class Values:
     def _watch_swaps(self, peer: SimulatedPeer, swaps: Any) -> None:
         ask = swaps.swap
 
-        async def swap(terms: SwapTerms, own: Flat, outer: torch.Tensor, into: torch.Tensor) -> Any:
+        async def swap(terms: PartnerTerms, own: Flat, outer: torch.Tensor, into: torch.Tensor) -> Any:
             place = terms.key.round, terms.key.fragment
             self._remember_sent(peer.peer_id, place, own)
             report = await ask(terms, own, outer, into)

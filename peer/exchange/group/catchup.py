@@ -33,7 +33,7 @@ class CatchUp:
     def __init__(self, around: GroupContext) -> None:
         self._around = around
         self.donor: PeerId | None = None
-        """Who gave what was fetched last."""
+        """The peer that gave the last state."""
 
     async def fetch(
         self,
@@ -72,7 +72,7 @@ class CatchUp:
         raise PartnerLost(f"the group's state could not be fetched: {failed or 'nobody who has it answers'}")
 
     def _donors(self, key: RoundKey, roster: Roster | None) -> list[PeerRecord]:
-        """Whom to ask, in an order that differs from peer to peer's rounds."""
+        """Return the peers to ask, in an order that differs from round to round."""
         around = self._around
         known, live = around.view.peers, around.live(even_finished=roster is None) - {around.terms.me}
         named = live if roster is None else live.intersection(roster.owners)
@@ -80,7 +80,7 @@ class CatchUp:
         return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
 
     async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
-        """Who has answered after `ask_s`; nobody: the first one within twice that."""
+        """Return the answers after `ask_s`; without any, the first one within twice that."""
 
         async def ask(donor: PeerRecord) -> Base | None:
             try:

@@ -1,4 +1,4 @@
-"""What the parts of a group share: the peer's surroundings, a bell to wait for, and a table that forgets."""
+"""The context that the parts of a group share: fixed terms, services, and who counts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GroupTerms:
     elements: tuple[int, ...]
     """Elements of each fragment."""
     codec: Codec
-    """Of contributions."""
+    """The codec of contributions."""
     result_codec: Codec
     max_group: int
     """Members at most."""
@@ -75,8 +75,8 @@ class GroupContext:
         return (self._acceptable(fit) - self.view.watch.membership.outs()) | {self.terms.me}
 
     def counted(self) -> int:
-        """How many count for a quorum by number: those too that do not answer. Who is cut off must not think that the
-        others are gone."""
+        """Return how many peers count for a quorum by number, silent ones included. A member that is cut off must not
+        think that the others are gone."""
         return len(self._acceptable({Status.TRAINING}) | {self.terms.me})
 
     def _acceptable(self, fit: set[Status]) -> set[PeerId]:

@@ -42,15 +42,15 @@ from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.run.codec_specs import FORMS
 
 PARK_S = 4.0
-"""How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Less than a
-caller bears silence."""
+"""How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Shorter than a
+caller waits without an answer."""
 DESK_PART = 0.7
-"""Of the time until the round is given up an owner collects so long at most: the results have to travel, too."""
+"""The part of the time until the round is given up in which an owner collects: the results have to travel, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMean:
-    """What a round gave. Spans are half-open ranges of elements of the fragment, ascending."""
+    """The mean of a round. Spans are half-open ranges of elements of the fragment, ascending."""
 
     mean: Tensor
     """Flat fp32 of the fragment; outside the spans it may hold anything."""
@@ -63,7 +63,7 @@ class GroupMean:
     reason: str
     """Why spans are missing, for a person; empty: none are."""
     shards: list[tuple[int, int]]
-    """Of the owners, one after the other: all of the fragment."""
+    """The shards of the owners, which cover the fragment."""
 
 
 class GroupMember:
@@ -77,13 +77,13 @@ class GroupMember:
         self._quorums = [Quorum(period, around.terms.founders) for _ in around.terms.elements]
         self._held: list[bytes] = [b""] * period
         self._coming: list[Base | None] = [None] * period
-        """What the state will be when the owner has put in place what it was given; digest empty: not known."""
+        """The state after the step that is due; digest empty: not known."""
         self._short = [False] * period
-        """By fragment: of its last round we lack a part."""
+        """Per fragment: whether we lack a part of its last round."""
         self._usual: list[float | None] = [None] * period
-        """By fragment: root mean square of its last results, of the middle one of the shards."""
+        """Per fragment: root mean square of its last results, the median of the shards."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
-        """By fragment, of the last round: what owners put their names to, and who they are, by shard."""
+        """Per fragment: the results that owners signed in the last round, and the owners by shard."""
         self._leading = Rendezvous(around, self._quorums)
         self._catching = CatchUp(around)
         self._desks: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
@@ -102,7 +102,7 @@ class GroupMember:
 
     def set_state_digest(self, fragment: int, digest: bytes) -> None:
         """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
-        then do others get it from us, and only then does what made it count. From any thread."""
+        then do others get it from us, and only then does what made it count."""
         coming = self._coming[fragment]
         if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
             self._quorums[fragment].adopt(coming)
@@ -214,7 +214,7 @@ class GroupMember:
 
     @property
     def donor(self) -> PeerId | None:
-        """Who gave the state that `catch_up` got last."""
+        """The peer that gave the state of the last `catch_up`."""
         return self._catching.donor
 
     def _recall(self, raw: bytes) -> None:

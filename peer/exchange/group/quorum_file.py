@@ -12,7 +12,7 @@ from peer.run.home import write_whole
 
 
 class QuorumFile:
-    """One small file, written whole or not at all. What cannot be written is journaled, and training goes on."""
+    """One small file, written whole or not at all. A failure to write is journaled, and training continues."""
 
     def __init__(self, path: Path, emit: Callable[[events.Event], None]) -> None:
         self._path = path

@@ -1,5 +1,5 @@
-"""What an owner makes of the contributions to its shard, in a worker thread and tile by tile: beside them there are
-only the mean, where the caller wants it, and the encoded result.
+"""Reduce the contributions to a shard, in a worker thread and tile by tile. The memory that this takes is the mean,
+where the caller wants it, and the encoded result.
 
 What happens on failure: a contribution that cannot be decoded, is not finite or absurdly large is left out, by name;
 one that is only far larger than the others is made smaller (`peer.outer.robust_mean.factors`)."""
@@ -52,7 +52,7 @@ def reduce_contributions(
     lacking: Callable[[Collection[PeerId]], str],
 ) -> Reduced:
     """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
-    `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are let go one by one. `lacking`:
+    `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are dropped one by one. `lacking`:
     why these contributors are too few, empty when they are enough."""
     norms, bad = dict[PeerId, float](), dict[PeerId, BadPayload]()
     for peer in parts:
@@ -98,7 +98,7 @@ def encoded(codec: Codec, values: Tensor) -> memoryview:
 
 
 def _norm(part: Contribution, codec: Codec, elements: int) -> float:
-    """Of the decoded values. Raises BadPayload."""
+    """Return the norm of the decoded values. Raises BadPayload."""
     space, lengths = torch.empty(min(TILE, elements)), list[float]()
     for span, payload in tiles(codec, part.payload, elements):
         values = space[: span.stop - span.start]
@@ -108,7 +108,7 @@ def _norm(part: Contribution, codec: Codec, elements: int) -> float:
 
 
 def _add(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
-    """As `peer.outer.robust_mean.weighted_mean` does, to the bit."""
+    """Add as `peer.outer.robust_mean.weighted_mean` does, to the bit."""
     for span, payload in tiles(codec, part.payload, into.numel()):
         if first:
             codec.decode_into(payload, into[span])

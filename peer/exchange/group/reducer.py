@@ -4,7 +4,7 @@ encoded result to everybody, itself included.
 Contributions are kept as they came, encoded, at most one for each member; all of them together are as large as one
 member's whole contribution. One whose stream broke stays until its sender goes on with it over another: whole, it
 counts; in part, never. Waits until all members have contributed; with a quorum of them, as long again as the quorum
-took, and `LEAST_GRACE_S`; at most until its deadline. What comes later is refused. The result is let go when every
+took, and `LEAST_GRACE_S`; at most until its deadline. A later contribution is refused. The result is dropped when every
 member has it, or with the round."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PendingUpload:
     opening: ContributionHeader
     buffer: BufferSink
     reader: PayloadReader
-    """Of its last stream, as is `place`."""
+    """The reader of its last stream, as is `place`."""
     place: ContributionUpload
 
     def is_gone_on_with(self, opening: ContributionHeader) -> bool:
@@ -66,9 +66,9 @@ class ShardReducer:
         self._parts: dict[PeerId, Contribution] = {}
         self._coming: dict[PeerId, PendingUpload] = {}
         self._accepted: dict[PeerId, int] = {}
-        """Whose contributions came in time, by the number of the transfer."""
+        """The senders whose contributions came in time, with the number of the transfer."""
         self._delivered: set[PeerId] = set()
-        """Who said that it has the result."""
+        """The members that have the result."""
         self.closed = False
         self._refused: dict[PeerId, PartnerRefused] = {}
         self._outcome: ShardResult | PartnerRefused | None = None
@@ -110,7 +110,7 @@ class ShardReducer:
         self._close()
 
     def _close(self) -> None:
-        """What is not whole by now is let go; who still sends it is told."""
+        """Drop what is incomplete, and tell its senders."""
         self.closed = True
         for coming in self._coming.values():
             coming.place.let_go()
@@ -177,7 +177,7 @@ class ShardReducer:
         self._bell.notify_all()
 
     def drop(self, sender: PeerId, place: ContributionUpload) -> None:
-        """Of what this place took nothing can be used."""
+        """Nothing that this place took can be used."""
         if (coming := self._coming.get(sender)) is not None and coming.place is place:
             del self._coming[sender]
 
@@ -221,7 +221,7 @@ class ContributionUpload(UploadSlot):
         self.transfer = opening.transfer
         self.have = have if reader is None else reader.received
         self._buffer = buffer
-        """None: let go."""
+        """None: dropped."""
         self._desk = desk
         self._sender = sender
         self._opening = opening

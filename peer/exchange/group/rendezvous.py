@@ -2,7 +2,7 @@
 do not, and answers those that ask it.
 
 A leader that says nothing, says that there is no roster, or does not come to the round by the middle of what is left of
-the window is passed over for the next. Whoever is asked while it still waits for another leader holds the call until it
+the window is passed over for the next. A peer that is asked while it waits for another leader holds the call until it
 knows, and hands on the roster it got.
 
 Before the round is due, the first in the order are called: who does not answer then is asked last, and beside the
@@ -58,7 +58,7 @@ class RendezvousRound:
     over: str = ""
     """Why there will be no roster from us."""
     owners: Sequence[PeerId] = ()
-    """Of each shard in the round that `join.given` is about."""
+    """The owner of each shard in the round that `join.given` is about."""
 
     @property
     def ended(self) -> bool:
@@ -87,7 +87,7 @@ class Rendezvous:
         self._latest: RoundKey | None = None
         self._first = 0
         self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
-        """Who did not answer before the round at hand was due."""
+        """The peers that did not answer before the round at hand was due."""
         self._bell = Condition()
         self._grace = Grace()
         self._parked = 0
@@ -283,7 +283,7 @@ class Rendezvous:
         return reply
 
     def _opened(self, giver: PeerId, signed: SignedRoster, join: Join) -> Roster:
-        """What we were given, checked; a false one is an offence of its giver. Raises BadPayload."""
+        """Check a roster that we were given. A false one is an offence of its giver. Raises BadPayload."""
         try:
             roster = parse_roster(signed.raw)
             self._check(roster, signed, join)

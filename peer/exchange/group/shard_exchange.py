@@ -67,7 +67,7 @@ class ShardResultSink(ResultSink):
         self._digest.update(data)
 
     def digest(self) -> bytes:
-        """Of all that came (`digest_of`)."""
+        """Return the digest of all that came (`digest_of`)."""
         return self._digest.digest()
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""The topology `group` as the coordinator sees it: everybody of a round averages pseudo-gradients and takes the same
-outer step (`peer.exchange.group.member` does the exchange).
+"""The strategy `group`: all members of a round average pseudo-gradients and take the same outer step.
+`peer.exchange.group.member` does the exchange.
 
 What happens on failure: without a roster nothing is stepped and the work stays; a shard whose owner died is left as it
-was and its work dropped; who holds another state than the group fetches the group's and drops its work, by name."""
+was and its work dropped. A member that holds another state than the group fetches the group's and drops its work, by
+name."""
 
 from __future__ import annotations
 
@@ -34,15 +35,15 @@ from peer.protocol.schedule import pairing_window
 from peer.run.method import Method
 
 LEAST_ASK_S = 1.0
-"""Who lacks what the others have asks for it no more often; in long rounds at half a window's distance."""
+"""Seconds between two questions for a state that we lack, at least. In long rounds it is half a window."""
 WENT_ON = "the group went on without this peer in the round before"
 BEFORE_NEXT = 0.06
-"""Of a round: so long before the fragment's next round begins, an exchange takes what it has."""
+"""The part of a round before the fragment's next one in which an exchange takes what it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStrategy:
-    """DiLoCo's topology.
+    """DiLoCo's exchange.
 
     The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as in pairs),
     and outer_params. The mean lies in a buffer that the context of `GroupSession.exchange` lends, hence until the outer
@@ -55,7 +56,7 @@ class GroupStrategy:
     offload: Offload
     controls: ExchangeControls
     feedback: dict[int, Feedback] = field(default_factory=dict)
-    """By fragment, where the codec loses enough to need it."""
+    """Per fragment, where the codec loses enough to need it."""
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:
@@ -80,7 +81,7 @@ class GroupStrategy:
         self.group.set_state_digest(fragment, digest)
 
     def missed(self, found: tuple[Tensor, Tensor], reason: str) -> MissedState:
-        """What `GroupMember.catch_up` found."""
+        """Return the find of `GroupMember.catch_up` as data."""
         return MissedState(GroupState(*found), self.group.donor or PeerId(""), reason)
 
     async def digest(self, fragment: int) -> bytes:
@@ -132,7 +133,7 @@ class GroupSession:
             return await self._catch_up(stale, cast(Roster, stale.roster), cut, self._give_up(closes_at))
         except NoRoster as none:
             return ExchangeResult("carried", str(none))
-        if not got.spans:  # whoever did get a result has another state than we from here on, and we shall hear of it
+        if not got.spans:  # a member with a result has another state than we from here on, and will tell us
             return ExchangeResult("carried", got.reason or "no shard had a result")
         if (feedback := groups.feedback.get(fragment)) is not None:
             assert isinstance(gradient, Tensor)
@@ -140,7 +141,7 @@ class GroupSession:
         return self._stepped(got, cut)
 
     def _give_up(self, closes_at: float) -> float:
-        """Streaming, in seconds: soon the fragment's next round begins. What is here by then is stepped with."""
+        """Return when an exchange ends with what it has: in streaming, soon before the fragment's next round."""
         method = self._groups.method
         if method.clock != "seconds" or method.schedule != "streaming":
             return math.inf

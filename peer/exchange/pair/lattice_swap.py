@@ -56,7 +56,7 @@ class LatticeSwap:
 
 
 async def _swap_and_close(swap: Swap, ours: ModuloEncoding, theirs: ModuloDecoding) -> None:
-    """Whoever still reads or writes once it is over is told so."""
+    """Swap the heads. A late reader or writer is told that it is over."""
     try:
         await swap(0, ours, theirs)
     finally:

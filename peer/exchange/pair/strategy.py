@@ -19,7 +19,7 @@ from peer.exchange.buffers import Buffers
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.search import PartnerSearch
-from peer.exchange.pair.swap import PairSwap, SwapTerms
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.exchange.payloads import Concatenated, work_of
 from peer.exchange.solo import SoloSession, late_alone, solo_result
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, ExchangeSession
@@ -129,7 +129,7 @@ class PairSession:
     ) -> SwapReport:
         """The partner's params come into `into`."""
         pairs = self._pairs
-        terms = SwapTerms(
+        terms = PartnerTerms(
             partner=pairs.partners.record_of(partner),
             key=key,
             wait_s=max(0.0, closes_at - pairs.clock.now()),

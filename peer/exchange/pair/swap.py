@@ -1,8 +1,8 @@
-"""One swap as the coordinator sees it: exchange, look at the values, give up when the partner died.
+"""Swap a fragment with a partner: exchange payloads, check the values, give up when the partner died.
 
 A payload of whole params never lies in memory: a chunk is encoded when it is sent, and decoded when it has come, which
-takes about a millisecond each and therefore happens in the event loop. What is sent is read where it lies, and what
-comes is decoded into a buffer of the caller's; neither is touched once the swap is over, however it ended."""
+takes about a millisecond each and therefore happens in the event loop. Our values are read where they lie, and the
+partner's are decoded into a buffer of the caller's. Neither is touched once the swap is over, however it ended."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SwapTerms:
-    """With whom we swap, and how long we wait."""
+class PartnerTerms:
+    """The partner of a swap, and how long we wait for it."""
 
     partner: PeerRecord
     key: RoundKey
@@ -88,7 +88,7 @@ class PairSwap:
             rate = min(rate, self._cap)
         return transfer_s(nbytes, rate)
 
-    async def swap(self, terms: SwapTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
+    async def swap(self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
         """Swap, and decode the partner's params into `into`: flat fp32 of own's length. `own` and `outer`, our
         outer_params of the fragment, are read and stay as they are meanwhile.
 
@@ -113,7 +113,7 @@ class PairSwap:
         await self._offload(lambda: check_partner(into, own))
         return _together(reports)
 
-    async def _swap(self, terms: SwapTerms, part: int, source: Source, sink: Sink) -> SwapReport:
+    async def _swap(self, terms: PartnerTerms, part: int, source: Source, sink: Sink) -> SwapReport:
         """Swap our payload of this part of the round for the partner's."""
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         partner, key, first = terms.partner, replace(terms.key, part=part), part == 0

@@ -22,7 +22,7 @@ from peer.codec.registry import EVERY
 from peer.errors import ExchangeError
 from peer.exchange.buffers import Buffers
 from peer.exchange.build import codec_of
-from peer.exchange.pair.swap import PairSwap, SwapTerms
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.identity import Identity
 from peer.lab.bench.machine import forget_peak, resident
 from peer.lab.bench.transport_process import Willing
@@ -137,7 +137,7 @@ class DaemonEnd:
     async def _swap(self, command: dict[str, Any]) -> None:
         key, dial = RoundKey(command["round"], 0), self._we_dial
         with self._buffers.acquire() as into:
-            terms = SwapTerms(self._partner, key, WAIT_S, dial, _alive)
+            terms = PartnerTerms(self._partner, key, WAIT_S, dial, _alive)
             await self._exchange.swap(terms, self._own, self._outer, into)
 
     async def _encode(self, command: dict[str, Any]) -> None:

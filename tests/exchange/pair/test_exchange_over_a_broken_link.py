@@ -12,7 +12,7 @@ from peer.aio.threads import inline
 from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
-from peer.exchange.pair.swap import PairSwap, SwapTerms
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.identity import Identity
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.transport.grpc_transport import GrpcTransport
@@ -66,7 +66,7 @@ def test_a_link_that_is_away_for_a_while_costs_that_while() -> None:
 
                 exchange = PairSwap(transport, RunClock(), EVERY["bf16"], inline, None)
                 own, into = torch.full((ELEMENTS,), 1.0 + number), torch.zeros(ELEMENTS)
-                await exchange.swap(SwapTerms(other, KEY, 5.0, number == 0, alive), own, own, into)
+                await exchange.swap(PartnerTerms(other, KEY, 5.0, number == 0, alive), own, own, into)
                 return into
 
             async with asyncio.timeout(30):

@@ -14,7 +14,7 @@ from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
 from peer.exchange.deadlines import AWAY_S
-from peer.exchange.pair.swap import PairSwap, SwapTerms
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
@@ -55,7 +55,7 @@ def outcome(away: Away, error: Exception | None = None, *, asked: bool = True, l
         exchange = PairSwap(cast(Transport, away), VirtualClock(), EVERY["bf16"], inline, None)
         exchange.assumed_rate /= lasts
         own = torch.zeros(ELEMENTS)
-        terms = SwapTerms(PARTNER, RoundKey(1, 0), 2.0, True, alive)
+        terms = PartnerTerms(PARTNER, RoundKey(1, 0), 2.0, True, alive)
         swap: Awaitable[object] = exchange.swap(terms, own, own, own.clone())
         await swap
         return asyncio.get_running_loop().time()

@@ -16,7 +16,7 @@ from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
 from peer.errors import BadPayload, PartnerLost
 from peer.exchange.pair.lattice_swap import LatticeSwap
-from peer.exchange.pair.swap import PairSwap, SwapTerms
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
@@ -61,7 +61,7 @@ def swapped(carrier: Carrier, codec: str, own: torch.Tensor, outer: torch.Tensor
     async def main() -> Any:
         exchange = PairSwap(cast(Transport, carrier), VirtualClock(), EVERY[codec], inline, None)
         into = torch.full((ELEMENTS,), 7.0)
-        await exchange.swap(SwapTerms(PARTNER, KEY, 2.0, True, alive), own, outer, into)
+        await exchange.swap(PartnerTerms(PARTNER, KEY, 2.0, True, alive), own, outer, into)
         return into
 
     return cast(torch.Tensor, run_virtual(main()))
