@@ -61,7 +61,7 @@ class UploadQuota:
     def __init__(
         self,
         limits: UploadLimits,
-        kept: Path,
+        kept: Path | None,
         emit: Callable[[events.Event], None],
         say: Callable[[str], None],
         now: Callable[[], float] = wall_time,
@@ -69,9 +69,10 @@ class UploadQuota:
         moment: Callable[[float], Moment] = moment_of,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`kept`: the file. `now`: the clock on the wall, seconds since the epoch; `ticks`: seconds of any origin;
-        `moment`: what the one says of day and month. `changed` is called when exchanges stop or go on."""
+        """`kept`: the file; None: nowhere. `now`: the clock on the wall, seconds since the epoch; `ticks`: seconds of
+        any origin; `moment`: what the one says of day and month. `changed` is called when exchanges stop or go on."""
         self._limits = limits
+        self._limited = any(True for _ in limits.each())
         self._kept = kept
         self._emit = emit
         self._say = say
@@ -103,6 +104,8 @@ class UploadQuota:
         return self._why_not(2 * self._need)
 
     def _why_not(self, nbytes: int) -> str:
+        if not self._limited:
+            return ""
         self._turn()
         if (period := self._book.lacking(nbytes, self._moment)) is None:
             return ""
@@ -112,6 +115,9 @@ class UploadQuota:
     def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
         """Around the sending of a payload; gives what is to be told the bytes of each chunk. `giving`: a state, which
         leaves room for an exchange. Raises PartnerRefused (`budget`) where it does not fit."""
+        if self._kept is None and not self._limited:
+            yield lambda nbytes: None  # nobody asks what was used
+            return
         nbytes = on_the_line(payload, chunks)
         if why := self._why_not(nbytes + (self._need if giving else 0)):
             raise PartnerRefused("budget", why)
@@ -135,6 +141,8 @@ class UploadQuota:
 
     async def watch(self) -> None:
         """Notice new days and budgets that are used, and keep the file fresh; for ever, the owner cancels."""
+        if self._kept is None and not self._limited:
+            await asyncio.Event().wait()  # there is nothing to notice, and nothing to keep
         while True:
             self.look()
             await asyncio.sleep(LOOK_EVERY_S)
@@ -184,6 +192,8 @@ class UploadQuota:
 
     def _save(self) -> None:
         used, self._saved, self._counted = self._book.used, self._ticks(), True
+        if self._kept is None:
+            return
         body = {"date": used.date.isoformat(), "day": used.day, "month": used.month}
         try:
             write_whole(self._kept, json.dumps(body).encode())
@@ -196,6 +206,8 @@ class UploadQuota:
 
     def _recalled(self) -> Used:
         """What the file says, and what may have been sent since it was written."""
+        if self._kept is None:
+            return Used(self._moment.date, 0, 0)
         try:
             used = _used_of(json.loads(read_small(self._kept, MAX_FILE)))
         except FileNotFoundError:
@@ -207,7 +219,7 @@ class UploadQuota:
 
     def _lost(self, error: Exception) -> Used:
         used = lost(self._limits, self._moment)
-        if any(True for _ in self._limits.each()):
+        if self._limited:
             reason = f"{self._kept} cannot be read ({type(error).__name__}: {error}): " + _counted_as(used)
             self._emit(events.BudgetLost(reason=reason, day=used.day, month=used.month))
             self._say(f"{reason}; delete the file to count from 0")

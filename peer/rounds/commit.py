@@ -68,8 +68,8 @@ class RoundCommitter:
     async def follow(self, session: ExchangeSession, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
         """Take over, while the trainer works, the states that the others have and we lack.
 
-        The work since the last outer step stays, on another base. Return whether the work may have been taken in the middle of that: then its params
-        and `outer_params` do not belong together. Raises TrainerDied."""
+        The work since the last outer step stays, on another base. Return whether the work may have been taken in the
+        middle of that: then its params and `outer_params` do not belong together. Raises TrainerDied."""
         while not ready.done():
             waiting = session.fetch_missed_state()
             if waiting is None or (missed := await race(ready, waiting)) is None:

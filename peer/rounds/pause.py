@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from peer.aio.events import Latch
+from peer.aio.events import Latch, Signal
 from peer.clock.quiet_hours import QuietHours
 from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, UsageError
@@ -19,6 +19,8 @@ from peer.run.home import write_whole
 
 LOOK_EVERY_S = 1.0
 """How late quiet hours, or the end of a pause, are noticed at most."""
+IDLE_S = 3600.0
+"""Between two looks while neither quiet hours nor an end of a pause are to be noticed."""
 LONGEST_S = 366 * 86400.0
 MAX_FILE = 4096
 
@@ -50,6 +52,8 @@ class LocalPause:
         self._awake = False
         """Told to go on in quiet hours: holds until they end."""
         self.active = Latch()
+        self._told = Signal()
+        """Rung when the volunteer says something."""
         self._recall()
         self.look()
 
@@ -65,6 +69,7 @@ class LocalPause:
         self._since = now if self._since is None else self._since
         self._until = None if for_s is None else now + for_s
         self._awake = False
+        self._told.set()
         self.look()
         self._remember()
 
@@ -93,7 +98,11 @@ class LocalPause:
         """Keep `holding` right; for ever, the owner cancels."""
         while True:
             self.look()
-            await sleep(LOOK_EVERY_S)
+            if self._until is None and self._quiet is None:
+                self._told.clear()
+                await self._told.wait_for(IDLE_S)  # time alone changes nothing
+            else:
+                await sleep(LOOK_EVERY_S)
 
     def why(self) -> str:
         """For a person; empty: nothing holds."""

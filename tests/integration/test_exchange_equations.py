@@ -16,19 +16,20 @@ from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.lab.sim.process import AmpleQuota
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S, PeerTable
 from peer.membership.reputation import Reputation
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import RequestHandler, ServedParts
+from peer.node.upload_quota import UploadQuota
 from peer.observe.events import Event, RoundEnded
 from peer.outer.state import OuterState
 from peer.ports.peer import PeerPorts
 from peer.ports.trainer import AT_ONCE, Merge, WorkRequest, WorkSnapshot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.policy.upload_quota import UploadLimits
 from peer.protocol.schedule import RoundClock
 from peer.rounds.loop import RoundLoop
 from peer.rounds.pause import LocalPause
@@ -119,7 +120,7 @@ async def make_peer(hub: MemoryDirectoryHub, number: int, start: torch.Tensor, p
         PeerState(outer=outer),
         LocalPolicy(
             pause=LocalPause(),
-            quota=AmpleQuota(),
+            quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
             reputation=Reputation(clock.now, journal.append),
             amendments=AmendmentSync(Chain(RUN, me), None, journal.append),
         ),

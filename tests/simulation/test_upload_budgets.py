@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
+from peer.errors import PartnerRefused
 from peer.lab.sim.machine import SimulatedPeer
-from peer.lab.sim.process import AmpleQuota
 from peer.lab.sim.swarm import SimulatedSwarm
+from peer.node.upload_quota import UploadQuota
 from peer.observe.events import PartnerFailed, RoundEnded, RoundMissed
 from peer.protocol.messages import Status
+from peer.protocol.policy.upload_quota import UploadLimits
 from tests.simulation.test_volunteers_pause import balanced, between, simulate
 
+LIMITED = {1: UploadLimits(day=5 * 10**9)}
 USED = "today's upload of 5 GB is used. Next exchange after 00:00"
 UNTIL_SEEN_S = 25.0
 """A round and a little: what was open when the budget ended may still end."""
 
 
+def use_up(quota: UploadQuota, claims: contextlib.ExitStack) -> None:
+    """Claim everything that the quota still holds."""
+    for size in (10**number for number in range(10, -1, -1)):
+        with contextlib.suppress(PartnerRefused):
+            while True:
+                claims.enter_context(quota.claim(size, 0, giving=False))
+
+
 async def used_up_between(swarm: SimulatedSwarm, begin: float, end: float) -> None:
     peer = swarm.peers[1]
-    await asyncio.sleep(begin)
     quota = peer.life.policy.quota
-    assert isinstance(quota, AmpleQuota)
-    quota.why = USED
-    assert peer.life.view is not None
-    peer.life.view.touch()
-    await asyncio.sleep(end - begin)
-    assert peer.coordinator.live.status is Status.TRAINING
-    assert peer.coordinator.live.announced(USED) is Status.PAUSED
-    quota.why = ""
-    peer.life.view.touch()
+    assert isinstance(quota, UploadQuota)
+    await asyncio.sleep(begin)
+    with contextlib.ExitStack() as claims:
+        use_up(quota, claims)
+        await asyncio.sleep(end - begin)
+        assert peer.coordinator.live.status is Status.TRAINING
+        assert peer.coordinator.live.announced(quota.why_not()) is Status.PAUSED
 
 
 def ended(peer: SimulatedPeer, begin: float, end: float) -> list[RoundEnded]:
@@ -39,7 +48,7 @@ def ended(peer: SimulatedPeer, begin: float, end: float) -> list[RoundEnded]:
 
 @pytest.mark.parametrize("preset", ["noloco", "streaming-noloco"])
 def test_a_pair_peer_goes_on_alone(preset: str) -> None:
-    swarm = simulate(lambda swarm: used_up_between(swarm, 70, 190), preset)
+    swarm = simulate(lambda swarm: used_up_between(swarm, 70, 190), preset, uploads=LIMITED)
     peer, others = swarm.peers[1], [peer for peer in swarm.peers if peer.number != 1]
     alone = ended(peer, 70 + UNTIL_SEEN_S, 190)
     assert len(alone) >= 3
@@ -50,13 +59,15 @@ def test_a_pair_peer_goes_on_alone(preset: str) -> None:
         met = ended(other, 70 + UNTIL_SEEN_S, 190)
         assert {event.outcome for event in met} == {"exchanged"}, "four others are two pairs: nobody waits for it"
         assert all(peer.peer_id not in event.partner for event in met)
-        assert not between(other, 70, 190, PartnerFailed)
+        failed = [e for e in between(other, 70, 190, PartnerFailed) if isinstance(e, PartnerFailed)]
+        assert all(e.code == "budget" for e in failed), "it says why"
+        assert not between(other, 70 + UNTIL_SEEN_S, 190, PartnerFailed)
     assert "exchanged" in {event.outcome for event in ended(peer, 190 + UNTIL_SEEN_S, 1000)}
     balanced(swarm)
 
 
 def test_a_group_goes_on_without_it_and_takes_it_in_again() -> None:
-    swarm = simulate(lambda swarm: used_up_between(swarm, 70, 190), "diloco")
+    swarm = simulate(lambda swarm: used_up_between(swarm, 70, 190), "diloco", uploads=LIMITED)
     peer = swarm.peers[1]
     assert not ended(peer, 70 + UNTIL_SEEN_S, 190)
     missed = between(peer, 70 + UNTIL_SEEN_S, 190, RoundMissed)

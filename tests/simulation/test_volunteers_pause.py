@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 import pytest
@@ -16,6 +16,7 @@ from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe.events import Dropped, Event, Paused, RoundDue, RoundEnded, RoundMissed, WentOn
 from peer.protocol.messages import Status
 from peer.protocol.policy.amendments import Change
+from peer.protocol.policy.upload_quota import UploadLimits
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
@@ -30,14 +31,20 @@ STEP_S = 0.5
 Play = Callable[[SimulatedSwarm], Coroutine[Any, Any, None]]
 
 
-def simulate(play: Play, preset: str = "noloco", count: int = 5, *, to_the_end: bool = True) -> SimulatedSwarm:
+def simulate(
+    play: Play,
+    preset: str = "noloco",
+    count: int = 5,
+    *,
+    to_the_end: bool = True,
+    uploads: Mapping[int, UploadLimits] | None = None,
+) -> SimulatedSwarm:
     async def main() -> SimulatedSwarm:
         streams = 2 if preset.startswith("streaming") else 1
         method = resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S * streams))
         rounds = RoundClock("seconds", method.sync_every, method.fragments, EPOCH)
-        swarm = SimulatedSwarm(
-            count, SwarmSetting(method=method, rounds=rounds, total_rounds=TOTAL, seed=4), step_seconds=STEP_S
-        )
+        setting = SwarmSetting(method=method, rounds=rounds, total_rounds=TOTAL, seed=4)
+        swarm = SimulatedSwarm(count, setting, SwarmWorld(uploads=uploads or {}), step_seconds=STEP_S)
         witness = Witness(swarm)
         async with asyncio.timeout(3000), asyncio.TaskGroup() as group:  # of virtual time
             group.create_task(swarm.run())

@@ -53,6 +53,7 @@ class MemoryGroup:
     async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
         async def call() -> bytes:
             host = await self._network.reach(self._me, donor.peer_id)
+            host.admit(self._me)
             data = host._handler.on_piece(snapshot, part)
             if data is None:
                 raise PartnerRefused("gone", f"{donor.peer_id} no longer holds {snapshot}")
@@ -106,6 +107,7 @@ class MemoryGroup:
         await self._network.carry(owner, self._me, given.nbytes, into(sink, given))
 
     def _group(self, host: MemoryTransport) -> GroupHandler:
+        host.admit(self._me)
         group = host._handler.group
         if group is None:
             raise PartnerRefused("no_group", f"{host._me} takes part in no group (yet)")

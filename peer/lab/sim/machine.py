@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from peer.aio.events import Signal
 from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.network import MemoryTransport
 from peer.lab.sim.trainer import VirtualTrainer
@@ -113,6 +114,8 @@ class Life:
     policy: LocalPolicy
     live: RoundStatus
     rng: random.Random
+    record_changed: Signal = field(init=False, default_factory=Signal)
+    """Rung when others should know soon of what is new in its record."""
     record: PeerRecord | None = field(init=False, default=None)
     """The last that was made of it."""
     parts: PeerParts | None = field(init=False, default=None)

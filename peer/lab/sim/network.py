@@ -15,7 +15,7 @@ from blake3 import blake3
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.bandwidth import Flows, milestones
 from peer.lab.sim.group_network import MemoryGroup
-from peer.lab.sim.links import PROFILES, Link, LinkLoad, message_s, wire_bytes
+from peer.lab.sim.links import CHUNK, PROFILES, Link, LinkLoad, message_s, wire_bytes
 from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
 from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting, Meetings
 from peer.lab.sim.virtual_clock import Gate, nap
@@ -38,7 +38,9 @@ from peer.protocol.messages import (
 )
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.wire.payload import Sink, Source
+from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.indirect_probe import DIAL_S
+from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 
 T = TypeVar("T")
 
@@ -157,13 +159,36 @@ class Network:
         return host
 
     async def carry(
-        self, sender: PeerId, to: PeerId, nbytes: int, arrived: Callable[[int], None] = lambda upto: None, have: int = 0
+        self,
+        sender: PeerId,
+        to: PeerId,
+        nbytes: int,
+        arrived: Callable[[int], None] = lambda upto: None,
+        have: int = 0,
+        *,
+        giving: bool = False,
     ) -> None:
         """Move so many bytes of payload, at the rate that the links leave. `arrived` is called with the progress now
-        and then, in bytes from the beginning. `have`: bytes that are there already. Raises PartnerLost when an end
-        vanishes, PartnerSilent when nothing moves for long."""
+        and then, in bytes from the beginning. `have`: bytes that are there already. `giving`: they are a part of a
+        state. Raises PartnerLost when an end vanishes, PartnerSilent when nothing moves for long, PartnerRefused when
+        the sender's quota does not hold them."""
         await nap(message_s(self.link_of(sender), self.link_of(to), self.rng))
-        rest = nbytes - have
+        rest, host = nbytes - have, self._hosts.get(sender)
+        quota: UploadBudget = NoBudget() if host is None else host.quota
+        payload = math.ceil(rest * self.weight)
+        with quota.claim(payload, math.ceil(payload / CHUNK), giving=giving) as sent:
+            await self._carry(sender, to, rest, arrived, have, sent)
+
+    async def _carry(
+        self,
+        sender: PeerId,
+        to: PeerId,
+        rest: int,
+        arrived: Callable[[int], None],
+        have: int,
+        sent: Callable[[int], None],
+    ) -> None:
+        """`sent` is told the bytes of payload that left, as it goes on."""
         total, before = wire_bytes(math.ceil(rest * self.weight)), 0.0
         flow = self.flows.begin(sender, to, total)
         try:
@@ -174,6 +199,7 @@ class Network:
                     arrived(have + int(flow.done / total * rest))
                     raise
                 finally:
+                    sent(int((flow.done - before) / total * rest * self.weight))
                     self.load(sender).sent(flow.done - before)
                     self.load(to).received(flow.done - before)
                     before = flow.done
@@ -189,23 +215,50 @@ class Network:
 class MemoryTransport:
     """One peer's end of a `Network`."""
 
-    def __init__(self, network: Network, me: PeerId, handler: Handler, clock: Clock) -> None:
+    def __init__(
+        self,
+        network: Network,
+        me: PeerId,
+        handler: Handler,
+        clock: Clock,
+        policy: TransportPolicy = OPEN,
+        why_banned: Callable[[PeerId], str] = lambda peer: "",
+    ) -> None:
+        """`why_banned`: why the operator keeps a peer out, for a person; empty: it is not banned."""
         self._network = network
         self._me = me
         self._handler = handler
         self._clock = clock
+        self._policy = policy
+        self._why_banned = why_banned
         self.group = MemoryGroup(network, me, clock)
         network._hosts[me] = self
 
     def close(self) -> None:
         self._network.kill(self._me)
 
-    async def _ask(self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T]) -> T:
+    def admit(self, caller: PeerId) -> None:
+        """Admit a caller as `peer.transport.server.admission` does. Raises PartnerRefused."""
+        if why := self._why_banned(caller):
+            raise PartnerRefused("banned", why)
+        if why := self._policy.reputation.exclusion_reason(caller):
+            raise PartnerRefused("standing", why)
+
+    @property
+    def quota(self) -> UploadBudget:
+        return self._policy.quota
+
+    async def _ask(
+        self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T], *, even_banned: bool = False
+    ) -> T:
         """Make a small call: there, served at once, and back. It sets no timer for its deadline, since most simulated
         calls are small and meet it. Raises PartnerLost, PartnerSilent, and the errors of `serve`."""
         network, by = self._network, asyncio.get_running_loop().time() + timeout_s
         try:
-            answer = serve(await network.reach(self._me, to, by=by))
+            host = await network.reach(self._me, to, by=by)
+            if not even_banned:
+                host.admit(self._me)
+            answer = serve(host)
             await network.reach(to, self._me, answer=True, by=by)
         except TimeoutError:
             raise _silent(to, timeout_s) from None
@@ -232,6 +285,7 @@ class MemoryTransport:
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
         async def call() -> Vouched:
             host = await self._network.reach(self._me, by.peer_id)
+            host.admit(self._me)
             vouched = await host._look(*host._handler.on_vouch(about), about)
             await self._network.reach(by.peer_id, self._me, answer=True)
             return vouched
@@ -282,6 +336,7 @@ class MemoryTransport:
     ) -> SwapReport:
         if dial:
             host = await self._network.reach(self._me, partner)
+            host.admit(self._me)
             answer = host._handler.on_swap(self._me, key)
             if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
                 raise PartnerRefused(answer.verdict.value, answer.reason or f"{partner} does not swap {key}")
@@ -323,11 +378,12 @@ class MemoryTransport:
     def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
     ) -> Coroutine[Any, Any, list[tuple[bytes, bytes]]]:
-        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head))
+        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head), even_banned=True)
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         async def call() -> tuple[bytes, bytes]:
             host = await self._network.reach(self._me, to.peer_id)
+            host.admit(self._me)
             manifest = host._handler.on_manifest()
             if manifest is None:
                 raise PartnerRefused("no_manifest", f"{to.peer_id} has no manifest yet")
@@ -339,6 +395,8 @@ class MemoryTransport:
         self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
     ) -> StateIndex:
         def serve(host: MemoryTransport) -> StateIndex:
+            if why := host.quota.why_not_give():
+                raise PartnerRefused("budget", why)
             index = host._handler.on_state(fresh, wanted)
             if index is None:
                 raise PartnerRefused("no_state", f"{donor.peer_id} has no complete state to give")
@@ -350,12 +408,19 @@ class MemoryTransport:
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         async def call() -> bytes:
             host = await self._network.reach(self._me, donor.peer_id)
+            host.admit(self._me)
             data = host._handler.on_piece(index.snapshot, piece)
             if data is None:
                 raise PartnerRefused("gone", f"{donor.peer_id} no longer keeps snapshot {index.snapshot}")
             arriving = ReconnectingSink(len(data))
             await carried(
-                self._network, donor.peer_id, self._me, arriving, calls=self._me, patience_s=lambda: lingering(True)
+                self._network,
+                donor.peer_id,
+                self._me,
+                arriving,
+                calls=self._me,
+                patience_s=lambda: lingering(True),
+                giving=True,
             )
             if blake3(data).digest() != index.pieces[piece].digest:
                 raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from datetime import UTC, datetime, time, timedelta
+from typing import cast
 
 import torch
 
@@ -15,6 +17,7 @@ from peer.aio.threads import inline
 from peer.exchange.deadlines import ASSUMED_RATE
 from peer.identity import Identity
 from peer.join.context import JoinContext
+from peer.join.resume import Staleness
 from peer.join.state import obtain_state
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.machine import Life, SimulatedPeer
@@ -29,18 +32,22 @@ from peer.membership.reputation import Reputation
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.record import PeerAddress, describe_self
+from peer.node.upload_quota import UploadQuota
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.peer import PeerPorts
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.protocol.model.layout import Layout
+from peer.protocol.policy.upload_quota import Moment, UploadLimits, first_of_next
 from peer.protocol.swarm.reachability import SETTLED_EVERY_S
 from peer.protocol.swarm.suspend_detection import Reading
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.amendments import Chain
+from peer.run.codec_specs import FORMS
 from peer.run.plan import RunPlan
 from peer.state.checkpoint import CheckpointStore
+from peer.transport.policy import TransportPolicy
 
 RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
@@ -59,19 +66,6 @@ class PlainSeal:
 
     def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool:
         return PlainSeal(peer).sign(raw) == signature
-
-
-class AmpleQuota:
-    """A quota that ends only where a test says so."""
-
-    def __init__(self) -> None:
-        self.why = ""
-
-    def why_not(self) -> str:
-        return self.why
-
-    async def watch(self) -> None:
-        await asyncio.Event().wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +100,6 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     """Start a new process on the machine: it answers, and has no state yet."""
     clock, handler, live = VirtualClock(), RequestHandler(), RoundStatus()
     rng = random.Random(run.setting.seed * 1000 + peer.number + len(peer.lives) * 10**9)
-    transport = MemoryTransport(run.network, peer.peer_id, handler, clock)
     gate = run.network.gates[peer.peer_id] = Gate()
     in_steps, endpoints = run.setting.rounds.kind == "steps", (f"memory:{peer.number}",)
     made: list[Life] = []
@@ -114,11 +107,20 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     def emit(event: events.Event) -> None:
         journal(peer, made[0], event)
 
+    quota = _quota(run, peer, emit, lambda: made[0].record_changed.set())
     policy = LocalPolicy(
         pause=LocalPause(now=clock.now),
-        quota=AmpleQuota(),
+        quota=quota,
         reputation=Reputation(clock.now, emit),
         amendments=AmendmentSync(Chain(RUN, OPERATOR.peer_id), None, emit, in_steps=in_steps),
+    )
+    transport = MemoryTransport(
+        run.network,
+        peer.peer_id,
+        handler,
+        clock,
+        TransportPolicy(quota=quota, reputation=policy.reputation),
+        lambda other: policy.amendments.ruling(live.round).banned.get(other, ""),
     )
     life = Life(
         gate,
@@ -134,6 +136,29 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     handler.serve(ServedParts(amendments=policy.amendments))
     peer.lives.append(life)
     return life
+
+
+def _quota(
+    run: SimulatedRun, peer: SimulatedPeer, emit: Callable[[events.Event], None], changed: Callable[[], None]
+) -> UploadQuota:
+    """The volunteer's, on virtual days; a machine keeps no count over its lives."""
+    limits = run.world.uploads.get(peer.number, UploadLimits())
+    now, ticks = VirtualClock().now, asyncio.get_running_loop().time
+    quota = UploadQuota(limits, None, emit, lambda line: None, now, ticks, virtual_day, changed)
+    method, layout = run.setting.method, run.layout
+    if method.topology != "solo":
+        elements = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
+        codec = FORMS[method.codec]
+        quota.exchange_needs(math.ceil(codec.nbytes(method.vectors * elements) * run.network.weight))
+    return quota
+
+
+def virtual_day(now: float) -> Moment:
+    """The day and month of a simulated moment (seconds since the epoch), of a place at longitude 0."""
+    at = datetime.fromtimestamp(now, UTC)
+    midnight = datetime(at.year, at.month, at.day, tzinfo=UTC) + timedelta(days=1)
+    month = datetime.combine(first_of_next(at.date()), time(), UTC)
+    return Moment(at.date(), midnight.timestamp() - now, month.timestamp() - now)
 
 
 def journal(peer: SimulatedPeer, life: Life, event: events.Event) -> None:
@@ -170,9 +195,14 @@ def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecor
     return last
 
 
-def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState) -> PeerParts:
-    """Build the peer around a state that is complete, as the daemon does."""
+def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState, stale: str = "") -> PeerParts:
+    """Build the peer around a state that is complete, as the daemon does. `stale`: why it may be far behind."""
+    staleness = Staleness(stale)
     clock, setting, live = VirtualClock(), run.setting, life.live
+
+    def emit(event: events.Event) -> None:
+        journal(peer, life, event)
+        staleness.hear(event, 0.0)
 
     async def keep(round_: int) -> None:
         peer.kept.keep_if_due(outer, round_, peer.trainer.counters().tokens, clock.now())
@@ -194,7 +224,7 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState)
             plan=_plan(run, peer),
             rounds=setting.rounds,
             live=live,
-            own=OwnRecord(lambda: describe(run, peer, life), lambda: last_record(run, peer, life)),
+            own=OwnRecord(lambda: describe(run, peer, life), lambda: last_record(run, peer, life), life.record_changed),
             tempo=PeerTempo(
                 look_every_s=run.pace_s,
                 ask_every_s=max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND),
@@ -206,11 +236,18 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState)
         ports,
         PeerState(outer=outer, upto=dict(peer.totals().upto), quorums=peer.kept.quorums),
         life.policy,
-        PeerOutlets(emit=lambda event: journal(peer, life, event), fetch_reset=run.fetch_reset, on_boundary=keep),
+        PeerOutlets(emit=emit, fetch_reset=run.fetch_reset, on_boundary=keep),
     )
     life.holds(outer, parts)
     group = parts.group
-    state = DonatedState(outer, lambda: live.round, clock.now, momentum=group is not None, group=group)
+    state = DonatedState(
+        outer,
+        lambda: live.round,
+        clock.now,
+        momentum=group is not None,
+        group=group,
+        why_not=lambda: staleness.why,
+    )
     life.handler.serve(
         ServedParts(
             amendments=life.policy.amendments,
@@ -263,7 +300,7 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
     )
     checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
     state = await obtain_state(context, run.layout, checkpoints, momentum=momentum)
-    parts = build(run, peer, life, state.outer)
+    parts = build(run, peer, life, state.outer, state.stale)
     journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
     if state.donor:
         fetched = events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds)
@@ -274,24 +311,9 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
 
 
 async def _play(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
-    view, clock = parts.view, VirtualClock()
-    await view.announce()
-    await view.look()
-    rng = random.Random(peer.peer_id + "+" * (len(peer.lives) - 1))
-    every = max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND)
-    amendments = life.policy.amendments
-
-    async def doze(seconds: float) -> None:
-        await nap(max(seconds, run.pace_s / 6))
-
-    duties: list[Coroutine[Any, Any, None]] = [
-        view.run(),
-        life.reach.run(view.known, SETTLED_EVERY_S),
-        amendments.run(life.transport, clock, rng, view.known, every, view.watch.answered),
-    ]
-    if parts.recovery is not None:
-        duties.append(parts.recovery.run())
-    duties.append(view.watch.run(life.transport, lambda: view.peers, rng, doze))
+    await parts.view.announce()
+    await parts.view.look()
+    duties = [*parts.background(), life.reach.run(parts.view.known, SETTLED_EVERY_S)]
     background = [asyncio.create_task(duty) for duty in duties]
     try:
         await parts.loop.run(round_)

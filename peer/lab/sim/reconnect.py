@@ -57,14 +57,15 @@ async def carried(
     calls: PeerId,
     is_lost: Callable[[], bool] = lambda: False,
     patience_s: Callable[[], float] = lambda: math.inf,
+    giving: bool = False,
 ) -> None:
     """Move the payload. `calls`: which of the two connects again. `is_lost`: whether it cannot be resumed.
-    `patience_s`: how long a break may last. Raises the error that broke it."""
+    `patience_s`: how long a break may last. `giving`: it is a part of a state. Raises the error that broke it."""
     other = sender if calls == to else to
     known = network.host(other)
     while True:
         try:
-            await network.carry(sender, to, arriving.nbytes, arriving.upto, arriving.at)
+            await network.carry(sender, to, arriving.nbytes, arriving.upto, arriving.at, giving=giving)
             return
         except PartnerLost as error:
             arriving.breaks(error)
