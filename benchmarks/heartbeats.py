@@ -32,9 +32,9 @@ from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, 
 from peer.protocol.policy.upload_quota import FRAMING
 from peer.protocol.swarm.rtt import MOST_S
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"heartbeats".ljust(32, b"."))
 DELAY_S = 0.015

@@ -30,8 +30,8 @@ from peer.node.handler import RequestHandler
 from peer.node.process import tune
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
 from peer.protocol.wire.frames import MAX_CHUNK, Kind, pack
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 from peer.v1 import exchange_pb2 as pb
 from tests.support.hostile_client import HostileCaller, Refused
 

@@ -40,7 +40,7 @@ from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.presets import resolve
 from peer.run.ticket import MAX_ADDRESSES, Ticket
-from peer.transport.server.service import RunTerms
+from peer.transport.config import RunTerms
 from peer.transport.wire.payload_stream import NoBudget
 
 READ_EVERY_S = 2.0

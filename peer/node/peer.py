@@ -51,7 +51,7 @@ from peer.state.checkpoint import CheckpointStore
 from peer.state.checkpointer import Checkpointer, room_for
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
-from peer.transport.server.service import RunTerms
+from peer.transport.config import RunTerms
 
 LAST_SAVE_S = 8.0
 """The trainer's part of the last checkpoint: it may be in the middle of a step or an evaluation."""

@@ -15,7 +15,7 @@ import grpc
 from blake3 import blake3
 
 from peer.errors import AddressError, BadPayload, PartnerLost, PartnerRefused, PartnerSilent
-from peer.identity import Identity, public_key_of
+from peer.identity import Identity
 from peer.ports.handler import Handler
 from peer.protocol.endpoints import join_host
 from peer.protocol.messages import (
@@ -40,17 +40,19 @@ from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink, Sink, Source
 from peer.transport.client.connections import CHANNEL_OPTIONS, Connection, ConnectionPool
 from peer.transport.client.group_calls import GroupCalls
-from peer.transport.client.streams import SERVICE, Ended, Stream, fetch, metadata, swap
+from peer.transport.client.handshake import say_hello
+from peer.transport.client.streams import SERVICE, Stream, fetch, metadata, swap
+from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.bind import check_vacant, listening
 from peer.transport.server.group_service import GroupService
-from peer.transport.server.service import HELLO_DOMAIN, ExchangeService, RunTerms, TransportConfig
+from peer.transport.server.service import ExchangeService
 from peer.transport.tls import server_credentials
 from peer.transport.wire.pacing import Pacer, for_bulk
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
 from peer.transport.wire.refusals import eta_of, served, translate
 from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
-from peer.transport.wire.validation import A_DAY_S, index_of, offset_of
+from peer.transport.wire.validation import index_of
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -158,7 +160,7 @@ class GrpcTransport:
     def _handlers(self) -> grpc.GenericRpcHandler:
         service, unary = self._service, self._service.gate.unary
         methods = {
-            "Hello": served(service.hello, pb.HelloReply.SerializeToString),
+            "Hello": served(service.handshake.serve, pb.HelloReply.SerializeToString),
             "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
             "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
             "Vouch": unary(service.vouch, pb.VouchRequest.FromString, pb.VouchReply.SerializeToString),
@@ -323,41 +325,7 @@ class GrpcTransport:
 
     async def _greet(self, to: PeerRecord, connection: Connection) -> Welcome:
         async with connection.greeting:
-            return await self._hello(to, connection)
-
-    async def _hello(self, to: PeerRecord, connection: Connection) -> Welcome:
-        facts = self._facts
-        method = connection.control.stream_stream(
-            f"/{SERVICE}/Hello",
-            request_serializer=pb.HelloRequest.SerializeToString,
-            response_deserializer=pb.HelloReply.FromString,
-        )
-        opening = pb.HelloOpen(
-            run_id=facts.run_id,
-            wire_min=facts.wire_min,
-            wire_max=facts.wire_max,
-            layout_digest=facts.terms.layout_digest,
-            public_key=facts.identity.public_key,
-            clock=facts.now(),
-            record=facts.terms.record(),
-        )
-        stream = method()
-        with Ended(stream):
-            before, corrected = facts.now(), self._correction()
-            await stream.write(pb.HelloRequest(open=opening))
-            challenge = _expect(await stream.read(), "challenge", to.peer_id)
-            after = facts.now() - self._correction() + corrected  # another Hello may have moved it meanwhile
-            offset = offset_of(
-                challenge, before, after, facts.terms.max_clock_offset_s if facts.terms.layout_digest else A_DAY_S
-            )
-            message = facts.run_id + public_key_of(to.peer_id) + challenge.nonce
-            proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
-            await stream.write(pb.HelloRequest(proof=proof))
-            granted = _expect(await stream.read(), "granted", to.peer_id)
-            await stream.done_writing()
-        connection.accept_token(granted.token[:64])
-        connection.observe_round_trip(after - before)
-        return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
+            return await say_hello(connection, to, self._facts, self._correction)
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
         try:
@@ -384,9 +352,3 @@ def _is_wanted() -> bool:
     silently."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _expect(reply: Any, step: str, who: str) -> Any:
-    if not isinstance(reply, pb.HelloReply) or reply.WhichOneof("step") != step:
-        raise PartnerLost(f"{who}: Hello ended in the middle")
-    return getattr(reply, step)

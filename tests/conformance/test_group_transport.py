@@ -26,9 +26,9 @@ from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster
 from peer.protocol.group.shards import ContributionHeader, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.server import group_service as groups
-from peer.transport.server.service import RunTerms
 from peer.transport.signing import KeySigner
 
 RUN = RunId(b"R" * 32)

@@ -31,8 +31,8 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 from tests.support.cutting_relay import Wire, before
 
 RUN = RunId(b"R" * 32)

@@ -24,7 +24,8 @@ from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, Pa
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
-from peer.transport.server.service import ExchangeService, RunTerms, TransportConfig
+from peer.transport.config import RunTerms, TransportConfig
+from peer.transport.server.service import ExchangeService
 from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
 from peer.transport.wire.refusals import _refusal

@@ -38,8 +38,8 @@ from peer.run.amendments import Chain
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 from peer.transport.signing import KeySigner
 
 RUN = RunId(b"E" * 32)

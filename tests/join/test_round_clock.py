@@ -18,8 +18,8 @@ from peer.ports.handler import Handler
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import default_text, parse_manifest
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 
 RUN, AHEAD_S = RunId(b"R" * 32), 20.0
 

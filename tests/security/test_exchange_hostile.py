@@ -18,10 +18,11 @@ from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, 
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.client.connections import AHEAD
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server.service import HELLO_DOMAIN, RunTerms
 from peer.transport.tls import channel_credentials
+from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 

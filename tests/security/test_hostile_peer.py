@@ -37,11 +37,11 @@ from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from peer.signed_record import seal
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
 from peer.transport.server import admission as gate
 from peer.transport.server.rate_limits import HELLOS_AT_ONCE
-from peer.transport.server.service import RunTerms
 from peer.transport.server.swap_rendezvous import MAX_PARKED_OF_PEER
 from peer.transport.server.tokens import LIFETIME_S
 from peer.transport.wire import payload_stream as stream

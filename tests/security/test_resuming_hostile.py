@@ -16,8 +16,8 @@ from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, 
 from peer.protocol.wire.frames import REWIND, Kind, PayloadWriter, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.client.connections import CHANNEL_OPTIONS
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 from peer.transport.wire.refusals import bad_payload_code
 from peer.transport.wire.resumption import MOST_STREAMS
 from peer.v1 import exchange_pb2 as pb

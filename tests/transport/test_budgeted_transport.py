@@ -26,9 +26,9 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server.service import RunTerms
 from peer.transport.wire.payload_stream import UploadBudget
 
 RUN = RunId(b"B" * 32)

@@ -13,8 +13,8 @@ from peer.errors import PartnerRefused
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"W" * 32)
 TIMEOUT = 10.0

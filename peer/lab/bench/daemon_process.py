@@ -29,9 +29,9 @@ from peer.lab.bench.transport_process import Willing
 from peer.node.process import freeze_gc, tune
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.run.codec_specs import FORMS
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"D" * 32)
 DIGEST = b"L" * 32

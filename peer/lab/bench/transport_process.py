@@ -22,9 +22,9 @@ from peer.identity import Identity
 from peer.node.process import tune
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, StateIndex, Status, Verdict
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server.service import RunTerms
 
 RUN = RunId(b"B" * 32)
 DIGEST = b"L" * 32

@@ -4,83 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from peer.errors import BadPayload, PartnerRefused
-from peer.identity import Identity, peer_id_of, verify
 from peer.ports.handler import Handler
 from peer.ports.reputation import CallerReputation
-from peer.protocol.messages import FRAGMENT_PREFIX, MAX_ENDPOINTS, WIRE_VERSION, Offer, PeerId, RoundKey, RunId
+from peer.protocol.messages import FRAGMENT_PREFIX, MAX_ENDPOINTS, Offer, PeerId, RoundKey
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
-from peer.signed_record import InvalidRecord, open_record
 from peer.transport.client.connections import dial_check
+from peer.transport.config import TransportConfig
 from peer.transport.server.admission import Admission
 from peer.transport.server.dial_back import DialBack
+from peer.transport.server.handshake import Handshake
 from peer.transport.server.indirect_probe import MAX_PEER_ID, IndirectProbe
 from peer.transport.server.rate_limits import Caller
 from peer.transport.server.state_uploads import StateUploads
 from peer.transport.server.swap_rendezvous import SwapRendezvous
-from peer.transport.server.tokens import LIFETIME_S
 from peer.transport.wire.payload_stream import Caps, send_payload
 from peer.transport.wire.refusals import Context, eta_of, refuse
 from peer.transport.wire.resumption import A_PIECE
 from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
-HELLO_DOMAIN = b"peer hello v1"
-RECORD_FRESH_S = 30.0
-"""Seconds. A record issued longer than this before the clock of its Hello is a replay, as callers seal it for the
-Hello."""
 MAX_PIECES = 6
 """Pieces sent at once: two more than one address may have."""
 TAKE_S = 30.0
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. A joiner that takes a piece more slowly loses its place, so that others get one."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunTerms:
-    """The terms of a run, which a joiner knows from its manifest on."""
-
-    layout_digest: bytes = b""
-    max_payload: int = 0
-    """Bytes of the largest payload or piece taken."""
-    codec: str = "bf16"
-    max_clock_offset_s: float = 60.0
-    record: Callable[[], bytes] = lambda: b""
-    """Our own sealed directory record, shown to those we call."""
-    why_banned: Callable[[PeerId], str] = lambda peer: ""
-    """Why the operator keeps a peer out, for a person; empty: it is not banned."""
-
-
-@dataclass(kw_only=True)
-class TransportConfig:
-    """The facts of the run that client and server of a transport share."""
-
-    identity: Identity
-    run_id: RunId
-    now: Callable[[], float]
-    wire_min: int
-    wire_max: int
-    terms: RunTerms = field(default_factory=RunTerms)
-
-    def begin_run(self, terms: RunTerms) -> None:
-        """Go by these terms from here on."""
-        self.terms = terms
-
-    def narrow_wire(self, low: int, high: int) -> None:
-        """Speak only these wire versions from here on; those we do not know stay unspoken."""
-        self.wire_min, self.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
-
-    def why_banned(self, peer: PeerId) -> str:
-        """Why the operator keeps a peer out, for a person; empty: it is not banned."""
-        return self.terms.why_banned(peer)
 
 
 class ExchangeService:
@@ -94,88 +45,12 @@ class ExchangeService:
         self._handler = handler
         self._caps = caps
         self.gate = Admission(facts.now, facts.why_banned, reputation)
+        self.handshake = Handshake(facts, self.gate, handler)
         self.swaps = SwapRendezvous(handler, self.gate, caps)
         self._pieces = 0
         self._giving = StateUploads(caps)
         self._prober = DialBack(dial_check, facts.now)
         self._voucher = IndirectProbe(dial_check, facts.now)
-
-    # -- Hello -------------------------------------------------------------------------------------------------------
-
-    async def hello(self, _: Any, context: Context) -> None:
-        """Serve a Hello: its opening, our challenge, the caller's proof, our token."""
-        async with self.gate.greeting(context):
-            await self._greet(context)
-
-    async def _greet(self, context: Context) -> None:
-        opened = (await self._step(context)).open
-        if (found := self._why_not_at_all(opened)) is not None:
-            await self.gate.turn_away(context, *found)
-        nonce = secrets.token_bytes(32)
-        challenge = pb.HelloChallenge(nonce=nonce, clock=self._facts.now(), seen_as=context.peer()[:128])
-        await context.write(pb.HelloReply(challenge=challenge))
-        proof = (await self._step(context)).proof
-        message = opened.run_id + self._facts.identity.public_key + nonce
-        proven = verify(opened.public_key, HELLO_DOMAIN, message, proof.signature)
-        caller = PeerId(peer_id_of(opened.public_key)) if proven else None
-        if (found := self._why_not_you(opened)) is not None:
-            await self.gate.turn_away(context, *found, caller)
-        if caller is None:
-            reason = "the signature over our challenge is not by the key you named"
-            await self.gate.turn_away(context, "bad_proof", reason)
-        if why := self.gate.conduct.exclusion_reason(caller):
-            await refuse(context, "standing", why)
-        await self._learn(opened, caller, context)
-        token = self.gate.tokens.issue(caller, self._facts.now())
-        await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
-
-    async def _step(self, context: Context) -> pb.HelloRequest:
-        raw = await self.gate.request(context)
-        if not raw:
-            await self.gate.turn_away(context, "hello", "Hello ended in the middle")
-        try:
-            return pb.HelloRequest.FromString(raw)
-        except DecodeError:
-            await self.gate.turn_away(context, "request", "the message cannot be read")
-
-    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
-        """Return why the Hello ends without a proof: a code and a reason."""
-        facts = self._facts
-        if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
-            return "wire_version", f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
-        if len(opened.public_key) != 32:
-            return "bad_proof", "a public key has 32 bytes"
-        ahead = opened.clock - facts.now()
-        if not abs(ahead) <= facts.terms.max_clock_offset_s:
-            way, most = "ahead of" if ahead > 0 else "behind", facts.terms.max_clock_offset_s
-            return "clock", f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
-        return None
-
-    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
-        """Return why the caller is turned away once its key is proven: a code and a reason."""
-        if opened.run_id != self._facts.run_id:
-            return "wrong_run", "this peer takes part in another run"
-        ours = self._facts.terms.layout_digest
-        if ours and opened.layout_digest and opened.layout_digest != ours:
-            return "layout", "your model has other tensors than this run's"
-        return None
-
-    async def _learn(self, opened: pb.HelloOpen, caller: PeerId, context: Context) -> None:
-        """Take the record that the caller shows of itself."""
-        if not opened.record:
-            return
-        try:
-            record = open_record(opened.record, self._facts.run_id, self._facts.now())
-        except InvalidRecord as bad:
-            if bad.code in ("expired", "future"):  # its clock is off, within what is allowed
-                return
-            await self.gate.turn_away(context, "record", f"your record: {bad.reason} ({bad.code})", caller)
-        if record.peer_id != caller:
-            await self.gate.turn_away(context, "record", f"the record of {record.peer_id} is not yours to show", caller)
-        if opened.clock - record.issued_at > RECORD_FRESH_S:
-            age = opened.clock - record.issued_at
-            await self.gate.turn_away(context, "record", f"your record is a replay, {age:.0f} s old", caller)
-        self._handler.on_hello(record)
 
     # -- small calls -------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from peer.membership.reputation import Reputation
 from peer.protocol.group.shards import ALIGN
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.wire.frames import HEADER, USUAL_CHUNK
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 from peer.transport.signing import KeySigner
 from peer.transport.wire import resumption as resuming
 from tests.support.cutting_relay import Wire, before

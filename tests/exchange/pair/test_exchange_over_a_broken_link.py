@@ -15,8 +15,8 @@ from peer.errors import PartnerLost
 from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.identity import Identity
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.server.service import RunTerms
 from tests.support.cutting_relay import Wire, before
 
 RUN, KEY, ELEMENTS, AWAY_S = RunId(b"R" * 32), RoundKey(1, 0), 2_000_000, 2.5

@@ -30,10 +30,10 @@ from peer.protocol.messages import (
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport import grpc_transport as transport
+from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
 from peer.transport.server import service
-from peer.transport.server.service import RunTerms
 from peer.transport.wire import payload_stream as stream
 from peer.transport.wire import resumption as resuming
 from peer.transport.wire import striping as stripes

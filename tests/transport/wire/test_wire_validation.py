@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from peer.errors import BadPayload
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, Piece, RunId, StateIndex
-from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService, TransportConfig
+from peer.transport.config import TransportConfig
+from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService
 from peer.transport.wire.pacing import Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter
 from peer.transport.wire.refusals import TOKEN_KEY

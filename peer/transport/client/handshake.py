@@ -1,0 +1,61 @@
+"""Handshake (Hello) on the caller's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peer.errors import PartnerLost
+from peer.identity import public_key_of
+from peer.protocol.messages import PeerRecord, Welcome
+from peer.transport.client.connections import Connection
+from peer.transport.client.streams import SERVICE, Ended
+from peer.transport.config import TransportConfig
+from peer.transport.wire.hello import HELLO_DOMAIN, proof_message
+from peer.transport.wire.validation import A_DAY_S, offset_of
+from peer.v1 import exchange_pb2 as pb
+
+
+async def say_hello(
+    connection: Connection, to: PeerRecord, facts: TransportConfig, correction: Callable[[], float]
+) -> Welcome:
+    """Prove our key to a peer; keep its token and round trip with the connection.
+
+    `correction` returns the difference of `facts.now` to our raw clock, seconds. Raises PartnerLost when the Hello ends
+    in the middle, BadPayload for an impossible clock, and the errors of the stream."""
+    terms = facts.terms
+    method = connection.control.stream_stream(
+        f"/{SERVICE}/Hello",
+        request_serializer=pb.HelloRequest.SerializeToString,
+        response_deserializer=pb.HelloReply.FromString,
+    )
+    opening = pb.HelloOpen(
+        run_id=facts.run_id,
+        wire_min=facts.wire_min,
+        wire_max=facts.wire_max,
+        layout_digest=terms.layout_digest,
+        public_key=facts.identity.public_key,
+        clock=facts.now(),
+        record=terms.record(),
+    )
+    stream = method()
+    with Ended(stream):
+        before, corrected = facts.now(), correction()
+        await stream.write(pb.HelloRequest(open=opening))
+        challenge = _expect(await stream.read(), "challenge", to.peer_id)
+        after = facts.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
+        offset = offset_of(challenge, before, after, terms.max_clock_offset_s if terms.layout_digest else A_DAY_S)
+        message = proof_message(facts.run_id, public_key_of(to.peer_id), challenge.nonce)
+        proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
+        await stream.write(pb.HelloRequest(proof=proof))
+        granted = _expect(await stream.read(), "granted", to.peer_id)
+        await stream.done_writing()
+    connection.accept_token(granted.token[:64])
+    connection.observe_round_trip(after - before)
+    return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
+
+
+def _expect(reply: Any, step: str, who: str) -> Any:
+    if not isinstance(reply, pb.HelloReply) or reply.WhichOneof("step") != step:
+        raise PartnerLost(f"{who}: Hello ended in the middle")
+    return getattr(reply, step)

@@ -1,0 +1,112 @@
+"""Handshake (Hello) on the served side: opening, challenge, proof, token.
+
+Hello is the only call without a token. It proves that the caller owns its key, that both sides speak a common wire
+version, and that they take part in the same run."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from peer.identity import peer_id_of, verify
+from peer.ports.handler import Handler
+from peer.protocol.messages import PeerId
+from peer.signed_record import InvalidRecord, open_record
+from peer.transport.config import TransportConfig
+from peer.transport.server.admission import Admission
+from peer.transport.server.tokens import LIFETIME_S
+from peer.transport.wire.hello import HELLO_DOMAIN, proof_message
+from peer.transport.wire.refusals import Context, refuse
+from peer.v1 import exchange_pb2 as pb
+
+RECORD_FRESH_S = 30.0
+"""Seconds. A record issued longer than this before the clock of its Hello is a replay, as callers seal it for the
+Hello."""
+
+
+class Handshake:
+    """Serves Hellos, and gives tokens to callers that prove their key."""
+
+    def __init__(self, facts: TransportConfig, gate: Admission, handler: Handler) -> None:
+        self._facts = facts
+        self._gate = gate
+        self._handler = handler
+
+    async def serve(self, _: Any, context: Context) -> None:
+        """Serve a Hello: its opening, our challenge, the caller's proof, our token."""
+        async with self._gate.greeting(context):
+            await self._greet(context)
+
+    async def _greet(self, context: Context) -> None:
+        opened = (await self._step(context)).open
+        if (found := self._why_not_at_all(opened)) is not None:
+            await self._gate.turn_away(context, *found)
+        nonce = secrets.token_bytes(32)
+        challenge = pb.HelloChallenge(nonce=nonce, clock=self._facts.now(), seen_as=context.peer()[:128])
+        await context.write(pb.HelloReply(challenge=challenge))
+        proof = (await self._step(context)).proof
+        message = proof_message(opened.run_id, self._facts.identity.public_key, nonce)
+        proven = verify(opened.public_key, HELLO_DOMAIN, message, proof.signature)
+        caller = PeerId(peer_id_of(opened.public_key)) if proven else None
+        if (found := self._why_not_you(opened)) is not None:
+            await self._gate.turn_away(context, *found, caller)
+        if caller is None:
+            reason = "the signature over our challenge is not by the key you named"
+            await self._gate.turn_away(context, "bad_proof", reason)
+        if why := self._gate.conduct.exclusion_reason(caller):
+            await refuse(context, "standing", why)
+        await self._learn(opened, caller, context)
+        token = self._gate.tokens.issue(caller, self._facts.now())
+        await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
+
+    async def _step(self, context: Context) -> pb.HelloRequest:
+        raw = await self._gate.request(context)
+        if not raw:
+            await self._gate.turn_away(context, "hello", "Hello ended in the middle")
+        try:
+            return pb.HelloRequest.FromString(raw)
+        except DecodeError:
+            await self._gate.turn_away(context, "request", "the message cannot be read")
+
+    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+        """Return why the Hello ends without a proof: a code and a reason."""
+        facts = self._facts
+        if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
+            return "wire_version", f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
+        if len(opened.public_key) != 32:
+            return "bad_proof", "a public key has 32 bytes"
+        ahead = opened.clock - facts.now()
+        if not abs(ahead) <= facts.terms.max_clock_offset_s:
+            way, most = "ahead of" if ahead > 0 else "behind", facts.terms.max_clock_offset_s
+            return "clock", f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
+        return None
+
+    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+        """Return why the caller is turned away once its key is proven: a code and a reason."""
+        if opened.run_id != self._facts.run_id:
+            return "wrong_run", "this peer takes part in another run"
+        ours = self._facts.terms.layout_digest
+        if ours and opened.layout_digest and opened.layout_digest != ours:
+            return "layout", "your model has other tensors than this run's"
+        return None
+
+    async def _learn(self, opened: pb.HelloOpen, caller: PeerId, context: Context) -> None:
+        """Take the record that the caller shows of itself."""
+        if not opened.record:
+            return
+        try:
+            record = open_record(opened.record, self._facts.run_id, self._facts.now())
+        except InvalidRecord as bad:
+            if bad.code in ("expired", "future"):  # its clock is off, within what is allowed
+                return
+            await self._gate.turn_away(context, "record", f"your record: {bad.reason} ({bad.code})", caller)
+        if record.peer_id != caller:
+            await self._gate.turn_away(
+                context, "record", f"the record of {record.peer_id} is not yours to show", caller
+            )
+        if opened.clock - record.issued_at > RECORD_FRESH_S:
+            age = opened.clock - record.issued_at
+            await self._gate.turn_away(context, "record", f"your record is a replay, {age:.0f} s old", caller)
+        self._handler.on_hello(record)
