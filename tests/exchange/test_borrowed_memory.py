@@ -12,7 +12,8 @@ from torch import Tensor
 
 from peer.exchange.buffers import Buffers
 from peer.exchange.strategy import ExchangeResult
-from peer.lab.sim.swarm import SimulatedSwarm, layout_of
+from peer.lab.sim.setting import SwarmSetting, layout_of
+from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
 from peer.outer.values import MeanGradient, PartnerParams
@@ -43,14 +44,16 @@ def play(chosen: dict[str, Any]) -> tuple[list[str], list[bytes]]:
         nonlocal exchanged
         swarm = SimulatedSwarm(
             PEERS,
-            method=method,
-            rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
-            total_rounds=ROUNDS,
-            seed=3,
+            SwarmSetting(
+                method=method,
+                rounds=RoundClock("seconds", method.sync_every, method.fragments, EPOCH),
+                total_rounds=ROUNDS,
+                seed=3,
+                layout=layout_of(method, 4 * 128),
+                min_peers=PEERS,
+                eval_every=1,
+            ),
             step_seconds=2.0,
-            layout=layout_of(method, 4 * 128),
-            min_peers=PEERS,
-            eval_every=1,
         )
         witness = Witness(swarm)
         await swarm.run([])
