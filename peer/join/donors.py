@@ -61,6 +61,10 @@ class Offers:
     eta_s: float = 0.0
     """The soonest that a busy donor said."""
 
+    def busy_for(self, eta_s: float) -> None:
+        """A donor says that it is busy for so long."""
+        self.eta_s = min(self.eta_s or eta_s, eta_s)
+
     def problem(self) -> str:
         """One line for a person."""
         some = [f"{peer}: {why}" for peer, why in self.why_not.items()]
@@ -132,7 +136,7 @@ class DonorQuery:
         except ExchangeError as error:
             offers.why_not[donor.peer_id] = str(error)
             if isinstance(error, PartnerRefused) and error.eta_s > 0:
-                offers.eta_s = min(offers.eta_s or error.eta_s, error.eta_s)
+                offers.busy_for(error.eta_s)
         else:
             known = max(run_round, donor.round)  # a node of the operator remembers what it has seen announced
             if donor.status is Status.SERVING and index.round == 0 and known > FIRST_ROUNDS:

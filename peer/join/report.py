@@ -64,7 +64,8 @@ class JoinReport:
             self.end("first evaluation")
 
     def state(self, state: JoinedState) -> None:
-        self.end("state", f"{amount(state.nbytes, 'bytes')} from a donor" if state.donor else "own checkpoint")
+        given = state.fetched
+        self.end("state", "own checkpoint" if given is None else f"{amount(given.nbytes, 'bytes')} from a donor")
 
     def trainer(self, info: TrainerInfo) -> None:
         """It is ready."""
@@ -110,9 +111,10 @@ class JoinReport:
     def check_download(self, manifest: Manifest, method: Method, state: JoinedState) -> None:
         """A word when the link was slow when the state came by it. Only a word: the donor may have been."""
         load = load_of(manifest, method)
-        if load is None or state.nbytes < TOLD_BYTES or state.seconds <= 0:
+        given = state.fetched
+        if load is None or given is None or given.nbytes < TOLD_BYTES or given.seconds <= 0:
             return
-        verdict = of_link(load, state.nbytes / state.seconds, "download, as measured with the state")
+        verdict = of_link(load, given.nbytes / given.seconds, "download, as measured with the state")
         if verdict is not None:
             self._warn(verdict)
 

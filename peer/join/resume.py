@@ -25,6 +25,16 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class StateTransfer:
+    """A state's way from donors to here."""
+
+    donor: str
+    """The donor that gave most of it."""
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class JoinedState:
     """The state a peer begins with, and how it came by it."""
 
@@ -32,10 +42,8 @@ class JoinedState:
     round: int
     why: str
     """For a person: resumed or fetched, and from where."""
-    donor: str = ""
-    """Who gave most of it."""
-    nbytes: int = 0
-    seconds: float = 0.0
+    fetched: StateTransfer | None = None
+    """How donors gave it; None: they did not."""
     resume: Path | None = None
     """The checkpoint's folder, for the trainer."""
     founded: bytes | None = None
@@ -54,6 +62,14 @@ class OwnCheckpoint:
     state: JoinedState
     left: str = ""
     """Why it was not taken, for a person."""
+
+    def leave(self, why: str) -> None:
+        """Do not begin with it."""
+        self.left = why
+
+    def choose(self, state: JoinedState) -> None:
+        """Begin with this, if it is this checkpoint."""
+        self.state = state
 
     def stale(self, problem: str) -> JoinedState:
         """Begin with it although it is too old: nobody else gives a state."""
@@ -87,7 +103,7 @@ def why_fetch(own: OwnCheckpoint, live: int | None) -> tuple[str, JoinedState]:
     `live`: the round of those who train; None: nobody is known to."""
     behind = 0 if live is None else live - own.state.round
     if behind > RESUME_WITHIN:
-        own.left = f"own {own.name} of round {own.state.round} is {behind} rounds behind, more than {RESUME_WITHIN}"
+        own.leave(f"own {own.name} of round {own.state.round} is {behind} rounds behind, more than {RESUME_WITHIN}")
         return f"{own.left}: fetching the state", own.state
     reason = "nobody else is known to train" if live is None else f"the run is in round {live}"
     return "", replace(own.state, why=f"{own.state.why}: {reason}")

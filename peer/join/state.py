@@ -23,7 +23,7 @@ from peer.join.donors import (
     live_round,
 )
 from peer.join.messages import check_clock, waiting_for
-from peer.join.resume import JoinedState, OwnCheckpoint, newest_checkpoint, why_fetch
+from peer.join.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId
@@ -132,13 +132,14 @@ class StateFetch:
         until = self._now() + SETTLE_S
         while not (records := (await self._directory.peers()).values()) and self._now() < until:
             await self._clock.sleep(RETRY_S / 2)
-        why, own.state = why_fetch(own, live_round(records))
+        why, chosen = why_fetch(own, live_round(records))
+        own.choose(chosen)
         if not why:
             return ""
         offers = await self._offers()
         if compatible_offers(offers.offered, momentum=self._momentum):
             return why
-        own.state = own.stale(offers.problem())
+        own.choose(own.stale(offers.problem()))
         return ""
 
     # -- fetching ----------------------------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ class StateFetch:
         why = f"fetched from {donors} (round {min(rounds)}; {shares(given)})"
         if own is not None:
             why += f"; {own.left}"
-        return JoinedState(outer, min(rounds), why, most, sum(given.values()), seconds)
+        return JoinedState(outer, min(rounds), why, StateTransfer(most, sum(given.values()), seconds))
 
     @staticmethod
     def _now() -> float:

@@ -23,8 +23,12 @@ Emit = Callable[[events.Event], None]
 def journal_start(context: JoinContext, state: JoinedState, emit: Emit) -> None:
     """Where it came from."""
     emit(events.Started(peer_id=context.me, run_id=context.run_id.hex(), version=__version__, resumed=state.why))
-    if state.donor:
-        emit(events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds))
+    if (transfer := state.fetched) is not None:
+        emit(
+            events.StateFetched(
+                donor=transfer.donor, round=state.round, bytes=transfer.nbytes, seconds=transfer.seconds
+            )
+        )
 
 
 async def launch(

@@ -18,7 +18,8 @@ from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base

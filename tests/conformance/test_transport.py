@@ -15,7 +15,8 @@ from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.lab.sim.links import Link
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.protocol.messages import (
     Answer,
     Offer,

@@ -20,7 +20,8 @@ from peer.join.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
 from peer.join.resume import RESUME_WITHIN, JoinedState, Staleness
 from peer.join.state import RECRUIT_FIRST_S, obtain_state
 from peer.lab.sim.machine import KeptStates
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.run_progress import RunProgress
@@ -113,7 +114,7 @@ async def test_a_group_s_state_comes_from_all_its_members_bit_for_bit() -> None:
     got = await world.join()
     assert same(got.outer, state_of(1))
     assert "3 donors" in got.why
-    assert got.nbytes == 8 * LAYOUT.elements
+    assert got.fetched.nbytes == 8 * LAYOUT.elements
     fetching = [told for told in world.shown if told[0].startswith("fetching")]
     assert fetching[-1] == ("fetching the state (3 donors)", 8 * LAYOUT.elements, 8 * LAYOUT.elements, "bytes")
 
@@ -257,7 +258,7 @@ def test_after_a_kill_only_the_rest_is_fetched(tmp_path: Path, momentum: bool) -
         await _interrupted(world, tmp_path, 0.5)
         got = await world.join(tmp_path)
         assert torch.equal(got.outer.params, state_of(1).params)
-        assert got.nbytes <= 0.55 * (8 if momentum else 4) * LAYOUT.elements
+        assert got.fetched.nbytes <= 0.55 * (8 if momentum else 4) * LAYOUT.elements
         assert any("are here from before" in text for text in world.said)
         assert not (tmp_path / "transfer").exists()
 
@@ -275,7 +276,7 @@ def test_a_group_that_still_keeps_the_snapshot_gives_its_rest(tmp_path: Path) ->
         await asyncio.sleep(40)  # by now others would be offered a fresh one
         got = await world.join(tmp_path)
         assert same(got.outer, state_of(1))
-        assert got.nbytes <= 0.55 * 8 * LAYOUT.elements
+        assert got.fetched.nbytes <= 0.55 * 8 * LAYOUT.elements
 
     run_virtual(test())
 
@@ -307,7 +308,7 @@ def test_a_pair_keeps_verified_pieces_of_a_donor_that_is_gone(tmp_path: Path, la
         world.records.clear()
         world.donor("b", state_of(2), 30 + later)
         got = await world.join(tmp_path)
-        assert (got.nbytes <= 0.55 * 4 * LAYOUT.elements) is kept
+        assert (got.fetched.nbytes <= 0.55 * 4 * LAYOUT.elements) is kept
         assert torch.equal(got.outer.params, state_of(2).params) is not kept
 
     run_virtual(test())

@@ -12,7 +12,7 @@ import torch
 from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
 from peer.join.report import MEASURED_STEPS, PHASES, JoinReport
-from peer.join.resume import JoinedState
+from peer.join.resume import JoinedState, StateTransfer
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.trainer import TrainerInfo, TrainerProgress
@@ -64,7 +64,7 @@ def test_each_phase_is_told_and_journaled() -> None:
     told.arrival.end("manifest")
     layout = Layout.whole([TensorSpec("a", (3,))])
     outer = OuterState.fresh(layout, torch.zeros(3))
-    told.arrival.state(JoinedState(outer, 4, "", donor="d", nbytes=12_000_000, seconds=1.0))
+    told.arrival.state(JoinedState(outer, 4, "", StateTransfer("d", 12_000_000, 1.0)))
     seconds = {"torch import": 4.125, "data": 0.5, "model": 0.25}
     told.arrival.trainer(TrainerInfo("cpu", "", 64, 4, "4 of 8 windows at once: asked for", seconds))
     told.arrival.hear(events.TrainingBegan(round=5), 0.0)

@@ -9,7 +9,8 @@ import torch
 
 from peer.aio.threads import inline
 from peer.join.reset import ResetStates, digest_of, founded_on
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.outer.state import OuterState

@@ -20,7 +20,7 @@ from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.identity import Identity
 from peer.lab.sim.machine import SimulatedPeer
-from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.setting import LAYOUT, SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual

@@ -12,7 +12,7 @@ import torch
 from peer.codec.lattice.codec import HEAD_BYTES
 from peer.errors import PartnerLost
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual

@@ -21,7 +21,8 @@ from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.identity import Identity
 from peer.lab.sim.links import Link
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation

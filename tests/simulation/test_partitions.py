@@ -13,7 +13,7 @@ import torch
 from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.links import PROFILES, Link
 from peer.lab.sim.machine import SimulatedPeer
-from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.process import RUN, describe
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm

@@ -17,7 +17,8 @@ from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.wire.payload import BytesSource, Sink, Source
 
 if TYPE_CHECKING:
-    from peer.lab.sim.network import MemoryTransport, Network
+    from peer.lab.sim.memory_transport import MemoryTransport
+    from peer.lab.sim.network import Network
 
 T = TypeVar("T")
 PULSE_S = 1.0

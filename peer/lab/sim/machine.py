@@ -16,7 +16,7 @@ import torch
 
 from peer.aio.events import Signal
 from peer.lab.sim.directory import MemoryDirectory
-from peer.lab.sim.network import MemoryTransport
+from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import Gate
 from peer.membership.amendment_sync import AmendmentSync

@@ -7,45 +7,23 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
-from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.errors import PartnerLost
 from peer.lab.sim.bandwidth import Flows, milestones
-from peer.lab.sim.group_network import MemoryGroup
 from peer.lab.sim.links import CHUNK, PROFILES, Link, LinkLoad, message_s, wire_bytes
-from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
-from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting, Meetings
+from peer.lab.sim.swap_rendezvous import Meetings
 from peer.lab.sim.virtual_clock import Gate, nap
-from peer.ports.clock import Clock
-from peer.ports.handler import Handler
-from peer.protocol.diagnosis.analysis import believed
 from peer.protocol.messages import (
-    Answer,
-    Offer,
     PeerId,
-    PeerRecord,
-    PeerTimings,
-    Probed,
     RoundKey,
-    StateIndex,
-    SwapReport,
-    Verdict,
-    Vouched,
-    Welcome,
 )
-from peer.protocol.swarm.failure_detection import HEARD_S
-from peer.protocol.wire.payload import Sink, Source
-from peer.transport.policy import OPEN, TransportPolicy
-from peer.transport.server.indirect_probe import DIAL_S
+from peer.protocol.wire.payload import Source
 from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 
-T = TypeVar("T")
-
-LEAST_RATE = 62_500.0
-"""Bytes per second at which a state has to arrive at least, for the bytes that the held bytes stand for."""
+if TYPE_CHECKING:
+    from peer.lab.sim.memory_transport import MemoryTransport
 
 
 class Network:
@@ -210,237 +188,6 @@ class Network:
     def host(self, peer: PeerId) -> MemoryTransport | None:
         """Return the transport that answers under this name now."""
         return self._hosts.get(peer)
-
-
-class MemoryTransport:
-    """One peer's end of a `Network`."""
-
-    def __init__(
-        self,
-        network: Network,
-        me: PeerId,
-        handler: Handler,
-        clock: Clock,
-        policy: TransportPolicy = OPEN,
-        why_banned: Callable[[PeerId], str] = lambda peer: "",
-    ) -> None:
-        """`why_banned`: why the operator keeps a peer out, for a person; empty: it is not banned."""
-        self._network = network
-        self._me = me
-        self._handler = handler
-        self._clock = clock
-        self._policy = policy
-        self._why_banned = why_banned
-        self.group = MemoryGroup(network, me, clock)
-        network._hosts[me] = self
-
-    def close(self) -> None:
-        self._network.kill(self._me)
-
-    def admit(self, caller: PeerId) -> None:
-        """Admit a caller as `peer.transport.server.admission` does. Raises PartnerRefused."""
-        if why := self._why_banned(caller):
-            raise PartnerRefused("banned", why)
-        if why := self._policy.reputation.exclusion_reason(caller):
-            raise PartnerRefused("standing", why)
-
-    @property
-    def quota(self) -> UploadBudget:
-        return self._policy.quota
-
-    async def _ask(
-        self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T], *, even_banned: bool = False
-    ) -> T:
-        """Make a small call: there, served at once, and back. It sets no timer for its deadline, since most simulated
-        calls are small and meet it. Raises PartnerLost, PartnerSilent, and the errors of `serve`."""
-        network, by = self._network, asyncio.get_running_loop().time() + timeout_s
-        try:
-            host = await network.reach(self._me, to, by=by)
-            if not even_banned:
-                host.admit(self._me)
-            answer = serve(host)
-            await network.reach(to, self._me, answer=True, by=by)
-        except TimeoutError:
-            raise _silent(to, timeout_s) from None
-        return answer
-
-    async def forget_connections(self) -> None:
-        """There are none here."""
-
-    async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
-        before = self._clock.now()
-        theirs = await self._ask(to.peer_id, timeout_s, lambda host: host._clock.now())
-        after = self._clock.now()
-        middle = (before + after) / 2 - self._clock.correction
-        return Welcome(theirs - middle, after - before, f"memory:{self._me}")
-
-    def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Coroutine[Any, Any, Answer]:
-        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_offer(self._me, offer))
-
-    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
-        await self._ask(by.peer_id, timeout_s, lambda host: None)
-        reached = self._network.dialable(self._me)
-        return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer")
-
-    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
-        async def call() -> Vouched:
-            host = await self._network.reach(self._me, by.peer_id)
-            host.admit(self._me)
-            vouched = await host._look(*host._handler.on_vouch(about), about)
-            await self._network.reach(by.peer_id, self._me, answer=True)
-            return vouched
-
-        return await _bounded(call(), timeout_s, by.peer_id)
-
-    async def _look(self, record: PeerRecord | None, heard_ago_s: float | None, about: PeerId) -> Vouched:
-        """Answer for a third peer, as `peer.transport.server.indirect_probe` does, without its limits."""
-        if heard_ago_s is not None and heard_ago_s <= HEARD_S:
-            return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
-        if record is None:
-            return Vouched(None, "no address of it is known here")
-        try:
-            await _bounded(self._network.reach(self._me, about), DIAL_S, about)
-        except PartnerLost as error:
-            return Vouched(False, str(error))
-        return Vouched(True, "it answers")
-
-    async def swap(
-        self,
-        partner: PeerRecord,
-        key: RoundKey,
-        source: Source,
-        sink: Sink,
-        timeout_s: float,
-        dial: bool,
-        told: PeerTimings | None = None,
-    ) -> SwapReport:
-        lasting, begun = LingeringSource(source), list[ReconnectingSink]()
-        try:
-            swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
-            return await _bounded(swap, timeout_s, partner.peer_id)
-        except PartnerSilent as error:
-            raise (begun[0].broken if begun else None) or error from None
-        finally:
-            lasting.keep()
-            self._network.meetings.part(self._me, partner.peer_id, key)
-
-    async def _swap(
-        self,
-        partner: PeerId,
-        key: RoundKey,
-        lasting: LingeringSource,
-        sink: Sink,
-        dial: bool,
-        told: PeerTimings | None,
-        begun: list[ReconnectingSink],
-    ) -> SwapReport:
-        if dial:
-            host = await self._network.reach(self._me, partner)
-            host.admit(self._me)
-            answer = host._handler.on_swap(self._me, key)
-            if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
-                raise PartnerRefused(answer.verdict.value, answer.reason or f"{partner} does not swap {key}")
-        if self._network.mute(self._me):
-            await asyncio.Event().wait()
-        meeting = self._network.meetings.of(self._me, partner, key)
-        meeting.sides[self._me] = (lasting, sink, told)
-        if len(meeting.sides) == 2:
-            meeting.both.set()
-        await meeting.both.wait()
-        started = self._clock.now()
-        theirs = self._network.tamper(partner, meeting.sides[partner][0])
-        if theirs.nbytes != sink.nbytes:
-            raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
-        self._network.gave(partner, key, theirs)
-        arriving = ReconnectingSink(theirs.nbytes, sink, theirs)
-        begun.append(arriving)
-        await self._carried(partner, key, meeting, arriving, dial)
-        meeting.content.add(self._me)
-        heard = believed(meeting.sides[partner][2], told)
-        return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
-
-    async def _carried(
-        self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool
-    ) -> None:
-        """Receive the partner's payload. It is there for us until the partner leaves, and for a while when the partner
-        has everything."""
-        network, me = self._network, self._me
-
-        def gave_up() -> bool:
-            return partner not in meeting.content and not network.meetings.is_on(me, partner, key, meeting)
-
-        def patience_s() -> float:
-            return lingering(partner in meeting.content)
-
-        calls = me if dial else partner
-        await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
-
-    def fetch_amendments(
-        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
-    ) -> Coroutine[Any, Any, list[tuple[bytes, bytes]]]:
-        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head), even_banned=True)
-
-    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
-        async def call() -> tuple[bytes, bytes]:
-            host = await self._network.reach(self._me, to.peer_id)
-            host.admit(self._me)
-            manifest = host._handler.on_manifest()
-            if manifest is None:
-                raise PartnerRefused("no_manifest", f"{to.peer_id} has no manifest yet")
-            return manifest
-
-        return await _bounded(call(), timeout_s, to.peer_id)
-
-    async def describe_state(
-        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
-    ) -> StateIndex:
-        def serve(host: MemoryTransport) -> StateIndex:
-            if why := host.quota.why_not_give():
-                raise PartnerRefused("budget", why)
-            index = host._handler.on_state(fresh, wanted)
-            if index is None:
-                raise PartnerRefused("no_state", f"{donor.peer_id} has no complete state to give")
-            self._network.gave(donor.peer_id, None, None)
-            return index
-
-        return await self._ask(donor.peer_id, timeout_s, serve)
-
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
-        async def call() -> bytes:
-            host = await self._network.reach(self._me, donor.peer_id)
-            host.admit(self._me)
-            data = host._handler.on_piece(index.snapshot, piece)
-            if data is None:
-                raise PartnerRefused("gone", f"{donor.peer_id} no longer keeps snapshot {index.snapshot}")
-            arriving = ReconnectingSink(len(data))
-            await carried(
-                self._network,
-                donor.peer_id,
-                self._me,
-                arriving,
-                calls=self._me,
-                patience_s=lambda: lingering(True),
-                giving=True,
-            )
-            if blake3(data).digest() != index.pieces[piece].digest:
-                raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
-            return bytes(data)
-
-        named = index.pieces[piece].nbytes
-        more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
-        return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
-
-
-async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) -> T:
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await call
-    except TimeoutError:
-        raise _silent(who, timeout_s) from None
-
-
-def _silent(who: PeerId, timeout_s: float) -> PartnerSilent:
-    return PartnerSilent(f"{who} did not answer within {timeout_s:.1f} s")
 
 
 async def _until(seconds: float, by: float) -> None:

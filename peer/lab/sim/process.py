@@ -21,7 +21,8 @@ from peer.join.resume import Staleness
 from peer.join.state import obtain_state
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.machine import Life, SimulatedPeer
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.virtual_clock import Gate, VirtualClock, nap
 from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
@@ -211,14 +212,6 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
         """In long rounds there is time for looks at those that failed us."""
         await nap(max(seconds, run.pace_s / 6))
 
-    ports = PeerPorts(
-        clock=clock,
-        directory=life.directory,
-        transport=life.transport,
-        trainer=peer.trainer,
-        signer=PlainSeal(peer.peer_id),
-        offload=inline,
-    )
     parts = assemble(
         PeerSetting(
             plan=_plan(run, peer),
@@ -233,7 +226,7 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
                 read_clocks=read_clocks if run.world.stops else None,
             ),
         ),
-        ports,
+        _ports(peer, life, clock),
         PeerState(outer=outer, upto=dict(peer.totals().upto), quorums=peer.kept.quorums),
         life.policy,
         PeerOutlets(emit=emit, fetch_reset=run.fetch_reset, on_boundary=keep),
@@ -258,6 +251,17 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
         )
     )
     return parts
+
+
+def _ports(peer: SimulatedPeer, life: Life, clock: VirtualClock) -> PeerPorts:
+    return PeerPorts(
+        clock=clock,
+        directory=life.directory,
+        transport=life.transport,
+        trainer=peer.trainer,
+        signer=PlainSeal(peer.peer_id),
+        offload=inline,
+    )
 
 
 def read_clocks() -> Reading:
@@ -302,8 +306,10 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
     state = await obtain_state(context, run.layout, checkpoints, momentum=momentum)
     parts = build(run, peer, life, state.outer, state.stale)
     journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
-    if state.donor:
-        fetched = events.StateFetched(donor=state.donor, round=state.round, bytes=state.nbytes, seconds=state.seconds)
+    if (transfer := state.fetched) is not None:
+        fetched = events.StateFetched(
+            donor=transfer.donor, round=state.round, bytes=transfer.nbytes, seconds=transfer.seconds
+        )
         journal(peer, life, fetched)
     parts.supervisor.drop_outstanding("lost with the process that did it")
     await peer.trainer.start(state.outer.params, state.round, None)

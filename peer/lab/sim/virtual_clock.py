@@ -106,6 +106,10 @@ class _Timer(_Step):
     def when(self) -> float:
         return self.moment
 
+    def leave_heap(self) -> None:
+        """Be due now."""
+        self.waits = False
+
     def cancel(self) -> None:
         if self.callback is not _nothing:
             self.callback, self.args = _nothing, ()
@@ -220,7 +224,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         while timers and timers[0][0] <= now:
             due = pop(timers)[2]
             if isinstance(due, _Timer):
-                due.waits = False
+                due.leave_heap()
                 self._cancelled -= due.cancelled()
                 self._ready.append(due)
             elif not due.done():

@@ -12,7 +12,8 @@ import pytest
 from peer.errors import PartnerLost, PartnerSilent, UsageError
 from peer.lab.sim.bandwidth import milestones
 from peer.lab.sim.links import MBIT, MSS, Link, message_s, profile, stream_cap, wire_bytes
-from peer.lab.sim.network import MemoryTransport, Network
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import Gate, run_virtual
 from peer.protocol.messages import PeerId
 
