@@ -90,7 +90,7 @@ class Directives:
         told = dict[str, str]()
         while holds := self._holds(round_, since):
             since = since if since is not None and "operator" in holds else round_
-            for by in holds.keys() - told.keys():
+            for by in [by for by in holds if by not in told]:
                 reason = (self._ruling(round_).paused or "") if by == "operator" else holds[by]
                 emit(events.Paused(round=round_, reason=reason, by=by))
             if holds != told:
