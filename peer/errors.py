@@ -59,7 +59,7 @@ class PeerError(Exception):
     @property
     def page(self) -> str:
         """Section of the documentation about this error."""
-        return f"docs/exit-codes.md#{self.exit_code}"
+        return f"docs/reference/exit-codes.md#{self.exit_code}"
 
 
 class UsageError(PeerError):

@@ -225,14 +225,14 @@ def hello() -> Target:
     """Both messages of a caller, up to the token."""
     terms = RunTerms(layout_digest=DIGEST)
     facts = TransportConfig(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, terms=terms)
-    service = ExchangeService(facts, _Nobody(), Caps(Pacer(None), Pacer(None), Meter()))
+    handshake = ExchangeService(facts, _Nobody(), Caps(Pacer(None), Pacer(None), Meter())).handshake
 
     def run(raw: bytes) -> None:
         message = pb.HelloRequest.FromString(raw)
         if message.WhichOneof("step") == "proof":
             return
         opened = message.open
-        if (why_not := service._why_not_at_all(opened) or service._why_not_you(opened)) is not None:
+        if (why_not := handshake._why_not_at_all(opened) or handshake._why_not_you(opened)) is not None:
             raise Refused(why_not[0])
         assert PeerId(peer_id_of(opened.public_key))
         if opened.record:

@@ -135,7 +135,7 @@ def test_a_busy_p2pd_that_owes_one_answer_is_left_alone(tmp_path: Path) -> None:
 def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowly(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
-        limits, pace = DhtNodeLimits(memory=4 * 2**20), replace(PACE, rebuild=0.3, pulse=0.05)
+        limits, pace = DhtNodeLimits(memory=4 * 2**20), replace(PACE, rebuild=RebuildTimes(first=0.3), pulse=0.05)
         async with started(tmp_path, limits=limits, pace=pace, told=DirectoryListeners(told)) as directory:
             await until(lambda: directory.report()["losses"] >= 4)
             cause, times = told.ended[-1]
@@ -226,7 +226,7 @@ def test_held_peers_are_not_held_for_ever(tmp_path: Path, monkeypatch: pytest.Mo
     own, other = Identity.generate(), Identity.generate()
 
     async def scenario() -> None:
-        async with started(tmp_path, own, pace=replace(PACE, rebuild=30.0)) as first:
+        async with started(tmp_path, own, pace=replace(PACE, rebuild=RebuildTimes(first=30.0))) as first:
             first._view.take(record(other), time.time())
             os.kill(pid_of(first), signal.SIGKILL)
             await until(lambda: first._helper.lost_at)
