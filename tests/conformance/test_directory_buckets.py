@@ -17,7 +17,7 @@ import pytest
 
 from peer.discovery.dht_node.node import DhtNodeOptions
 from peer.discovery.dht_node.supervisor import SupervisorTimes
-from peer.discovery.directory import DhtDirectory
+from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
@@ -103,7 +103,7 @@ async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
         crowd.directories[PeerId(first.peer_id)] = shared
         for identity in middle:
             options = DhtNodeOptions(folder / "unused", identity.public_key)
-            other = DhtDirectory(identity, RUN, options, (), None, crowd.now, pace)
+            other = DhtDirectory(identity, RUN, options, (), None, crowd.now, pace, DirectoryListeners())
             other._helper = shared._helper
             crowd.directories[PeerId(identity.peer_id)] = other
         crowd.directories[PeerId(last.peer_id)] = reader
