@@ -83,7 +83,7 @@ def _pairs(parts: ExchangeContext) -> PairStrategy:
 
 
 def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:
-    """Of what the two of a pair send each other."""
+    """Return the codec of what two partners send each other."""
     if name.startswith(DIFFERENCES):
         return LatticeSwap(int(name.removeprefix(DIFFERENCES)), offload)
     return EVERY[name]

@@ -1,7 +1,7 @@
 """Who answers, how fast, and who is suspected: feeds `peer.protocol.swarm.failure_detection` and
 `peer.protocol.swarm.rtt` with what calls come to, asks others about suspects, and journals what becomes of them.
 
-What happens on failure: a witness that does not answer is suspected itself; nothing here raises for what others do."""
+On failure: a witness that does not answer is suspected itself; nothing here raises for what others do."""
 
 from __future__ import annotations
 

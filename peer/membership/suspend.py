@@ -3,7 +3,7 @@ journaled, and made good before the next exchange. Connections are made anew, ou
 the clock measured again. A step of the wall clock moves nothing, and is only told (see
 `peer.protocol.swarm.suspend_detection`).
 
-What happens on failure: who cannot be greeted tells nothing about our clock; the whole of it is given up after
+On failure: who cannot be greeted tells nothing about our clock; the whole of it is given up after
 `REFRESH_S` and the rounds go on, as they would without."""
 
 from __future__ import annotations

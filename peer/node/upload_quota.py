@@ -2,7 +2,7 @@
 every exchange and by every payload, kept over restarts. The arithmetic is `peer.protocol.policy.upload_quota`'s.
 
 The count is one small file in the home, for all runs of it, written before a payload's first byte leaves with the
-payload counted in full: a process that is killed has never sent more than the file says. What happens on failure: a
+payload counted in full: a process that is killed has never sent more than the file says. On failure: a
 file that cannot be read is named, and the most that it can have said is taken for used; one that cannot be written is
 told once, and counting goes on in memory."""
 

@@ -1,7 +1,7 @@
 """The rounds in flight, from snapshot to merge: exchange, outer step, journal, apply. In `full` schedules the trainer
 waits for it; in `streaming` it runs in the background, one flight a fragment.
 
-What happens on failure: an exchange that is not done when its fragment is due again is given up (pair: a solo outer
+On failure: an exchange that is not done when its fragment is due again is given up (pair: a solo outer
 step; group: what was worked is dropped, by name); a trainer that dies takes the merge with it, not the outer step."""
 
 from __future__ import annotations

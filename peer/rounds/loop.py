@@ -1,7 +1,7 @@
 """A peer's rounds, from the first state to the last: train, find a partner, exchange, outer step, apply. Runs unchanged
 on the real network and on a virtual clock; knows only the four interfaces of `peer.ports.transport`.
 
-What happens on failure: who is lost or refuses costs this round its exchange, see `peer.exchange.pair.strategy`; a
+On failure: who is lost or refuses costs this round its exchange, see `peer.exchange.pair.strategy`; a
 trainer that dies is started again from `outer_params` and the work since the last outer step is dropped, by name; a
 round that nothing was worked for is sat out."""
 

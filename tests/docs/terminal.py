@@ -225,7 +225,8 @@ class Terminal:
         while not daemon.is_ready():
             assert daemon.running(), f"{command.text}\nexit code {process.returncode}\n{daemon.output}"
             assert time.monotonic() < deadline, f"{command.text} is not ready:\n{daemon.output}"
-            time.sleep(LOOK_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it ends early only when it fails
+                process.wait(LOOK_S)
         return daemon.output
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 (`leading`), a shard for each member that can be dialled (`desk`), and a way back for who fell behind (`catching`).
 
 Every member sends the owner of each shard its encoded part of the pseudo-gradient and receives on the same stream the
-encoded mean, which all decode alike. What happens on failure: an owner that dies costs its shard this round; a member
+encoded mean, which all decode alike. On failure: an owner that dies costs its shard this round; a member
 that dies is not in the mean; too few contributors, and there is no result (`peer.protocol.group.quorum` says why that
 keeps one truth). Nothing is ever applied here: the caller steps with what `exchange` returns."""
 

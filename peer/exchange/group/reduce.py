@@ -1,7 +1,7 @@
 """Reduce the contributions to a shard, in a worker thread and tile by tile. The memory that this takes is the mean,
 where the caller wants it, and the encoded result.
 
-What happens on failure: a contribution that cannot be decoded, is not finite or absurdly large is left out, by name;
+On failure: a contribution that cannot be decoded, is not finite or absurdly large is left out, by name;
 one that is only far larger than the others is made smaller (`peer.outer.robust_mean.factors`)."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A member's part in one shard of a round: what goes to its owner, and what comes back.
 
 What is sent is encoded from where it lies as it goes, and the result decoded into the mean as it comes; neither ever
-lies in memory as a whole. What happens on failure: the shard has no result, its part of the mean is worth nothing, and
+lies in memory as a whole. On failure: the shard has no result, its part of the mean is worth nothing, and
 `ShardOutcome.why` says why."""
 
 from __future__ import annotations

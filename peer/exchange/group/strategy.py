@@ -1,7 +1,7 @@
 """The strategy `group`: all members of a round average pseudo-gradients and take the same outer step.
 `peer.exchange.group.member` does the exchange.
 
-What happens on failure: without a roster nothing is stepped and the work stays; a shard whose owner died is left as it
+On failure: without a roster nothing is stepped and the work stays; a shard whose owner died is left as it
 was and its work dropped. A member that holds another state than the group fetches the group's and drops its work, by
 name."""
 

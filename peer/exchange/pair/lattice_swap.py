@@ -1,7 +1,7 @@
 """A pair's params at a few bits: what `peer.codec.lattice.codec` sends first, the blocks that have to be asked for, and
 the answers. Three swaps of one round: payloads, requests (a bit a block, all zero as a rule), answers if there are any.
 
-What happens on failure: whatever is lost or wrong on the way, nothing of it is used."""
+On failure: whatever is lost or wrong on the way, nothing of it is used."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class PartnerSearch:
 
     @property
     def patience_s(self) -> float | None:
-        """As `StrangerBudget.max_wait`, of the locked partner, which said when it will be ready."""
+        """Return how long the locked partner may be waited for, by when it said that it is ready: seconds."""
         around, partner = self._around, self._pairing.locked
         assert partner is not None
         now = around.clock.now()

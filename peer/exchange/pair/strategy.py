@@ -1,6 +1,6 @@
 """The strategy `pair`: a random partner for each round, whose params are mixed with ours in the outer step.
 
-What happens on failure: a partner lost or refusing costs this round its exchange, never its work. The next candidate
+On failure: a partner lost or refusing costs this round its exchange, never its work. The next candidate
 follows while the window is open, and at last a solo outer step."""
 
 from __future__ import annotations
