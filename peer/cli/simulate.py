@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Plan a run with a simulated swarm in virtual time (--peers), or with arithmetic (the commands).
 
-    Nothing leaves this machine. See docs/simulate.md for the model and its limits."""
+    Nothing leaves this machine. See docs/guides/simulate.md for the model and its limits."""
     if context.invoked_subcommand is not None:
         return
     if peers is None:

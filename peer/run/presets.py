@@ -1,5 +1,5 @@
 """Presets of synchronization methods. A method is five independent choices. A preset names a set of them, and the
-manifest may override any. docs/methods.md tells where each number comes from."""
+manifest may override any. docs/explanation/methods.md tells where each number comes from."""
 
 from __future__ import annotations
 
