@@ -120,11 +120,13 @@ class Witness:
                     yield f"10 reasons: {peer.peer_id} does not say why round {event.round} ended {event.outcome}"
 
     def _goes_on(self) -> Iterator[str]:
-        """Who lives at the end has played the last round."""
+        """A peer that lives at the end has played the last round, or says that its machine stood still then."""
         for peer in self.swarm.peers:
             task = peer.life.task
             whole = task is not None and task.done() and not task.cancelled() and not peer.killed
             played = [e.round for e in peer.events if isinstance(e, events.RoundEnded | events.RoundMissed)]
+            if any(isinstance(e, events.Woke) for e in peer.events):  # a machine that stood still skips, and says so
+                played += [e.to_round - 1 for e in peer.events if isinstance(e, events.Skipped)]
             if whole and (not played or max(played) < self.swarm.total_rounds - 1) and not _late(peer, self.swarm):
                 yield f"8 local progress: {peer.peer_id} ended with round {max(played, default=None)}"
 
