@@ -8,6 +8,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── MachineTooSmall      13    the model does not fit into this machine's free memory
 ├── TorchWrong           14    torch is missing, broken, or not the version this program is made for
 ├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
+├── JoinDeclined         16    the person did not agree to what the run takes
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
@@ -116,6 +117,14 @@ class MachineTooSlow(PeerError):
     exit_code = 15
     why = "It would train alone, and its work would never reach another peer."
     fix = "Raise the caps, or join a run with a smaller model or longer rounds."
+
+
+class JoinDeclined(PeerError):
+    """The person at the terminal did not agree to what the run takes."""
+
+    exit_code = 16
+    why = "Nothing was fetched and nothing was trained."
+    fix = "Start again and answer y, or give --yes. Caps and --speed make the run take less."
 
 
 class ManifestError(PeerError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peer.run.options import JoinOptions
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
-WAIT = "Seconds to wait for a first answer from the run before giving up with exit code 30."
+WAIT = "Seconds to wait for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
 
 
 def _speed(context: click.Context, parameter: click.Parameter, value: float) -> float:
@@ -77,6 +77,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 )
 @click.option("--resume", is_flag=True, help="End a pause of this peer by `peer pause`.")
 @click.option("--trail", is_flag=True, help="Log which batches were trained on to trail.log in the run's folder.")
+@click.option("--yes", is_flag=True, help="Agree to what the run takes without being asked.")
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
@@ -105,6 +106,7 @@ def command(
     quiet_hours: QuietHours | None,
     resume: bool,
     trail: bool,
+    yes: bool,
     wait_s: float,
     min_peers: int,
     micro_batch: int | None,
@@ -155,6 +157,7 @@ def command(
         quiet_hours=quiet_hours,
         resume=resume,
         trail=trail,
+        agreed=yes,
         wait_s=wait_s,
         min_peers=min_peers,
         metrics_port=metrics_port,

@@ -22,7 +22,7 @@ from peer.join.donors import (
     compatible_offers,
     live_round,
 )
-from peer.join.messages import check_clock, waiting_for
+from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
@@ -34,8 +34,8 @@ from peer.state.transfer.pieces import PieceStore, shares
 from peer.state.transfer.scheduler import DonorRates
 
 RETRY_S = 1.0
-STATE_WAIT_S = 600.0
-"""A joiner gives up when for so long no piece came."""
+PATIENCE_S = 600.0
+"""Seconds without a piece after which a joiner gives up, unless its volunteer says otherwise."""
 RECRUIT_S = 5.0
 """How often donors that came, or came back, are looked for while others bring pieces; at first sooner, for those that
 had to copy their state."""
@@ -73,16 +73,17 @@ async def obtain_state(
     momentum: bool = False,
     progress: WaitProgress = untold,
     offload: Offload = inline,
+    patience_s: float = PATIENCE_S,
 ) -> JoinedState:
     """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
     for them, saying so. `momentum`: a group's state has it, too. Pieces that are here survive a kill in the run's
     folder. `offload`: where pieces are checked and written.
 
-    Raises StateError when for ten minutes no donor gave anything."""
+    Raises StateError when no donor gave anything for `patience_s` seconds, SwarmUnreachable when nobody answered."""
     own = newest_checkpoint(context.run_id, layout, checkpoints, context.say)
     folder = None if context.folder is None else context.folder.path / TRANSFER
     pieces = PieceStore(layout, folder, momentum=momentum)
-    joining = StateFetch(context, layout, pieces, progress, offload, momentum=momentum)
+    joining = StateFetch(context, layout, pieces, progress, offload, momentum=momentum, patience_s=patience_s)
     if own is not None:
         why = await joining.why_fetch(own)
         if not why:
@@ -106,6 +107,7 @@ class StateFetch:
         offload: Offload,
         *,
         momentum: bool,
+        patience_s: float,
     ) -> None:
         self._layout = layout
         self._momentum = momentum
@@ -114,6 +116,8 @@ class StateFetch:
         self._clock = context.clock
         self._say = context.say
         self._rng = context.rng
+        self._run_id = context.run_id
+        self._patience_s = patience_s
         self._progress = progress
         self._offload = offload
         self._pieces = pieces
@@ -147,7 +151,7 @@ class StateFetch:
     async def state(self, own: OwnCheckpoint | None) -> JoinedState:
         """Raises StateError."""
         self._wanted = self._pieces.mark
-        began, deadline, had = self._clock.now(), self._now() + STATE_WAIT_S, self._pieces.done
+        began, deadline, had = self._clock.now(), self._now() + self._patience_s, self._pieces.done
         if had:
             self._say(f"{had / 1e6:.1f} MB of the state are here from before")
         while not self._pieces.complete:
@@ -157,7 +161,7 @@ class StateFetch:
                 before = self._pieces.done
                 await self._fetch(chosen)
                 if self._pieces.done > before:
-                    deadline = self._now() + STATE_WAIT_S
+                    deadline = self._now() + self._patience_s
             if not self._pieces.complete:
                 if self._now() >= deadline:
                     raise self._no_donor()
@@ -226,19 +230,22 @@ class StateFetch:
 
     async def _wait(self, offers: Offers, deadline: float) -> None:
         """Say why, and wait a moment."""
-        waited = STATE_WAIT_S - (deadline - self._now())
-        self._progress("waiting for a donor", max(0.0, waited), STATE_WAIT_S, "s")
+        waited = self._patience_s - (deadline - self._now())
+        self._progress("waiting for a donor", max(0.0, waited), self._patience_s, "s")
         check_clock(self._directory.contact())
         left = "; ".join(f"{peer}: {why}" for peer, why in list(self._outcome.left.items())[:3])
         waiting = waiting_for(self._directory.contact(), left or offers.problem())
         if waiting != self._said:
-            self._say(f"waiting for a donor, at most {STATE_WAIT_S / 60:.0f} minutes: {waiting}")
+            self._say(f"waiting for a donor, at most {self._patience_s:.0f} s: {waiting}")
             self._said = waiting
         await self._clock.sleep(max(RETRY_S, min(offers.eta_s, BACKOFF_S)))
 
-    def _no_donor(self) -> StateError:
+    def _no_donor(self) -> PeerError:
+        contact = self._directory.contact()
+        if contact.tried and all(contact.tried.values()):
+            return unreachable(contact, self._run_id, self._said, self._patience_s)
         return StateError(
-            f"no donor gave a state within {STATE_WAIT_S / 60:.0f} minutes: {self._said}",
+            f"no donor gave a state within {self._patience_s:.0f} s: {self._said}",
             "A peer that trains in this run has to be reachable; the bootstrap node suffices only in the first rounds. "
             "Try again later.",
         )

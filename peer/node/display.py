@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from peer.node.status import status_line
 from peer.observe.progress import wait_line, worth_showing
+from peer.observe.question import ask_terminal
 
 STATUS_LINE_EVERY_S = 10.0
 WAIT_LINE_EVERY_S = 4.0
@@ -23,6 +24,9 @@ class Display(Protocol):
 
     async def run(self, report: Report, /) -> None:
         """Show the status report until cancelled."""
+
+    async def ask(self, question: str, /) -> bool | None:
+        """Ask the person; None when nobody sits there."""
 
     def close(self) -> None:
         """Leave the terminal as it was. May be called again, and at any moment."""
@@ -72,6 +76,9 @@ class PlainLines:
             return ""
         self._said_at = now
         return wait_line(status["wait"]) if waits else status_line(status)
+
+    async def ask(self, question: str, /) -> bool | None:
+        return await ask_terminal(question, self._say)
 
     def close(self) -> None:
         pass

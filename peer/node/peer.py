@@ -13,8 +13,10 @@ from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
 from peer.join.amendments import catch_up
 from peer.join.clock import keep_start, round_clock
+from peer.join.contract import agree, contract_of
 from peer.join.manifest import fetch_manifest, kept_manifest
 from peer.join.messages import check_clock
+from peer.join.preflight import check_volunteer
 from peer.join.report import JoinReport
 from peer.join.resume import JoinedState, Staleness
 from peer.join.state import obtain_state
@@ -64,6 +66,7 @@ async def run_peer(
     beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
     laps = laps or PhaseTimer()
     laps.end("program")
+    check_volunteer(options)
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = DaemonParts.of(local, options)
@@ -178,6 +181,7 @@ class PeerDaemon:
         self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.learn(manifest)
+        await self._agree(signed)
         check_memory(manifest, need_of(manifest, trains_here=trains_in_main_memory(options.device)), free_bytes())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
@@ -194,7 +198,7 @@ class PeerDaemon:
         node.handler.serve(ServedParts(manifest=signed, amendments=amendments))
         self._begin_run(manifest, method, layout, amendments)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
-        await catch_up(node.join_context(), amendments)
+        await catch_up(self._node.join_context(), amendments)
         founding = amendments.ruling(MAX_ROUND).founded
         for stranger in checkpoints.strangers(run_id, layout.digest(), founding):
             node.local.say(f"not resumed from: {stranger}")
@@ -205,6 +209,13 @@ class PeerDaemon:
     async def _fetch_manifest(self) -> SignedManifest:
         self._facts.is_doing("getting the manifest")
         return await fetch_manifest(self._node.join_context(), self._options.wait_s, self._waits)
+
+    async def _agree(self, signed: SignedManifest) -> None:
+        """Tell the volunteer what the run takes, once, and have it agreed to."""
+        node, options = self._node, self._options
+        contract = contract_of(signed, options)
+        ask = None if options.agreed else self._display.ask
+        await agree(contract, node.local.folder.path, ask, node.local.say, [])
 
     def _begin_run(self, manifest: Manifest, method: Method, layout: Layout, amendments: AmendmentSync) -> None:
         """Tell the network side the terms of the run."""
@@ -234,6 +245,7 @@ class PeerDaemon:
             momentum=method.topology == "group",
             progress=self._waits.tell,
             offload=self._copying,
+            patience_s=self._options.wait_s,
         )
         self._waits.end()
         self._node.local.say(f"state: {state.why}")

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from peer.observe.formatting import harmless
 from peer.observe.nonblocking_writer import PatientStream
+from peer.observe.question import ask_terminal
 from peer.observe.terminal_frame import History, picture
 
 REFRESH_S = 0.5
@@ -51,6 +52,7 @@ class TerminalView:
         self._history = History()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._unsaid: deque[str] = deque(maxlen=MAX_UNSAID)
+        self._asking = False
 
     def say(self, line: str, /) -> None:
         text = f"{time.strftime('%H:%M:%S')}  {harmless(line)}"
@@ -70,6 +72,16 @@ class TerminalView:
         finally:
             self.close()
 
+    async def ask(self, question: str, /) -> bool | None:
+        """Ask the person below the status lines. The view stands still meanwhile."""
+        self._live.stop()
+        self._asking = True
+        try:
+            return await ask_terminal(question, self.say)
+        finally:
+            self._asking = False
+            self._live.start()
+
     def close(self) -> None:
         if self._stream.closed:
             return
@@ -80,7 +92,7 @@ class TerminalView:
     def _show(self, report: dict[str, Any], now: float) -> None:
         self._history.add(report, now)
         self._say_all()
-        if not self._stream.pending:
+        if not self._stream.pending and not self._asking:
             self._live.update(picture(report, self._history), refresh=True)
 
     def _say_all(self) -> None:

@@ -72,5 +72,7 @@ class JoinOptions(NodeOptions):
     """Bytes that may leave in a day and a month, local time."""
     resume: bool = False
     """End a pause that an earlier life of this peer was left in."""
+    agreed: bool = False
+    """The volunteer agreed to the run's contract beforehand."""
     trail: bool = False
     """Log which batches are trained on: see `peer.trainer.batch_log`."""

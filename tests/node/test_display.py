@@ -53,6 +53,9 @@ class Display:
             raise ValueError("drawn badly")
         await asyncio.Event().wait()
 
+    async def ask(self, question: str, /) -> bool | None:
+        return None
+
     def close(self) -> None:
         self.closed += 1
 
