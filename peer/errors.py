@@ -8,7 +8,8 @@ PeerError                      an error of use or surroundings, ends the command
 ├── MachineTooSmall      13    the model does not fit into this machine's free memory
 ├── TorchWrong           14    torch is missing, broken, or not the version this program is made for
 ├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
-├── JoinDeclined         16    the person did not agree to what the run takes
+├── CacheTooSmall        16    an artifact of the run does not fit into the cache
+├── JoinDeclined         17    the person did not agree to what the run takes
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
@@ -17,6 +18,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── JoinRefused          32    a peer of the run refused us, with its reason
 ├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
 ├── ClockWrong           34    this machine's clock differs too much from other peers'
+├── ArtifactMissing      35    nobody gave a file that the run needs                (retry is useful)
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
@@ -119,10 +121,18 @@ class MachineTooSlow(PeerError):
     fix = "Raise the caps, or join a run with a smaller model or longer rounds."
 
 
+class CacheTooSmall(PeerError):
+    """An artifact of the run does not fit into the cache."""
+
+    exit_code = 16
+    why = "The files of a run are kept in a cache of bounded size, and what is in use is never deleted."
+    fix = "Give a larger --cache-disk."
+
+
 class JoinDeclined(PeerError):
     """The person at the terminal did not agree to what the run takes."""
 
-    exit_code = 16
+    exit_code = 17
     why = "Nothing was fetched and nothing was trained."
     fix = "Start again and answer y, or give --yes. Caps and --speed make the run take less."
 
@@ -191,6 +201,15 @@ class ClockWrong(PeerError):
     exit_code = 34
     why = "Rounds and records use the clock. With a wrong one this peer misses every exchange and is taken for gone."
     fix = "Set the clock, e.g. with: timedatectl set-ntp true"
+
+
+class ArtifactMissing(PeerError):
+    """Nobody gave a file that the run needs. The message tells what each peer answered."""
+
+    exit_code = 35
+    retry = True
+    why = "The run's tokenizer, configuration and data come from other peers. This peer cannot train without them."
+    fix = "Try again later: the bootstrap node, or a peer that has the file, has to be up."
 
 
 class TrainerFailed(PeerError):

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import click
 
-from peer.cli.options import announce_maddrs, home, host_maddrs, identity_path, initial_peers, leave_on_eof, metrics
+from peer.cli.options import (
+    announce_maddrs,
+    cache_disk,
+    home,
+    host_maddrs,
+    identity_path,
+    initial_peers,
+    leave_on_eof,
+    metrics,
+)
 from peer.protocol.swarm.buckets import SPLIT
 
 
@@ -26,6 +35,7 @@ from peer.protocol.swarm.buckets import SPLIT
     default=0,
     help="Round 0 begins when so many are ready. A node sees no more for certain in a larger swarm.",
 )
+@cache_disk
 @metrics
 @leave_on_eof
 @click.option(
@@ -44,6 +54,7 @@ def command(
     max_upload: float | None,
     ticket_file: Path | None,
     min_peers: int,
+    cache_disk: int,
     metrics_port: int | None,
     metrics_host: str,
     state: Path | None,
@@ -64,6 +75,7 @@ def command(
         announce_maddrs=announce_maddrs,
         port=port,
         max_upload=max_upload,
+        cache_disk=cache_disk,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )

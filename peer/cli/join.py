@@ -10,6 +10,7 @@ import click
 
 from peer.cli.options import (
     announce_maddrs,
+    cache_disk,
     home,
     host_maddrs,
     identity_path,
@@ -81,6 +82,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
+@cache_disk
 @metrics
 @leave_on_eof
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
@@ -110,6 +112,7 @@ def command(
     wait_s: float,
     min_peers: int,
     micro_batch: int | None,
+    cache_disk: int,
     metrics_port: int | None,
     metrics_host: str,
     plain: bool,
@@ -160,6 +163,7 @@ def command(
         agreed=yes,
         wait_s=wait_s,
         min_peers=min_peers,
+        cache_disk=cache_disk,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         micro_batch=micro_batch,

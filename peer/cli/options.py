@@ -107,6 +107,19 @@ def upload_budget(function: F) -> F:
     )(function)
 
 
+def cache_disk(function: F) -> F:
+    """`--cache-disk`, in bytes."""
+    return click.option(
+        "--cache-disk",
+        type=Size(),
+        envvar="PEER_CACHE_DISK",
+        default="4GB",
+        show_default=True,
+        metavar="SIZE",
+        help="Keep at most so much of the runs' files (data, tokenizers, configurations) in the home.",
+    )(function)
+
+
 def metrics(function: F) -> F:
     """`--metrics-port` and `--metrics-host`."""
     function = click.option(

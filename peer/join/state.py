@@ -26,7 +26,7 @@ from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import PeerId, StateIndex
 from peer.protocol.model.layout import Layout
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer.download import Download, Outcome
@@ -203,7 +203,7 @@ class StateFetch:
 
         await self._offload(take_zeros)
 
-    async def _recruit(self, transfer: Download, first: SnapshotOffer) -> None:
+    async def _recruit(self, transfer: Download[StateIndex], first: SnapshotOffer) -> None:
         """Add donors that came later, or came back, until cancelled."""
         pause = RECRUIT_FIRST_S
         while True:

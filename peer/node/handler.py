@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from peer.errors import PartnerRefused
@@ -11,8 +11,19 @@ from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import PeerTable
 from peer.outer.state import OuterState
 from peer.ports.handler import GroupHandler
-from peer.protocol.messages import FRAGMENT_PREFIX, Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex, Verdict
+from peer.protocol.messages import (
+    ARTIFACT_PREFIX,
+    FRAGMENT_PREFIX,
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    RoundKey,
+    StateIndex,
+    Verdict,
+)
 from peer.run.manifest import SignedManifest
+from peer.state.artifacts.shelf import ArtifactShelf
 from peer.state.snapshot import SnapshotCache, Start, at_once, copy_of
 from peer.state.transfer.fragment import FragmentShelf
 
@@ -66,6 +77,7 @@ class ServedParts:
     matchmaker: Matchmaker | None = None
     group: GroupHandler | None = None
     state: DonatedState | None = None
+    artifacts: ArtifactShelf | None = None
 
 
 class RequestHandler:
@@ -111,5 +123,11 @@ class RequestHandler:
         moment. Raises PartnerRefused when this state is far behind the run's."""
         return None if self.parts.state is None else self.parts.state.on_state(fresh, wanted)
 
+    def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
+        artifacts = self.parts.artifacts
+        return [False] * len(digests) if artifacts is None else artifacts.on_artifacts(digests)
+
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        if snapshot.startswith(ARTIFACT_PREFIX):
+            return None if self.parts.artifacts is None else self.parts.artifacts.on_piece(snapshot, piece)
         return None if self.parts.state is None else self.parts.state.on_piece(snapshot, piece)

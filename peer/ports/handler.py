@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from peer.protocol.group.quorum import Base
@@ -54,4 +55,7 @@ class Handler(Protocol):
         PartnerRefused with what speaks against it."""
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        """Bytes of a piece of a snapshot described before; None when it is gone."""
+        """Return a piece of a snapshot described before, or of an artifact (`artifact_name`); None when it is gone."""
+
+    def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
+        """Tell which of these artifacts are given here; one answer each, in that order."""

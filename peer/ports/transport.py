@@ -5,6 +5,7 @@ Implementations satisfy these structurally; `peer.transport` and `peer.trainer` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from peer.protocol.group.quorum import Base
@@ -99,3 +100,12 @@ class Transport(Protocol):
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         """One piece, its digest verified."""
+
+    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+        """Ask which of at most `MAX_ARTIFACTS` artifacts a peer would give; one answer each, in that order. A peer of
+        an older version holds none."""
+
+    async def fetch_artifact(
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+    ) -> bytes:
+        """Fetch a piece of an artifact, of exactly this length. Its caller checks the digest, over all pieces."""

@@ -25,6 +25,22 @@ PIECE_BYTES = 16 * 2**20
 FRAGMENT_PREFIX = "fragment:"
 """Start of the name under which a group's member fetches a fragment that it missed: a part of training's exchanges."""
 
+ARTIFACT_PREFIX = "artifact:"
+"""Start of the name under which the pieces of an artifact are fetched; its digest follows."""
+DIGEST_BYTES = 32
+MAX_ARTIFACTS = 256
+"""Most artifacts that one call asks about."""
+
+
+def artifact_name(digest: bytes) -> str:
+    """Return the name under which the pieces of an artifact are fetched."""
+    return f"{ARTIFACT_PREFIX}{digest.hex()}"
+
+
+def piece_sizes(nbytes: int) -> list[int]:
+    """Return the bytes of each piece of a file of `nbytes`."""
+    return [min(PIECE_BYTES, nbytes - start) for start in range(0, nbytes, PIECE_BYTES)]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class RoundKey:

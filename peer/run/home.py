@@ -78,6 +78,11 @@ class Home:
         return self.path / "identity.key"
 
     @property
+    def artifacts(self) -> Path:
+        """The folder of the artifacts of all runs, which may not exist yet."""
+        return self.path / "artifacts"
+
+    @property
     def control_socket(self) -> Path:
         """The path of the control socket in the home. When that path is too long for a socket, it is in a private
         folder of ours in the temp directory.

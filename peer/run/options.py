@@ -14,6 +14,8 @@ from peer.run.manifest import SignedManifest
 ANY_HOST = "/ip4/0.0.0.0/tcp/0"
 
 
+CACHE_DISK = 4 * 10**9
+"""Bytes."""
 ANY_HOST_6 = "/ip6/::/tcp/0"
 
 
@@ -40,6 +42,8 @@ class NodeOptions:
     """Of the exchange service; 0: the one used last time, else any free one."""
     max_upload: float | None = None
     max_download: float | None = None
+    cache_disk: int = CACHE_DISK
+    """Bytes of artifacts kept in the home, drafts included."""
     metrics_port: int | None = None
     """Of the metrics page; 0: any free one; None: no page."""
     metrics_host: str = "127.0.0.1"

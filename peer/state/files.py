@@ -26,7 +26,7 @@ def check(data: bytes) -> str:
 def digest_of(path: Path) -> tuple[str, int]:
     """Return (BLAKE3 in hex, bytes) of a plain file. Raises OSError, also for a link or a folder."""
     hasher, nbytes, buffer = blake3(), 0, bytearray(_CHUNK)
-    with os.fdopen(_open_plain(path), "rb", buffering=0) as file:
+    with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             hasher.update(memoryview(buffer)[:count])
             nbytes += count
@@ -35,7 +35,7 @@ def digest_of(path: Path) -> tuple[str, int]:
 
 def read_small(path: Path, limit: int) -> bytes:
     """Read a plain file of at most `limit` bytes. Raises OSError, also for a longer one, a link or a folder."""
-    with os.fdopen(_open_plain(path), "rb") as file:
+    with os.fdopen(open_plain(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise OSError(None, f"{path.name} is longer than {limit} bytes")
@@ -63,7 +63,8 @@ def write_synced(path: Path, data: bytes) -> None:
         os.close(fd)
 
 
-def _open_plain(path: Path) -> int:
+def open_plain(path: Path) -> int:
+    """Open a plain file for reading. Raises OSError, also for a link or a folder."""
     # Not blocking: a pipe of that name would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from peer.identity import Identity
 from peer.ports.handler import Handler
 from peer.protocol.endpoints import join_host
 from peer.protocol.messages import (
+    MAX_ARTIFACTS,
     MAX_ENDPOINTS,
     PIECE_BYTES,
     WIRE_VERSION,
@@ -35,6 +36,7 @@ from peer.protocol.messages import (
     Verdict,
     Vouched,
     Welcome,
+    artifact_name,
 )
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink, Sink, Source
@@ -50,9 +52,9 @@ from peer.transport.server.service import ExchangeService
 from peer.transport.tls import server_credentials
 from peer.transport.wire.pacing import Pacer, for_bulk
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
-from peer.transport.wire.refusals import eta_of, served, translate
+from peer.transport.wire.refusals import UNKNOWN_CALL, eta_of, served, translate
 from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
-from peer.transport.wire.validation import index_of
+from peer.transport.wire.validation import held_of, index_of
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -171,6 +173,7 @@ class GrpcTransport:
                 even_banned=True,  # a banned peer learns from the amendments why it is banned
             ),
             "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
+            "Artifacts": unary(service.artifacts, pb.ArtifactsRequest.FromString, pb.ArtifactsReply.SerializeToString),
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
             "Swap": served(service.swap),
             "FetchPiece": served(service.fetch_piece),
@@ -239,6 +242,23 @@ class GrpcTransport:
         if blake3(data).digest() != wanted.digest:
             raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
         return data
+
+    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+        assert len(digests) <= MAX_ARTIFACTS
+        try:
+            request = pb.ArtifactsRequest(digests=digests)
+            reply = await self._unary(holder, "Artifacts", request, pb.ArtifactsReply, timeout_s)
+        except PartnerRefused as refusal:
+            if refusal.code != UNKNOWN_CALL:
+                raise
+            return [False] * len(digests)
+        return held_of(reply, len(digests))
+
+    async def fetch_artifact(
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+    ) -> bytes:
+        assert 0 < nbytes <= PIECE_BYTES
+        return await self._fetch(donor, artifact_name(digest), piece, nbytes, timeout_s)
 
     async def _fetch(self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float) -> bytes:
         progress, sink = TransferProgress.fetching(nbytes), BufferSink(nbytes)

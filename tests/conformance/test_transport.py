@@ -18,6 +18,7 @@ from peer.lab.sim.links import Link
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.protocol.messages import (
+    ARTIFACT_PREFIX,
     Answer,
     Offer,
     PeerId,
@@ -32,6 +33,7 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from tests.support.cutting_relay import Wire, before
@@ -54,6 +56,7 @@ class Owner:
     met: list[PeerRecord] = field(default_factory=list)
     known: dict[PeerId, tuple[PeerRecord | None, float | None]] = field(default_factory=dict)
     """Whom it can be asked about."""
+    shelf: ArtifactShelf | None = None
 
     def on_hello(self, record: PeerRecord) -> None:
         self.met.append(record)
@@ -77,7 +80,12 @@ class Owner:
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
         return self.index
 
+    def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
+        return [False] * len(digests) if self.shelf is None else self.shelf.on_artifacts(digests)
+
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        if snapshot.startswith(ARTIFACT_PREFIX):
+            return None if self.shelf is None else self.shelf.on_piece(snapshot, piece)
         return memoryview(self.pieces[piece]) if piece < len(self.pieces) else None
 
 

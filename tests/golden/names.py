@@ -388,10 +388,10 @@ def _state(scratch: Path) -> dict[str, Any]:
     snapshot = StateSnapshot(_values(17), layout, 9, _values(17) * 2)
     pieces = PieceStore(layout, scratch / "transfer", momentum=True)
     pieces.of_state(snapshot.index.snapshot)
-    for number, piece in enumerate(snapshot.index.pieces):
+    for number in range(len(snapshot.index.pieces)):
         data = snapshot.piece(number)
         assert data is not None
-        pieces.store(number, piece, 9, bytes(data))
+        pieces.store(number, snapshot.index, bytes(data))
     outer = OuterState(layout, _values(17), _values(17) * 2)
     return {
         "digest of a layout": layout.digest().hex(),

@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,9 @@ class Willing:
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
         return None
+
+    def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
+        return [False] * len(digests)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         return None

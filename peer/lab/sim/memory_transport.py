@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from blake3 import blake3
@@ -17,6 +18,7 @@ from peer.ports.clock import Clock
 from peer.ports.handler import Handler
 from peer.protocol.diagnosis.analysis import believed
 from peer.protocol.messages import (
+    MAX_ARTIFACTS,
     Answer,
     Offer,
     PeerId,
@@ -29,6 +31,7 @@ from peer.protocol.messages import (
     Verdict,
     Vouched,
     Welcome,
+    artifact_name,
 )
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.wire.payload import Sink, Source
@@ -73,6 +76,11 @@ class MemoryTransport:
             raise PartnerRefused("banned", why)
         if why := self._policy.reputation.exclusion_reason(caller):
             raise PartnerRefused("standing", why)
+
+    def may_give(self) -> None:
+        """Raise PartnerRefused where the volunteer's quota holds no state and no artifact."""
+        if why := self._policy.quota.why_not_give():
+            raise PartnerRefused("budget", why)
 
     @property
     def quota(self) -> UploadBudget:
@@ -225,8 +233,7 @@ class MemoryTransport:
         self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
     ) -> StateIndex:
         def serve(host: MemoryTransport) -> StateIndex:
-            if why := host.quota.why_not_give():
-                raise PartnerRefused("budget", why)
+            host.may_give()
             index = host._handler.on_state(fresh, wanted)
             if index is None:
                 raise PartnerRefused("no_state", f"{donor.peer_id} has no complete state to give")
@@ -235,23 +242,41 @@ class MemoryTransport:
 
         return await self._ask(donor.peer_id, timeout_s, serve)
 
+    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+        assert len(digests) <= MAX_ARTIFACTS
+
+        def serve(host: MemoryTransport) -> list[bool]:
+            host.may_give()
+            return host._handler.on_artifacts(digests)
+
+        return await self._ask(holder.peer_id, timeout_s, serve)
+
+    async def fetch_artifact(
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+    ) -> bytes:
+        async def call() -> bytes:
+            data = await self._given(donor.peer_id, artifact_name(digest), piece)
+            if len(data) != nbytes:
+                raise BadPayload("length", f"{len(data)} bytes announced, {nbytes} are due")
+            return bytes(data)
+
+        return await _bounded(call(), timeout_s, donor.peer_id)
+
+    async def _given(self, donor: PeerId, snapshot: str, piece: int) -> memoryview:
+        """Fetch one piece, unchecked. Raises PartnerRefused and PartnerLost."""
+        host = await self._network.reach(self._me, donor)
+        host.admit(self._me)
+        data = host._handler.on_piece(snapshot, piece)
+        if data is None:
+            raise PartnerRefused("gone", f"{donor} no longer keeps {snapshot}")
+        arriving = ReconnectingSink(len(data))
+        patience_s = partial(lingering, True)
+        await carried(self._network, donor, self._me, arriving, calls=self._me, patience_s=patience_s, giving=True)
+        return data
+
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         async def call() -> bytes:
-            host = await self._network.reach(self._me, donor.peer_id)
-            host.admit(self._me)
-            data = host._handler.on_piece(index.snapshot, piece)
-            if data is None:
-                raise PartnerRefused("gone", f"{donor.peer_id} no longer keeps snapshot {index.snapshot}")
-            arriving = ReconnectingSink(len(data))
-            await carried(
-                self._network,
-                donor.peer_id,
-                self._me,
-                arriving,
-                calls=self._me,
-                patience_s=lambda: lingering(True),
-                giving=True,
-            )
+            data = await self._given(donor.peer_id, index.snapshot, piece)
             if blake3(data).digest() != index.pieces[piece].digest:
                 raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
             return bytes(data)

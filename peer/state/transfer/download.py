@@ -1,5 +1,6 @@
-"""Download of a state from several donors at once. `peer.state.transfer.scheduler` decides which donor brings which
-piece.
+"""Download of pieces from several donors at once: of a state, or of an artifact.
+
+`peer.state.transfer.scheduler` decides which donor brings which piece. An index says what a donor gives.
 
 On failure: a donor leaves when it is lost, too slow for its own rate, or no longer has the snapshot. Its
 piece in flight goes to another donor, and it may come back. A donor of wrong bytes never comes back. A busy donor is
@@ -8,16 +9,15 @@ asked again at the time it names. Without any donor left `run` returns, and all 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from peer.aio.events import Signal
 from peer.aio.threads import Offload, inline
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
-from peer.protocol.messages import PeerId, PeerRecord, StateIndex
-from peer.state.transfer.pieces import PieceStore
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
 IDLE_S = 0.25
@@ -29,10 +29,34 @@ BUSY_TRIES = 30
 """Busy answers in a row after which a donor leaves."""
 
 
-class PieceTransport(Protocol):
+Index = TypeVar("Index")
+Asked = TypeVar("Asked", contravariant=True)
+
+
+class PieceTransport(Protocol[Asked]):
     """The part of a transport that a download needs."""
 
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes: ...
+    async def fetch_piece(self, donor: PeerRecord, index: Asked, piece: int, timeout_s: float) -> bytes: ...
+
+
+class PieceTarget(Protocol[Asked]):
+    """The pieces that a download completes."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of each piece."""
+
+    @property
+    def held(self) -> Container[int]:
+        """Numbers of the pieces that are here."""
+
+    def store(self, number: int, index: Asked, data: bytes) -> None:
+        """Check a donor's piece and write it to disk, in a thread. `place` follows.
+
+        Raises BadPayload when the piece is not the one in the donor's index."""
+
+    def place(self, number: int, index: Asked, data: bytes) -> None:
+        """Take note that a stored piece is here."""
 
 
 @dataclass(slots=True)
@@ -40,7 +64,7 @@ class Outcome:
     """Result of a download, so far."""
 
     given: dict[PeerId, int] = field(default_factory=dict)
-    """Bytes of pieces that are part of the state, per donor."""
+    """Bytes of pieces that were taken, per donor."""
     received: int = 0
     """Bytes of all complete pieces received, with those that lost a race."""
     raced: int = 0
@@ -59,15 +83,15 @@ class Outcome:
         self.given[donor] = self.given.get(donor, 0) + nbytes
 
 
-class Download:
-    """One attempt to download a state.
+class Download(Generic[Index]):
+    """One attempt to download all pieces.
 
     `changed(donors)` is called when a piece has arrived, and when a donor comes or leaves."""
 
     def __init__(
         self,
-        transport: PieceTransport,
-        pieces: PieceStore,
+        transport: PieceTransport[Index],
+        pieces: PieceTarget[Index],
         rates: DonorRates,
         outcome: Outcome,
         changed: Callable[[int], None] = lambda donors: None,
@@ -79,21 +103,24 @@ class Download:
         self.outcome = outcome
         self._changed = changed
         self._offload = offload
-        self._board = PieceScheduler(pieces.sizes, pieces.held, rates)
+        self._sizes = pieces.sizes
+        self._board = PieceScheduler(self._sizes, pieces.held, rates)
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
         self._idle: dict[Signal, None] = {}
         """Signals of the donors without work, one each."""
+        self._over = False
 
     @property
     def donors(self) -> frozenset[PeerId]:
         """Donors that are asked now."""
         return frozenset(peer for peer, task in self._serving.items() if not task.done())
 
-    def add(self, donor: PeerRecord, index: StateIndex) -> None:
-        """Fetch from this donor too, whose index has been checked. A donor that is asked already is not added twice."""
+    def add(self, donor: PeerRecord, index: Index) -> None:
+        """Fetch from this donor too, whose index has been checked. A donor that is asked already is not added twice,
+        and none is once `run` has ended."""
         peer = donor.peer_id
-        if peer in self.donors or peer in self.outcome.wrong:
+        if self._over or peer in self.donors or peer in self.outcome.wrong:
             return
         self.outcome.left.pop(peer, None)
         self._serving[peer] = asyncio.get_running_loop().create_task(self._serve(donor, index))
@@ -109,12 +136,13 @@ class Download:
                     if task.done():
                         task.result()
         finally:
+            self._over = True
             for task in self._serving.values():
                 task.cancel()
             await asyncio.gather(*self._serving.values(), return_exceptions=True)
             self.outcome.count_raced(self._board.raced)
 
-    async def _serve(self, donor: PeerRecord, index: StateIndex) -> None:
+    async def _serve(self, donor: PeerRecord, index: Index) -> None:
         """Let one donor bring pieces until it leaves or there is no piece to bring."""
         peer, busy = donor.peer_id, 0
         while not self._board.complete:
@@ -144,11 +172,11 @@ class Download:
                 self._board.failed(peer, piece)
                 raise
 
-    async def _bring(self, donor: PeerRecord, index: StateIndex, piece: int) -> None:
-        """Fetch one piece and make it part of the state, unless another donor was first."""
+    async def _bring(self, donor: PeerRecord, index: Index, piece: int) -> None:
+        """Fetch one piece and take it, unless another donor was first."""
         peer, began = donor.peer_id, self._now()
-        named = index.pieces[piece]
-        call = self._transport.fetch_piece(donor, index, piece, self._rates.deadline_s(peer, named.nbytes))
+        nbytes = self._sizes[piece]
+        call = self._transport.fetch_piece(donor, index, piece, self._rates.deadline_s(peer, nbytes))
         task = asyncio.ensure_future(call)
         self._fetching[piece, peer] = task
         try:
@@ -162,15 +190,15 @@ class Download:
         if task.cancelled():  # another donor was first
             return
         data = task.result()
-        self._rates.observe(peer, named.nbytes, self._now() - began)
-        self.outcome.count_received(named.nbytes)
+        self._rates.observe(peer, nbytes, self._now() - began)
+        self.outcome.count_received(nbytes)
         if piece in self._pieces.held:
             return
-        await self._offload(partial(self._pieces.store, piece, named, index.round, data))
+        await self._offload(partial(self._pieces.store, piece, index, data))
         if piece in self._pieces.held:
             return
-        self._pieces.place(piece, named, index.round, data)
-        self.outcome.count_given(peer, named.nbytes)
+        self._pieces.place(piece, index, data)
+        self.outcome.count_given(peer, nbytes)
         for other in self._board.landed(piece):
             if (slower := self._fetching.get((piece, other))) is not None:
                 slower.cancel()

@@ -20,7 +20,7 @@ import torch
 from blake3 import blake3
 
 from peer.errors import BadPayload
-from peer.protocol.messages import PeerId, Piece
+from peer.protocol.messages import PeerId, Piece, StateIndex
 from peer.protocol.model.layout import Layout
 from peer.state.files import read_small
 from peer.state.snapshot import check_piece
@@ -106,7 +106,7 @@ class PieceStore:
             check_piece(data, piece, number)
         except (OSError, BadPayload):
             return False
-        self.place(number, piece, int(match[2]), data)
+        self._put(number, piece, int(match[2]), data)
         return True
 
     def of_state(self, mark: str) -> None:
@@ -117,21 +117,22 @@ class PieceStore:
                 _write(self._folder, MARK, mark.encode())
         self.mark = mark
 
-    def store(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
+    def store(self, number: int, index: StateIndex, data: bytes) -> None:
         """Check a donor's piece and write it to disk, in a thread. `place` follows.
 
         Raises BadPayload when the piece is not the one in the donor's index."""
+        piece = index.pieces[number]
         check_piece(data, piece, number)
         if self._folder is not None:
             with contextlib.suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _write(self._folder, _name(number, piece, round_), data)
+                _write(self._folder, _name(number, piece, index.round), data)
 
     def put_zeros(self, number: int, piece: Piece, round_: int) -> bool:
         """Take a piece of zeros, recognised by its digest, without fetching it; return whether it is one."""
         if piece.digest != _digest_of_zeros(piece.nbytes):
             return False
-        self.place(number, piece, round_, bytes(piece.nbytes))
+        self._put(number, piece, round_, bytes(piece.nbytes))
         return True
 
     def keep(self, wanted: Callable[[int, Held], bool]) -> int:
@@ -160,8 +161,11 @@ class PieceStore:
             self._whole = np.empty(self.nbytes // 4, dtype="<f4")
         return self._whole
 
-    def place(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
-        """Make a piece part of the state."""
+    def place(self, number: int, index: StateIndex, data: bytes) -> None:
+        """Make a stored piece part of the state."""
+        self._put(number, index.pieces[number], index.round, data)
+
+    def _put(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
         start = self._starts[number]
         self._buffer().data.cast("B")[start : start + piece.nbytes] = data
         self.held[number] = Held(piece, round_)

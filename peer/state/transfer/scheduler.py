@@ -7,7 +7,7 @@ last."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from peer.protocol.messages import PeerId
 
@@ -50,7 +50,7 @@ class DonorRates:
 class PieceScheduler:
     """Schedule of one download. `sizes` are the bytes of each piece, and `have` the pieces that are here already."""
 
-    def __init__(self, sizes: Sequence[int], have: Collection[int], rates: DonorRates) -> None:
+    def __init__(self, sizes: Sequence[int], have: Container[int], rates: DonorRates) -> None:
         self._sizes = sizes
         self._rates = rates
         self._missing = deque(number for number in range(len(sizes)) if number not in have)

@@ -42,6 +42,8 @@ STATES = 3.0
 STATES_S = 600.0
 LEAST_STATE = 64 * 2**20
 """Bytes. Smaller models are limited as if they had this size."""
+ARTIFACTS = Rate(4e9 / STATES_S, 4e9)
+"""Bytes of artifacts that one peer may fetch: once what a cache of the usual size holds, and the same in STATES_S."""
 
 
 def network_of(seen_as: str) -> str:
@@ -75,6 +77,7 @@ class CallLimits:
         self._calls: TokenBuckets[PeerId] = TokenBuckets(CALLS)
         self._calls_of_address: TokenBuckets[str] = TokenBuckets(CALLS_OF_ADDRESS)
         self._bytes: TokenBuckets[PeerId] = TokenBuckets(self._bytes_rate(0))
+        self._artifact_bytes: TokenBuckets[PeerId] = TokenBuckets(ARTIFACTS)
         self._state_nbytes = 0
         self._greeting: Counter[str] = Counter()
         self._calling: Counter[Caller] = Counter()
@@ -113,14 +116,19 @@ class CallLimits:
         _give_back(self._calling, replace(caller, address=""))
         _give_back(self._calling, replace(caller, peer=None))
 
-    def enter_piece(self, caller: Caller, nbytes: int) -> str:
-        """Admit a piece of `nbytes`. The address is limited as well, so that others find a place to fetch in."""
+    def enter_piece(self, caller: Caller, nbytes: int, *, artifact: bool = False) -> str:
+        """Admit a piece of `nbytes`, of a state or of an artifact.
+
+        The address is limited as well, so that others find a place to fetch in."""
         assert caller.peer is not None
         if self._pieces[caller.address] >= PIECES_AT_ONCE_OF_ADDRESS:
             return "too many pieces are being sent to your address already"
-        wait = self._bytes.take(caller.peer, self._now(), nbytes, self._bytes_rate(self._state_nbytes))
+        if artifact:
+            wait = self._artifact_bytes.take(caller.peer, self._now(), nbytes)
+        else:
+            wait = self._bytes.take(caller.peer, self._now(), nbytes, self._bytes_rate(self._state_nbytes))
         if wait > 0:
-            return _later("bytes of state", wait)
+            return _later("bytes of artifacts" if artifact else "bytes of state", wait)
         self._pieces[caller.address] += 1
         return ""
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from peer.errors import BadPayload, PartnerRefused
 from peer.ports.handler import Handler
 from peer.ports.reputation import CallerReputation
-from peer.protocol.messages import FRAGMENT_PREFIX, MAX_ENDPOINTS, Offer, PeerId, RoundKey
+from peer.protocol.messages import (
+    ARTIFACT_PREFIX,
+    FRAGMENT_PREFIX,
+    MAX_ENDPOINTS,
+    PIECE_BYTES,
+    Offer,
+    PeerId,
+    RoundKey,
+)
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
 from peer.transport.client.connections import dial_check
@@ -21,14 +30,16 @@ from peer.transport.server.indirect_probe import MAX_PEER_ID, IndirectProbe
 from peer.transport.server.rate_limits import Caller
 from peer.transport.server.state_uploads import StateUploads
 from peer.transport.server.swap_rendezvous import SwapRendezvous
-from peer.transport.wire.payload_stream import Caps, send_payload
+from peer.transport.wire.payload_stream import Caps, Throttle, send_payload
 from peer.transport.wire.refusals import Context, eta_of, refuse
 from peer.transport.wire.resumption import A_PIECE
-from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, piece_request_of
+from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, digests_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PIECES = 6
 """Pieces sent at once: two more than one address may have."""
+NO_SNAPSHOT = "that snapshot is no longer kept; ask for the state again"
+NO_ARTIFACT = "that artifact is not given here, or no longer; ask another peer"
 TAKE_S = 30.0
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. A joiner that takes a piece more slowly loses its place, so that others get one."""
@@ -91,6 +102,16 @@ class ExchangeService:
             await refuse(context, "no_manifest", "this peer has no manifest yet")
         return pb.ManifestReply(manifest=held[0], signature=held[1])
 
+    async def artifacts(self, request: pb.ArtifactsRequest, context: Context) -> pb.ArtifactsReply:
+        caller = await self._caller(context)
+        try:
+            digests = digests_of(request)
+        except BadPayload as error:
+            await self.gate.turn_away(context, error.code, error.reason, caller)
+        if why := self._giving.why_not_give():
+            await refuse(context, "busy", *why)
+        return pb.ArtifactsReply(held=self._handler.on_artifacts(digests))
+
     async def state(self, request: pb.StateRequest, context: Context) -> pb.StateReply:
         caller = await self._caller(context)
         if why := self._giving.why_busy(caller):
@@ -123,40 +144,70 @@ class ExchangeService:
             request = piece_request_of(raw)
         except BadPayload as error:
             await self.gate.turn_away(context, error.code, error.reason, caller.peer)
-        data = self._handler.on_piece(request.snapshot, request.piece)
-        if data is None:
-            await refuse(context, "gone", "that snapshot is no longer kept; ask for the state again")
+        if request.snapshot.startswith(ARTIFACT_PREFIX):
+            await self._give_artifact(caller, request, context)
+            return
+        data = await self._piece(caller, request, context)
         assert caller.peer is not None
-        if request.offset > len(data):
-            reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
-            await self.gate.turn_away(context, "request", reason, caller.peer)
         giving = None if request.snapshot.startswith(FRAGMENT_PREFIX) else self._giving
         if giving is not None and (busy := giving.why_busy(caller.peer)):
             await refuse(context, "busy", *busy)
+        await self._may_enter(caller, len(data), context)
+        rest = len(data) - request.offset
+        with self._place(caller), giving.to(caller.peer, rest) if giving is not None else contextlib.nullcontext():
+            await self._send(caller, data, request, giving, context)
+
+    async def _give_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
+        """Send a piece of an artifact. It is read from the disk, so it costs nothing before there is a place."""
+        if busy := self._giving.why_no_artifact():
+            await refuse(context, "busy", *busy)
+        await self._may_enter(caller, PIECE_BYTES, context, artifact=True)
+        with self._place(caller), self._giving.artifact():
+            data = await self._piece(caller, request, context)
+            await self._send(caller, data, request, self._giving, context)
+
+    async def _piece(self, caller: Caller, request: pb.PieceRequest, context: Context) -> memoryview:
+        data = self._handler.on_piece(request.snapshot, request.piece)
+        if data is None:
+            await refuse(context, "gone", NO_ARTIFACT if request.snapshot.startswith(ARTIFACT_PREFIX) else NO_SNAPSHOT)
+        if request.offset > len(data):
+            reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
+            await self.gate.turn_away(context, "request", reason, caller.peer)
+        return data
+
+    async def _may_enter(self, caller: Caller, nbytes: int, context: Context, *, artifact: bool = False) -> None:
+        """Refuse a piece for which there is no place. Otherwise `_place` has to follow at once."""
         if self._pieces >= MAX_PIECES:
             await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
-        if why := self.gate.limits.enter_piece(
-            caller, len(data)
-        ):  # a piece that is resumed is hashed again from its start
+        # a piece that is resumed is hashed again from its start, so all of it counts
+        if why := self.gate.limits.enter_piece(caller, nbytes, artifact=artifact):
             await refuse(context, "busy", why)
+
+    @contextlib.contextmanager
+    def _place(self, caller: Caller) -> Iterator[None]:
         self._pieces += 1
+        try:
+            yield
+        finally:
+            self._pieces -= 1
+            self.gate.limits.leave_piece(caller)
+
+    async def _send(
+        self, caller: Caller, data: memoryview, request: pb.PieceRequest, giving: Throttle | None, context: Context
+    ) -> None:
+        """Send what the caller lacks of a piece, within a time. `giving` None: it is one of training's exchanges."""
         try:
             async with asyncio.timeout(self._patience_s(len(data))):
                 opening = pb.SwapOpen(nbytes=len(data), have=request.offset, swap=A_PIECE)
                 await context.write(pack(Kind.OPEN, 0, opening.SerializeToString()))
-                rest = len(data) - request.offset
-                with giving.to(caller.peer, rest) if giving is not None else contextlib.nullcontext():
-                    largest, source, rate = largest_for(request.max_chunk), BytesSource(data), request.max_rate
-                    writer, caps = PayloadWriter(), self._caps
-                    await send_payload(context.write, source, caps, rate, giving, largest, writer, request.offset)
+                largest, source, rate = largest_for(request.max_chunk), BytesSource(data), request.max_rate
+                writer, caps = PayloadWriter(), self._caps
+                await send_payload(context.write, source, caps, rate, giving, largest, writer, request.offset)
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
             await self.gate.turn_away(context, "timeout", reason, caller.peer)
         except PartnerRefused as error:  # our own upload quota ends here
             await refuse(context, error.code, error.reason)
-        finally:
-            self._pieces -= 1
-            self.gate.limits.leave_piece(caller)
 
     def _patience_s(self, nbytes: int) -> float:
         """Return the seconds that one piece may take, with our own cap shared by all pieces under way."""

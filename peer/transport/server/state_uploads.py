@@ -1,6 +1,6 @@
-"""Bounds on the uploads of state to joiners.
+"""Bounds on the uploads of state to joiners, and of artifacts.
 
-They take a share of the upload cap, yield to training's own exchanges, and serve a few joiners at once."""
+Both take one share of the upload cap, yield to training's own exchanges, and serve a few peers at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from peer.transport.wire.payload_stream import Caps
 SHARE = 0.5
 """Share of the upload cap."""
 MAX_JOINERS = 4
+ARTIFACTS_AT_ONCE = 4
+"""Pieces of artifacts that are sent at once. Joiners that fetch the state find a place all the same."""
 ACTIVE_S = 3.0
 """Seconds since its last piece after which a joiner counts as gone."""
 YIELD_S = 2.0
 """Seconds that a chunk waits for an exchange to end, at most. It is less than the stall that a receiver tolerates."""
 LOOK_S = 0.05
+ARTIFACT_S = 1.0
+"""Seconds after which a peer that found no place for a piece of an artifact may ask again."""
 BUDGET_S = 600.0
 """Seconds after which a joiner may ask again, once our upload quota is used up."""
 
@@ -51,6 +55,7 @@ class StateUploads:
         self._sleep = sleep
         self._joiners: dict[PeerId, _Joiner] = {}
         self._state_nbytes = 0
+        self._artifacts = 0
 
     def state_is(self, nbytes: int) -> None:
         """Set the bytes of a complete state, which tell how long one takes."""
@@ -58,13 +63,33 @@ class StateUploads:
 
     def why_busy(self, peer: PeerId) -> tuple[str, float] | None:
         """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served."""
-        if why := self._meter.budget.why_not_give():
-            return f"{why}; ask another peer", BUDGET_S
+        if why := self.why_not_give():
+            return why
         self._forget()
         if peer in self._joiners or len(self._joiners) < MAX_JOINERS:
             return None
         eta_s = self._eta_s()
         return f"{MAX_JOINERS} joiners are fetching from here; ask another peer, or again in {eta_s:.0f} s", eta_s
+
+    def why_not_give(self) -> tuple[str, float] | None:
+        """Return why nothing is given now, and the seconds to wait; None: the upload quota holds it."""
+        why = self._meter.budget.why_not_give()
+        return (f"{why}; ask another peer", BUDGET_S) if why else None
+
+    def why_no_artifact(self) -> tuple[str, float] | None:
+        """Return why no piece of an artifact is sent now, and the seconds to wait; None: one may be."""
+        if self._artifacts < ARTIFACTS_AT_ONCE:
+            return self.why_not_give()
+        return f"{ARTIFACTS_AT_ONCE} pieces of artifacts are being sent; ask again or ask another", ARTIFACT_S
+
+    @contextmanager
+    def artifact(self) -> Iterator[None]:
+        """Count a piece of an artifact as being sent during the block."""
+        self._artifacts += 1
+        try:
+            yield
+        finally:
+            self._artifacts -= 1
 
     @contextmanager
     def to(self, peer: PeerId, nbytes: int) -> Iterator[None]:
@@ -80,7 +105,7 @@ class StateUploads:
             joiner.seen = self._now()
 
     async def wait_turn(self, nbytes: int) -> None:
-        """Wait until a chunk of a state may be sent."""
+        """Wait until a chunk of a state or an artifact may be sent."""
         await self._share.wait_turn(nbytes)
         until = self._now() + YIELD_S
         while self._meter.exchanging and self._now() < until:

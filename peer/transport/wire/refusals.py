@@ -16,6 +16,8 @@ TOKEN_KEY = "peer-token-bin"  # noqa: S105 - the name of a header
 MAX_REASON = 300
 MAX_ETA_S = 86400.0
 BAD_PAYLOAD = "bad_payload:"
+UNKNOWN_CALL = "unknown_call"
+"""Code of our own for a call that the other side does not serve."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -56,6 +58,8 @@ def translate(error: grpc.aio.AioRpcError, who: str) -> ExchangeError:
     for key, value in error.trailing_metadata() or ():
         if key == REFUSAL_KEY and isinstance(value, bytes):
             return _refusal(value, who)
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return PartnerRefused(UNKNOWN_CALL, f"{who} is of an older version, which does not know this call")
     detail = (error.details() or "").splitlines()
     return PartnerLost(f"{who}: {error.code().name.lower()} ({detail[0][:200] if detail else 'no detail'})")
 

@@ -3,10 +3,12 @@ does no I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
-from peer.protocol.messages import Piece, StateIndex
+from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, Piece, StateIndex
 from peer.protocol.wire.frames import Kind, unpack
 from peer.v1 import exchange_pb2 as pb
 
@@ -39,6 +41,23 @@ def piece_request_of(raw: bytes) -> pb.PieceRequest:
     if not 0 <= request.max_rate < MAX_RATE:
         raise BadPayload("request", "an impossible rate")
     return request
+
+
+def digests_of(request: pb.ArtifactsRequest) -> list[bytes]:
+    """Decode which artifacts are asked about. Raises BadPayload."""
+    digests: Sequence[bytes] = request.digests
+    if len(digests) > MAX_ARTIFACTS:
+        raise BadPayload("request", f"{len(digests)} artifacts are asked about; at most {MAX_ARTIFACTS} may be")
+    if any(len(digest) != DIGEST_BYTES for digest in digests):
+        raise BadPayload("request", f"a digest has {DIGEST_BYTES} bytes")
+    return list(digests)
+
+
+def held_of(reply: pb.ArtifactsReply, asked: int) -> list[bool]:
+    """Decode which artifacts are held, of so many that were asked about. Raises BadPayload."""
+    if len(reply.held) != asked:
+        raise BadPayload("artifacts", f"{len(reply.held)} answers to {asked} questions")
+    return list(reply.held)
 
 
 def open_of(raw: bytes) -> pb.SwapOpen:

@@ -307,8 +307,8 @@ def fill(pieces: PieceStore, numbers, round_: int = 3) -> None:
     pieces.of_state(snapshot.index.snapshot)
     for number in numbers:
         data = bytes(snapshot.piece(number))
-        pieces.store(number, snapshot.index.pieces[number], round_, data)
-        pieces.place(number, snapshot.index.pieces[number], round_, data)
+        pieces.store(number, snapshot.index, data)
+        pieces.place(number, snapshot.index, data)
 
 
 def again(folder) -> PieceStore:
@@ -380,7 +380,7 @@ def test_bytes_that_are_not_finite_or_not_the_digests_are_refused(tmp_path):
     snapshot = StateSnapshot(bad, LAYOUT, 0)
     for number, data in ((0, bytes(snapshot.piece(0))), (1, bytes(PIECE))):
         with pytest.raises(BadPayload):
-            pieces.store(number, snapshot.index.pieces[number], 0, data)
+            pieces.store(number, snapshot.index, data)
     assert list(tmp_path.iterdir()) == []
 
 

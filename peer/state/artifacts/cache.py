@@ -1,0 +1,254 @@
+"""Content-addressed cache of artifacts, in one folder that several processes may share.
+
+A complete file is `<digest>`, a draft is `<digest>.part`, and whoever uses an artifact holds a lock on `<digest>.use`.
+All locks are the kernel's, so a killed process leaves none behind. Every change is made under the lock of the cache.
+Files of other names are not ours: they are neither counted nor deleted.
+
+The length of all files never exceeds the limit. A draft has the length of its artifact from the beginning. Room is made
+by deleting the file that was not used for the longest time. A file in use is never deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from peer.clock.run_clock import wall_time
+from peer.errors import CacheTooSmall, HomeUnusable, file_advice
+from peer.observe.formatting import amount
+from peer.run.files.artifact import ArtifactRef
+from peer.state.artifacts.draft import ArtifactDraft, draft_bytes
+from peer.state.artifacts.verified import VerifiedFiles
+
+DRAFT, USE, LOCK = ".part", ".use", "lock"
+BUSY_S = 10.0
+"""Seconds to wait for another process that changes the cache, at most. It needs a few milliseconds."""
+LOOK_S = 0.002
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"([0-9a-f]{64})(\.part|\.use)?")
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class ArtifactCache:
+    """The artifacts on this disk. Raises HomeUnusable where the folder cannot be made, read or written.
+
+    `path` and `holding` are quick. The other methods run in a thread."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        assert limit_bytes > 0, limit_bytes
+        self.limit = limit_bytes
+        self.verified = VerifiedFiles()
+        self._folder = folder
+        with self._troubles(), contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True, mode=0o700)
+        with self._locked():
+            self._make_room(0)
+
+    # -- what is here ------------------------------------------------------------------------------------------------
+
+    def has(self, digest: str) -> bool:
+        """Return whether a file of this name is here, checked or not."""
+        return _is_plain(self.file(digest))
+
+    def path(self, digest: str, size: int) -> Path | None:
+        """Return the file of an artifact whose bytes this process has checked; None: see `check`."""
+        path = self.file(digest)
+        return path if self.verified.nbytes(path, digest) == size else None
+
+    def check(self, digest: str, size: int) -> Path | None:
+        """Return the file of an artifact, hashed before its first use; None: it is not here, or was damaged.
+
+        A damaged file is deleted."""
+        if (path := self.path(digest, size)) is not None:
+            return path
+        if not self.has(digest):
+            return None
+        if not self.verified.verify(self.file(digest), digest):
+            self.forget(digest)
+        return self.path(digest, size)
+
+    def file(self, digest: str) -> Path:
+        """Return where the file of an artifact lies, if it is here."""
+        assert _DIGEST.fullmatch(digest), digest
+        return self._folder / digest
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files, drafts included."""
+        return sum(size for _, size, _ in self._entries())
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def holding(self, digest: str) -> Iterator[None]:
+        """Keep an artifact, and its draft, during the block. It need not be here yet."""
+        with self._locked():
+            fd = os.open(self._folder / f"{digest}{USE}", _FLAGS | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others hold it exclusively under the cache's lock only
+            except OSError:
+                os.close(fd)
+                raise
+        try:
+            self._used(digest)
+            yield
+        finally:
+            self._used(digest)
+            os.close(fd)
+
+    def draft(self, ref: ArtifactRef) -> ArtifactDraft | None:
+        """Return the draft of an artifact, with the pieces that are here already and with room for the rest.
+
+        None: the artifact is complete, or another process is fetching it. Raises CacheTooSmall."""
+        self.require_fit(ref)
+        nbytes = draft_bytes(ref.size)
+        path = self.file(ref.digest).with_name(f"{ref.digest}{DRAFT}")
+        with self._locked(), contextlib.ExitStack() as failing:
+            if self.has(ref.digest):
+                return None
+            fd = os.open(path, _FLAGS | os.O_CREAT, 0o600)
+            failing.callback(os.close, fd)
+            if not _taken(fd):
+                return None
+            if (had := os.fstat(fd).st_size) != nbytes:  # of another length, or cut off
+                os.ftruncate(fd, 0)
+                had = 0
+            self._make_room(nbytes - had)
+            os.ftruncate(fd, nbytes)
+            failing.pop_all()
+        draft = ArtifactDraft(fd, path, ref)
+        try:
+            with self._troubles():
+                draft.load()
+        except HomeUnusable:
+            draft.close()
+            raise
+        return draft
+
+    def require_fit(self, ref: ArtifactRef) -> None:
+        """Raise CacheTooSmall for an artifact that is larger than the limit."""
+        if (nbytes := draft_bytes(ref.size)) > self.limit:
+            raise CacheTooSmall(
+                f"an artifact of {amount(ref.size, 'bytes')} is larger than the cache, {amount(self.limit, 'bytes')}",
+                f"Give a larger --cache-disk, at least {nbytes}.",
+            )
+
+    def finish(self, draft: ArtifactDraft) -> Path | None:
+        """Return the file of a complete draft whose digest is right; None: its bytes are wrong."""
+        final = self.file(draft.ref.digest)
+        if not draft.finish(final):
+            return None
+        self._used(draft.ref.digest)
+        self.verified.trust(final, draft.ref.digest)
+        return final
+
+    def forget(self, digest: str) -> None:
+        """Delete an artifact, even one in use: a process that has opened the file keeps its bytes."""
+        with self._locked():
+            path = self.file(digest)
+            self.verified.forget(path, digest)
+            path.unlink(missing_ok=True)
+
+    def _used(self, digest: str) -> None:
+        """Note the time of the last use. The time of the last change stays: it tells whether a file is as checked."""
+        path = self.file(digest)
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(round(wall_time() * 1e9), path.lstat().st_mtime_ns), follow_symlinks=False)
+
+    # -- room --------------------------------------------------------------------------------------------------------
+
+    def _entries(self) -> list[tuple[int, int, str]]:
+        """Return (time of last use, bytes, name) of our files."""
+        found = []
+        with self._troubles(), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        facts = entry.stat(follow_symlinks=False)
+                        found.append((facts.st_atime_ns, facts.st_size, entry.name))
+        return found
+
+    def _make_room(self, nbytes: int) -> None:
+        """Delete what was not used for the longest time until so many bytes fit. Raises CacheTooSmall."""
+        entries = self._entries()
+        files = sorted(entry for entry in entries if not entry[2].endswith(USE))
+        excess = sum(size for _, size, _ in files) + nbytes - self.limit
+        for _, size, name in files:
+            if excess > 0 and self._drop(name):
+                excess -= size
+        digests = {name[:64] for _, _, name in files}
+        for _, _, name in entries:
+            if name.endswith(USE) and name[:64] not in digests:
+                self._drop(name)
+        if excess > 0 and nbytes:
+            raise CacheTooSmall(
+                f"{amount(nbytes, 'bytes')} more do not fit into the cache of {amount(self.limit, 'bytes')}: "
+                "the rest is in use",
+                f"Give a larger --cache-disk, at least {self.limit + excess}.",
+            )
+
+    def _drop(self, name: str) -> bool:
+        """Delete a file of ours unless it is in use; return whether it is gone."""
+        path, mark = self._folder / name, self._folder / f"{name[:64]}{USE}"
+        with contextlib.ExitStack() as open_files:
+            for lock in (mark, path) if name.endswith(DRAFT) else (mark,):
+                try:
+                    fd = os.open(lock, _FLAGS)
+                except FileNotFoundError:
+                    continue
+                open_files.callback(os.close, fd)
+                if not _taken(fd):
+                    return False
+            path.unlink(missing_ok=True)
+            mark.unlink(missing_ok=True)
+        return True
+
+    # -- the lock of the cache ---------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the cache's lock. No other process changes the cache meanwhile, and no other thread of this one."""
+        with self._troubles():
+            fd = os.open(self._folder / LOCK, _FLAGS | os.O_CREAT, 0o600)
+            try:
+                until = time.monotonic() + BUSY_S
+                while not _taken(fd):
+                    if time.monotonic() > until:
+                        raise HomeUnusable(
+                            f"another process has held the cache {self._folder} for {BUSY_S:.0f} s",
+                            "End that process, or choose another --home.",
+                        )
+                    time.sleep(LOOK_S)
+                yield
+            finally:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def _troubles(self) -> Iterator[None]:
+        """Turn the errors of the file system into HomeUnusable."""
+        try:
+            yield
+        except OSError as error:
+            reason = f"cannot use the cache {self._folder}: {error.strerror}"
+            raise HomeUnusable(reason, file_advice(error, self._folder / LOCK)) from error
+
+
+def _taken(fd: int) -> bool:
+    """Take a file's lock if nobody else holds it. Raises OSError, on file systems that know no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

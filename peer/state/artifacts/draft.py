@@ -1,0 +1,158 @@
+"""An artifact that is being fetched: a file of its length, and behind it the digest of each piece that is here.
+
+A killed process leaves the file, and the next one continues with the pieces whose digest is right. Nothing is said of
+the artifact before its own digest has been checked over all bytes. Only then the file gets its name."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from peer.errors import BadPayload, HomeUnusable, file_advice
+from peer.protocol.messages import DIGEST_BYTES, PIECE_BYTES, PeerId, piece_sizes
+from peer.run.files.artifact import ArtifactRef
+from peer.state.files import sync
+
+READ_BYTES = 2**20
+NOTHING = bytes(DIGEST_BYTES)
+
+
+def draft_bytes(size: int) -> int:
+    """Return the bytes that a draft of an artifact takes."""
+    return size - DIGEST_BYTES * (-size // PIECE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactOffer:
+    """What a donor gives: the artifact."""
+
+    donor: PeerId
+    ref: ArtifactRef
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A piece as it came."""
+
+    donor: PeerId | None
+    """None: an earlier process fetched it."""
+    digest: bytes
+
+
+class ArtifactDraft:
+    """The draft of one artifact. `fd` holds the file's lock, and belongs to the draft from here on.
+
+    It is a `peer.state.transfer.download.PieceTarget`. A thread may still write a piece while the draft is closed."""
+
+    def __init__(self, fd: int, path: Path, ref: ArtifactRef) -> None:
+        self._fd = fd
+        self._path = path
+        self.ref = ref
+        self.sizes = piece_sizes(ref.size)
+        self.held: set[int] = set()
+        self._origins: dict[int, Origin] = {}
+        self._using = threading.Lock()
+        self._closed = False
+
+    @property
+    def complete(self) -> bool:
+        return len(self.held) == len(self.sizes)
+
+    @property
+    def done(self) -> int:
+        """Bytes of the pieces that are here."""
+        return sum(self.sizes[number] for number in self.held)
+
+    @property
+    def origins(self) -> dict[int, Origin]:
+        """Return where each piece came from."""
+        return dict(self._origins)
+
+    def load(self) -> None:
+        """Take the pieces that an earlier process left. Slow, so it runs in a thread."""
+        table = os.pread(self._fd, DIGEST_BYTES * len(self.sizes), self.ref.size)
+        for number, nbytes in enumerate(self.sizes):
+            digest = table[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
+            if len(digest) < DIGEST_BYTES or digest == NOTHING:
+                continue
+            if blake3(os.pread(self._fd, nbytes, PIECE_BYTES * number)).digest() == digest:
+                self._origins[number] = Origin(None, digest)
+                self.held.add(number)
+
+    def store(self, number: int, index: ArtifactOffer, data: bytes) -> None:
+        """Write a donor's piece, in a thread. `place` follows. The piece that came first counts.
+
+        Raises BadPayload for a piece of another length, and HomeUnusable when it cannot be written."""
+        if len(data) != self.sizes[number]:
+            raise BadPayload("length", f"piece {number} has {len(data)} bytes instead of {self.sizes[number]}")
+        digest = blake3(data).digest()
+        with self._using:
+            if number in self._origins or self._closed:
+                return
+            try:
+                _write(self._fd, data, PIECE_BYTES * number)
+                _write(self._fd, digest, self.ref.size + DIGEST_BYTES * number)
+            except OSError as error:
+                raise _unwritable(self._path, error) from error
+            self._origins[number] = Origin(index.donor, digest)
+
+    def place(self, number: int, index: ArtifactOffer, data: bytes) -> None:
+        """Take note that a stored piece is here."""
+        self.held.add(number)
+
+    def clear(self) -> None:
+        """Drop all pieces. Raises HomeUnusable."""
+        with self._using:
+            try:
+                _write(self._fd, NOTHING * len(self.sizes), self.ref.size)
+            except OSError as error:
+                raise _unwritable(self._path, error) from error
+            self._origins.clear()
+            self.held.clear()
+
+    def finish(self, final: Path) -> bool:
+        """Check the artifact's digest, and give the file its name if it is right; return whether it is.
+
+        Slow, so it runs in a thread. Raises HomeUnusable."""
+        assert self.complete
+        with self._using:
+            if self._closed:
+                return False
+            try:
+                if self._digest() != self.ref.digest:
+                    return False
+                os.fsync(self._fd)
+                os.ftruncate(self._fd, self.ref.size)
+                self._path.rename(final)
+                sync(final.parent)
+            except OSError as error:
+                raise _unwritable(final, error) from error
+        return True
+
+    def close(self) -> None:
+        """Give the file free. What is in it stays."""
+        with self._using:
+            if not self._closed:
+                self._closed = True
+                os.close(self._fd)
+
+    def _digest(self) -> str:
+        hasher = blake3()
+        for start in range(0, self.ref.size, READ_BYTES):
+            hasher.update(os.pread(self._fd, min(READ_BYTES, self.ref.size - start), start))
+        return hasher.hexdigest()
+
+
+def _write(fd: int, data: bytes, at: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(fd, left, at)
+        left, at = left[written:], at + written
+
+
+def _unwritable(path: Path, error: OSError) -> HomeUnusable:
+    return HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path))

@@ -1,0 +1,284 @@
+"""Fetching of artifacts from the peers that hold them, into the cache.
+
+Several donors bring pieces of one artifact at once (`peer.state.transfer.download`). Its digest is checked over all of
+it, before anybody may use it.
+
+On failure: a donor that is lost rests for a while. Pieces that are here stay, over a kill too. Where the bytes are
+wrong, the artifact is fetched again from one donor at a time, which shows who lied. A liar is never asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from peer.aio.events import Signal
+from peer.aio.tasks import background_task
+from peer.aio.threads import Offload, inline
+from peer.errors import ArtifactMissing
+from peer.observe.progress import WaitProgress, untold
+from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord
+from peer.run.files.artifact import ArtifactRef
+from peer.state.artifacts.cache import ArtifactCache
+from peer.state.artifacts.draft import ArtifactDraft, ArtifactOffer, Origin
+from peer.state.artifacts.holders import ArtifactTransport, HolderSearch, Peers
+from peer.state.transfer.download import Download, Outcome
+from peer.state.transfer.scheduler import DonorRates
+
+MOST_DONORS = 6
+"""Donors of one artifact at once. Each has one piece in flight."""
+REST_S = 10.0
+"""Seconds after which a donor that was lost is asked again."""
+SEARCH_S = 1.0
+"""Seconds between two searches for further donors, at first. Each pause is twice the last."""
+LONGEST_SEARCH_S = 8.0
+LOOK_S = 0.25
+"""Seconds between two looks at an artifact that another process, or another task of this one, is fetching."""
+HERE_S = 1.0
+"""Seconds between two such looks while no peer holds the artifact."""
+MOST_STARTS = 8
+"""Times that wrong bytes may put the deadline off. Each new identity of a liar gets one."""
+MOST_TOLD = 3
+"""Peers whose reasons an error names."""
+
+
+class ArtifactFetcher:
+    """Fetches artifacts for one daemon. `say` is told what is worth a person's attention."""
+
+    def __init__(
+        self,
+        transport: ArtifactTransport,
+        peers: Peers,
+        cache: ArtifactCache,
+        *,
+        offload: Offload = inline,
+        say: Callable[[str], None] = lambda text: None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._transport = transport
+        self._cache = cache
+        self._offload = offload
+        self._say = say
+        self._search = HolderSearch(transport, peers, rng or random.Random())
+        self._rates = DonorRates()
+        self._resting: dict[PeerId, float] = {}
+        self.liars: dict[PeerId, str] = {}
+        """Peers that gave wrong bytes, and what of."""
+
+    async def ask(self, refs: Sequence[ArtifactRef]) -> None:
+        """Ask some peers which of these they hold, a batch in one call. A `fetch` soon after need not ask again."""
+        await self._search.ask([bytes.fromhex(ref.digest) for ref in refs])
+
+    def holders(self, ref: ArtifactRef) -> list[PeerId]:
+        """Return the peers that said that they hold an artifact."""
+        return [r.peer_id for r in self._search.of(bytes.fromhex(ref.digest)) if r.peer_id not in self.liars]
+
+    async def fetch(
+        self, ref: ArtifactRef, timeout_s: float, progress: WaitProgress = untold, what: str = "a file of the run"
+    ) -> Path:
+        """Return the file of an artifact, from the cache or else from other peers. `what` names it, for a person.
+
+        It may be deleted again unless the caller is `holding` it. Raises ArtifactMissing when no piece came for
+        `timeout_s`, CacheTooSmall, and HomeUnusable."""
+        with self._cache.holding(ref.digest):
+            was_here = self._cache.has(ref.digest)
+            if (path := await self._check(ref)) is not None:
+                return path
+            if was_here and not self._cache.has(ref.digest):
+                self._say(f"{what} was damaged on this disk, and is fetched again")
+            limit = asyncio.timeout(timeout_s)
+            fetch = _Fetch(ref, what, timeout_s, progress, limit)
+            try:
+                async with limit:
+                    return await self._fetch(fetch)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise ArtifactMissing(
+                    f"no piece of {what} ({ref.digest[:16]}, {ref.size} bytes) came within {timeout_s:.0f} s: "
+                    f"{self._why(fetch)}"
+                ) from None
+
+    async def _check(self, ref: ArtifactRef) -> Path | None:
+        return await self._offload(partial(self._cache.check, ref.digest, ref.size))
+
+    async def _fetch(self, fetch: _Fetch) -> Path:
+        self._cache.require_fit(fetch.ref)
+        while True:
+            # Room for the draft costs other files their place, so it is taken once somebody has the artifact.
+            if (path := await self._holder(fetch)) is not None:
+                return path
+            draft = await self._draft(fetch.ref)
+            if draft is not None:
+                try:
+                    return await self._complete(fetch, draft)
+                finally:
+                    draft.close()
+            fetch.other_process()
+            await asyncio.sleep(LOOK_S)
+            if (path := await self._check(fetch.ref)) is not None:
+                return path
+
+    async def _holder(self, fetch: _Fetch) -> Path | None:
+        """Wait until a peer holds the artifact; return its file if another process completes it first."""
+        found = Signal()
+
+        def note(holder: PeerRecord) -> None:
+            if holder.peer_id not in self.liars:
+                found.set()
+
+        async with background_task(self._recruit(fetch, note)):
+            while not await found.wait_for(HERE_S):
+                if (path := await self._check(fetch.ref)) is not None:
+                    return path
+        return None
+
+    async def _draft(self, ref: ArtifactRef) -> ArtifactDraft | None:
+        """Open the draft in a thread. Its file is closed again when this task is cancelled meanwhile."""
+        opening = asyncio.ensure_future(self._offload(partial(self._cache.draft, ref)))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait({opening})
+            if not opening.cancelled() and opening.exception() is None and (draft := opening.result()) is not None:
+                draft.close()
+            raise
+
+    # -- from donors -------------------------------------------------------------------------------------------------
+
+    async def _complete(self, fetch: _Fetch, draft: ArtifactDraft) -> Path:
+        """Fetch until the draft is complete and right."""
+        suspects: list[dict[int, Origin]] = []
+        while True:
+            while not draft.complete:
+                await self._attempt(fetch, draft, alone=bool(suspects))
+            fetch.arrived(draft, 0)
+            origins = draft.origins
+            if (path := await self._offload(partial(self._cache.finish, draft))) is not None:
+                for wrong in suspects:
+                    self._compare(fetch, wrong, origins)
+                return path
+            self._say(f"{fetch.what} came with wrong bytes, and is fetched again")
+            donors = {origin.donor for origin in origins.values()}
+            if len(donors) == 1 and (only := donors.pop()) is not None:
+                self._leave_out(fetch, only)
+            suspects.append(origins)
+            fetch.starts_over()
+            await self._offload(draft.clear)
+
+    async def _attempt(self, fetch: _Fetch, draft: ArtifactDraft, *, alone: bool) -> None:
+        """Fetch until the draft is complete or no donor is left. `alone`: all pieces from one donor."""
+        if alone and draft.held:
+            await self._offload(draft.clear)
+        outcome, first = Outcome(), Signal()
+        changed = partial(fetch.arrived, draft)
+        transfer = Download(_Pieces(self._transport), draft, self._rates, outcome, changed, self._offload)
+
+        def add(donor: PeerRecord) -> None:
+            peer, places = donor.peer_id, 1 if alone else MOST_DONORS
+            resting = self._resting.get(peer, 0.0) > asyncio.get_running_loop().time()
+            full = len(transfer.donors) >= places or (alone and first.is_set())
+            if not full and not resting and peer not in self.liars and peer not in outcome.left:
+                transfer.add(donor, ArtifactOffer(peer, fetch.ref))
+                first.set()
+
+        async with background_task(self._recruit(fetch, add)):
+            await first.wait()
+            await transfer.run()
+        now = asyncio.get_running_loop().time()
+        self._resting = {peer: until for peer, until in self._resting.items() if until > now}
+        for peer, why in outcome.left.items():
+            self._resting[peer] = now + REST_S
+            self._search.gave_up(fetch.digest, peer, why)
+        for peer in outcome.wrong:
+            self._leave_out(fetch, peer)
+
+    async def _recruit(self, fetch: _Fetch, add: Callable[[PeerRecord], None]) -> None:
+        """Look for donors, until cancelled."""
+        pause = SEARCH_S
+        while True:
+            for donor in self._search.of(fetch.digest):
+                add(donor)
+            await self._search.ask([fetch.digest], add)
+            fetch.waiting()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_SEARCH_S)
+
+    # -- who lied ----------------------------------------------------------------------------------------------------
+
+    def _compare(self, fetch: _Fetch, wrong: dict[int, Origin], right: dict[int, Origin]) -> None:
+        """Leave out the donors of pieces that turned out to be wrong."""
+        for number, origin in wrong.items():
+            if origin.donor is not None and origin.digest != right[number].digest:
+                self._leave_out(fetch, origin.donor)
+
+    def _leave_out(self, fetch: _Fetch, peer: PeerId) -> None:
+        if peer not in self.liars:
+            self.liars[peer] = f"it gave wrong bytes of {fetch.what}"
+            self._say(f"{peer} gave wrong bytes of {fetch.what}: it is not asked again")
+
+    def _why(self, fetch: _Fetch) -> str:
+        """Return why nobody gave the artifact, for a person."""
+        reasons = self._search.why_not(fetch.digest) | self.liars
+        told = [f"{peer}: {why}" for peer, why in list(reasons.items())[:MOST_TOLD]]
+        if (more := len(reasons) - MOST_TOLD) > 0:
+            told.append(f"{more} more peers do not give it")
+        return "; ".join(told) or fetch.other or "nobody of this run answers yet"
+
+
+class _Fetch:
+    """One fetch: what it is of, and how long it may still wait."""
+
+    def __init__(
+        self, ref: ArtifactRef, what: str, timeout_s: float, progress: WaitProgress, limit: asyncio.Timeout
+    ) -> None:
+        """`limit`: the deadline, which each new piece puts off."""
+        self.ref = ref
+        self.digest = bytes.fromhex(ref.digest)
+        self.what = what
+        self.other = ""
+        """Set while another process fetches the artifact."""
+        self._timeout_s = timeout_s
+        self._progress = progress
+        self._limit = limit
+        self._done = 0
+        self._starts = 0
+        self._since = asyncio.get_running_loop().time()
+
+    def starts_over(self) -> None:
+        """Take note that the bytes were wrong."""
+        self._done = 0
+        self._starts += 1
+
+    def other_process(self) -> None:
+        """Take note that another process fetches the artifact."""
+        self.other = "another process of this home is fetching it"
+
+    def arrived(self, draft: ArtifactDraft, donors: int) -> None:
+        """Tell the progress. A new piece puts the deadline off."""
+        now, done = asyncio.get_running_loop().time(), draft.done
+        if done > self._done:
+            self._done, self._since = done, now
+            if self._starts < MOST_STARTS:
+                self._limit.reschedule(now + self._timeout_s)
+        self._progress(f"fetching {self.what} ({donors} donor{'s' * (donors != 1)})", done, self.ref.size, "bytes")
+
+    def waiting(self) -> None:
+        """Tell how long nothing has come, while nothing is here yet."""
+        if not self._done:
+            waited = asyncio.get_running_loop().time() - self._since
+            self._progress(f"waiting for a peer with {self.what}", waited, self._timeout_s, "s")
+
+
+class _Pieces:
+    """The transport as a download sees it."""
+
+    def __init__(self, transport: ArtifactTransport) -> None:
+        self._transport = transport
+
+    async def fetch_piece(self, donor: PeerRecord, index: ArtifactOffer, piece: int, timeout_s: float) -> bytes:
+        ref = index.ref
+        nbytes = min(PIECE_BYTES, ref.size - PIECE_BYTES * piece)
+        return await self._transport.fetch_artifact(donor, bytes.fromhex(ref.digest), piece, nbytes, timeout_s)

@@ -1,0 +1,128 @@
+"""Which peers hold which artifacts, as they say when they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from peer.errors import ExchangeError
+from peer.protocol.messages import MAX_ARTIFACTS, PeerId, PeerRecord, Status
+
+ASK_S = 5.0
+"""Seconds for one answer."""
+ASKED_AT_ONCE = 4
+MOST_ASKED = 16
+"""Peers that one search asks. The next search asks others."""
+HELD_S = 300.0
+"""Seconds for which a peer that holds an artifact is not asked again."""
+NOT_HELD_S = 5.0
+"""Seconds for which a peer that does not hold it, or did not answer, is not asked again."""
+MOST_DIGESTS = 4096
+"""Artifacts whose holders are remembered. Those that were not asked about for the longest time go first."""
+DOES_NOT_HAVE_IT = "does not have it"
+
+Peers = Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]]
+
+
+class ArtifactTransport(Protocol):
+    """The part of a transport that fetching artifacts needs."""
+
+    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]: ...
+
+    async def fetch_artifact(
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+    ) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    until: float
+    held: bool
+    why_not: str = ""
+
+
+class HolderSearch:
+    """Asks peers, and remembers for a while what they answered. `peers` returns the directory's records."""
+
+    def __init__(self, transport: ArtifactTransport, peers: Peers, rng: random.Random) -> None:
+        self._transport = transport
+        self._peers = peers
+        self._rng = rng
+        self._records: Mapping[PeerId, PeerRecord] = {}
+        self._answers: OrderedDict[bytes, dict[PeerId, _Answer]] = OrderedDict()
+
+    def of(self, digest: bytes) -> list[PeerRecord]:
+        """Return the peers that hold an artifact, as far as they were asked, the best first."""
+        answers = self._answers.get(digest, {})
+        held = [peer for peer, answer in answers.items() if answer.held and answer.until > _now()]
+        return self._ordered([self._records[peer] for peer in held if peer in self._records])
+
+    def why_not(self, digest: bytes) -> dict[PeerId, str]:
+        """Return why each peer that was asked last does not give an artifact, for a person."""
+        return {peer: answer.why_not for peer, answer in self._answers.get(digest, {}).items() if not answer.held}
+
+    def gave_up(self, digest: bytes, peer: PeerId, why: str) -> None:
+        """Take note that a peer did not give what it said it holds. It is asked again later."""
+        self._note(digest, peer, _Answer(_now() + NOT_HELD_S, held=False, why_not=why))
+
+    async def ask(self, digests: Sequence[bytes], heard: Callable[[PeerRecord], None] = lambda peer: None) -> None:
+        """Ask some peers which of these they hold. `heard` is told each peer that holds one, at once."""
+        self._records = await self._peers()
+        able = [record for record in self._records.values() if record.status is not Status.LEAVING]
+        lacking = {record: missing for record in able if (missing := self._unknown(record.peer_id, digests))}
+        places = asyncio.Semaphore(ASKED_AT_ONCE)
+        async with asyncio.TaskGroup() as asking:
+            for record in self._ordered(list(lacking))[:MOST_ASKED]:
+                asking.create_task(self._ask(record, lacking[record], places, heard))
+
+    async def _ask(
+        self,
+        record: PeerRecord,
+        digests: Sequence[bytes],
+        places: asyncio.Semaphore,
+        heard: Callable[[PeerRecord], None],
+    ) -> None:
+        for start in range(0, len(digests), MAX_ARTIFACTS):
+            batch = digests[start : start + MAX_ARTIFACTS]
+            try:
+                async with places:
+                    held = await self._transport.ask_artifacts(record, batch, ASK_S)
+            except ExchangeError as error:
+                for digest in batch:
+                    self.gave_up(digest, record.peer_id, str(error))
+                return
+            for digest, has in zip(batch, held, strict=True):
+                until = _now() + (HELD_S if has else NOT_HELD_S)
+                self._note(digest, record.peer_id, _Answer(until, has, "" if has else DOES_NOT_HAVE_IT))
+            if any(held):
+                heard(record)
+
+    def _unknown(self, peer: PeerId, digests: Sequence[bytes]) -> list[bytes]:
+        now, unknown = _now(), []
+        for digest in digests:
+            answer = self._answers.get(digest, {}).get(peer)
+            if answer is None or answer.until <= now:
+                unknown.append(digest)
+        return unknown
+
+    def _note(self, digest: bytes, peer: PeerId, answer: _Answer) -> None:
+        answers = self._answers.setdefault(digest, {})
+        for gone in answers.keys() - self._records.keys():
+            del answers[gone]
+        answers[peer] = answer
+        self._answers.move_to_end(digest)
+        while len(self._answers) > MOST_DIGESTS:
+            self._answers.popitem(last=False)
+
+    def _ordered(self, records: list[PeerRecord]) -> list[PeerRecord]:
+        """Return those that can be dialled first, and the operator's nodes first among them."""
+        self._rng.shuffle(records)
+        return sorted(records, key=lambda record: (not record.reachable, record.status is not Status.SERVING))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
