@@ -63,8 +63,9 @@ class BatchStream:
 
     def next(self) -> Batch:
         """Draw the next batch, and move behind it. `ready` has to be true."""
-        ready, drawn, begin = self.ready(), self._drawn, self.cursor
-        assert ready and drawn is not None, "the data is not here yet"
+        self.ready()
+        drawn, begin = self._drawn, self.cursor
+        assert drawn is not None, "the data is not here yet"
         self.move_to(drawn.cursor)
         windows = gather(drawn.windows, self._data.shard, self._context)
         for epoch, place in drawn.skipped:

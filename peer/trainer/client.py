@@ -16,6 +16,8 @@ from peer.ports.trainer import (
     Counters,
     Evaluation,
     Merge,
+    ShardSkip,
+    ShardSource,
     TrainerInfo,
     TrainerProgress,
     WorkRequest,
@@ -45,15 +47,22 @@ class TrainerClient:
     folder: holds arena, counters and the process's log; one trainer at a time."""
 
     def __init__(
-        self, folder: Path, layout: Layout, config: TrainerConfig, early: TrainerSubprocess | None = None
+        self,
+        folder: Path,
+        layout: Layout,
+        config: TrainerConfig,
+        early: TrainerSubprocess | None = None,
+        shards: ShardSource | None = None,
     ) -> None:
-        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work."""
+        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work. `shards`:
+        finds the files of data of kind `tokens`."""
         self._folder = folder.absolute()
         self._layout = layout
         self._config = config
         self._arena: Arena | None = None
         self._child: TrainerSubprocess | None = None
         self._early = early
+        self._shards = shards
         self._prepared = False
         """Whether the process waits for its first state."""
         self._in_slots = asyncio.Lock()
@@ -86,6 +95,8 @@ class TrainerClient:
         }
         try:
             self._child = await self._process()
+            if self._shards is not None:
+                self._shards.begin(self._answer_shard)
             self._child.begin(opening, self._on_progress, self._folder / LOG)
         except OSError as error:
             found = f"cannot start the trainer in {self._folder}: {error.strerror}"
@@ -242,5 +253,16 @@ class TrainerClient:
     def _on_progress(self, message: Message) -> None:
         if "note" in message:
             self._on_note(message["note"])
-            return
-        self.progress = TrainerProgress(*message["progress"])
+        elif "progress" in message:
+            self.progress = TrainerProgress(*message["progress"])
+        elif self._shards is None:
+            for digest in message.get("ask", ()):
+                self._answer_shard(digest, None, "nobody looks for shards here")
+        elif "skipped" in message:
+            self._shards.skipped(ShardSkip(**message["skipped"]))
+        else:
+            self._shards.want(message["shards"], message["ask"], message["wrong"])
+
+    def _answer_shard(self, digest: str, path: Path | None, reason: str) -> None:
+        if self._child is not None:
+            self._child.post("shard", digest=digest, path=str(path) if path else None, reason=reason)

@@ -1,4 +1,4 @@
-"""What a trainer trains on: shards of tokens, and a hold-out."""
+"""Training data as a trainer reads it: shards of tokens, and a hold-out."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ def read_index(path: str | None, digest: str) -> TokenIndex:
     try:
         raw = Path(path or "").read_bytes()
     except OSError as error:
-        raise DataError(f"the data index {path} cannot be read: {error.strerror}", "Start again to fetch it.") from error
+        raise DataError(
+            f"the data index {path} cannot be read: {error.strerror}", "Start again to fetch it."
+        ) from error
     if blake3(raw).hexdigest() != digest:
         raise DataError(f"the data index {path} is not the one that the manifest names", "Start again to fetch it.")
     return parse_index(raw)
@@ -36,9 +38,7 @@ def read_index(path: str | None, digest: str) -> TokenIndex:
 class TokenShards:
     """The shards of an index. `send` takes messages to the daemon, whose answers come to `take`."""
 
-    def __init__(
-        self, index: TokenIndex, digest: str, send: Send, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, index: TokenIndex, digest: str, send: Send, now: Callable[[], float] = time.monotonic) -> None:
         self.digest = digest
         self._index = index
         self._send = send
@@ -153,7 +153,10 @@ class TokenShards:
             tokens: Tokens = np.memmap(path, self._dtype, mode="r")
         except (OSError, ValueError):
             return None
-        if blake3(tokens.view(np.uint8).data).hexdigest() != entry.digest or int(tokens.max()) >= self._index.vocab_size:
+        if (
+            blake3(tokens.view(np.uint8).data).hexdigest() != entry.digest
+            or int(tokens.max()) >= self._index.vocab_size
+        ):
             return None
         return tokens
 
