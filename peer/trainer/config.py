@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from peer.run.sections import DataSection, ModelSection, OptimizerSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, ModelSection, OptimizerSection, TrainSection
 
 if TYPE_CHECKING:  # a trainer process needs no keys, and starts faster without them
     from peer.run.manifest import Manifest
@@ -17,7 +17,7 @@ class TrainerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: ModelSection = ModelSection()
+    model: ModelSection = LlamaSection()
     data: DataSection = DataSection()
     optimizer: OptimizerSection = OptimizerSection()
     train: TrainSection = TrainSection()

@@ -20,6 +20,7 @@ from peer.clock.phases import PhaseTimer
 from peer.errors import ManifestError, PeerError
 from peer.ports.trainer import Merge
 from peer.protocol.schedule import margin
+from peer.run.sections import LlamaSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.accounting import Account, StepPace, WorkAccounts
 from peer.trainer.arena import Arena, CounterFile
@@ -31,7 +32,7 @@ from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.micro_batch import Fit, fit
-from peer.trainer.model import layout_of
+from peer.trainer.models.factory import layout_of
 
 PROGRESS_EVERY_S = 0.25
 BYTE_VALUES = 256
@@ -141,7 +142,7 @@ class TrainerWorker:
         This is all work that takes time and needs no state. Raises DataError, MachineTooSmall, ManifestError and
         UsageError."""
         config, laps = self._config, self._laps
-        if config.model.vocab_size < BYTE_VALUES:
+        if isinstance(config.model, LlamaSection) and config.model.vocab_size < BYTE_VALUES:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
         laps.end("waiting for the state")
