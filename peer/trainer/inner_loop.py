@@ -19,7 +19,8 @@ from peer.trainer.batches import Batch, BatchStream, Windows, holdout_windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
-from peer.trainer.model import empty_model, views_of
+from peer.trainer.models.factory import empty_model
+from peer.trainer.models.flat import views_of
 from peer.trainer.optimizer import AdamW, progress_of, schedule
 
 EVAL_TOKENS = 8192

@@ -20,6 +20,7 @@ from peer.errors import ManifestError, PeerError
 from peer.ports.trainer import Merge
 from peer.protocol.data_span import cursor_text
 from peer.protocol.schedule import margin
+from peer.run.sections import LlamaSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.accounting import Account, StepPace, WorkAccounts
 from peer.trainer.arena import Arena, CounterFile
@@ -31,7 +32,7 @@ from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.micro_batch import Fit, fit
-from peer.trainer.model import layout_of
+from peer.trainer.models.factory import layout_of
 from peer.trainer.orders import PendingMerge, WorkOrder
 
 PROGRESS_EVERY_S = 0.25
@@ -117,7 +118,8 @@ class TrainerWorker:
         This is all work that takes time and needs no state. Raises DataError, MachineTooSmall, ManifestError and
         UsageError."""
         config, laps = self._config, self._laps
-        if config.tokenizer.kind == "bytes" and config.model.vocab_size < BYTE_VALUES:
+        in_bytes = config.tokenizer.kind == "bytes"
+        if in_bytes and isinstance(config.model, LlamaSection) and config.model.vocab_size < BYTE_VALUES:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
         laps.end("waiting for the state")

@@ -9,14 +9,15 @@ import torch.nn.functional as F  # noqa: N812
 
 from peer.errors import UsageError
 from peer.protocol.model.layout import Layout
-from peer.run.sections import ModelSection, OptimizerSection, TrainSection
+from peer.run.sections import LlamaSection, OptimizerSection, TrainSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import GROW_AFTER, InnerLoop, LossScale
-from peer.trainer.model import empty_model, first_params, layout_of, views_of
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.llama import empty_model, first_params, layout_of
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
 )
 LAYOUT = layout_of(MODEL)

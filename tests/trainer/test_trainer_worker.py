@@ -18,17 +18,17 @@ from peer.clock.monotonic import boottime
 from peer.errors import StateError
 from peer.ports.trainer import AT_ONCE, Merge
 from peer.protocol.model.layout import Layout
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.arena import Arena, read_counters
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 from peer.trainer.worker import TrainerWorker
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
 )
 LAYOUT = layout_of(MODEL)
