@@ -53,6 +53,20 @@ class WorkRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkDetails:
+    """More about a snapshot's work. The places in the data are written as `peer.protocol.data_span` does."""
+
+    skipped: int = 0
+    """Steps whose update was left out, because the loss or the gradient was not finite."""
+    data_from: str = ""
+    """Where in the peer's data the work since base begins. Empty: not told."""
+    data_to: str = ""
+    """Where the next batch begins."""
+    data_skipped: str = ""
+    """Shards that were passed over between the two."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkSnapshot:
     """A snapshot, and what was done for it since the fragment's base (the last apply or start)."""
 
@@ -69,14 +83,7 @@ class WorkSnapshot:
     """Mean training loss in nats a token over the steps since base; NaN without steps."""
     seconds: float
     """Time in inner steps since base."""
-    skipped: int = 0
-    """Of `steps`: those whose update was left out, because the loss or the gradient was not finite."""
-    data_from: str = ""
-    """Where in the peer's data the work since base begins, as `peer.protocol.data_span` writes it. Empty: not told."""
-    data_to: str = ""
-    """Where the next batch begins."""
-    data_skipped: str = ""
-    """Shards that were passed over between the two."""
+    details: WorkDetails = WorkDetails()
 
 
 @dataclass(frozen=True, slots=True)

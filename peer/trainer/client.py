@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from peer.ports.trainer import (
     ShardSource,
     TrainerInfo,
     TrainerProgress,
+    WorkDetails,
     WorkRequest,
     WorkSnapshot,
 )
@@ -158,7 +159,8 @@ class TrainerClient:
             self.hold()
             raise
         assert arena is not None
-        return WorkSnapshot(key=key, params=arena.out_slot(key.fragment), **answer)
+        details = WorkDetails(**{field.name: answer.pop(field.name) for field in fields(WorkDetails)})
+        return WorkSnapshot(key=key, params=arena.out_slot(key.fragment), details=details, **answer)
 
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE

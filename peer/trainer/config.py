@@ -1,3 +1,68 @@
 """Configuration that the daemon gives a trainer process at its start."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from peer.run.sections import DataSection, LlamaSection, ModelSection, OptimizerSection, TokenizerSection, TrainSection
+
+if TYPE_CHECKING:  # a trainer process needs no keys, and starts faster without them
+    from peer.run.manifest import Manifest
+
+
+class TrainerConfig(BaseModel):
+    """JSON-able configuration of a trainer. Its sections are the manifest's, and the rest is the volunteer's choice."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelSection = LlamaSection()
+    data: DataSection = DataSection()
+    tokenizer: TokenizerSection = TokenizerSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    train: TrainSection = TrainSection()
+    clock: Literal["steps", "seconds"] = "steps"
+    sync_every: float
+    """Inner steps or seconds, as `clock` says, between two exchanges of the same fragment."""
+    seed: int
+    """Seed of the run."""
+    peer_id: str
+    data_dir: str | None = None
+    """The only folder that data of kind `text` is read from."""
+    data_index: str | None = None
+    """File of the index, for data of kind `tokens`."""
+    tokenizer_file: str | None = None
+    """File of the tokenizer.json, checked by the daemon. Only own texts need it."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    speed: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the time that the trainer may work."""
+    step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0
+    """Seconds that an inner step takes at least, with the rest after it."""
+    micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    """Windows that go through the model at once; None: as many as fit."""
+    activation_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Bytes of free main memory for a step's activations; None: not known."""
+    trail: bool = False
+    """Whether to log the batches trained on: see `peer.trainer.batch_log`."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, peer_id: str, **choices: Any) -> TrainerConfig:
+        """Combine the manifest with these choices of the volunteer, by the names of the fields."""
+        return cls(
+            model=manifest.model,
+            data=manifest.data,
+            tokenizer=manifest.tokenizer,
+            train=manifest.train,
+            optimizer=manifest.optimizer,
+            clock=manifest.sync.clock,
+            sync_every=manifest.sync.sync_every,
+            seed=manifest.seed,
+            peer_id=peer_id,
+            **choices,
+        )
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.train.batch * self.train.context

@@ -137,7 +137,7 @@ Scene = Callable[[Stage], Awaitable[None]]
 async def held_it_does_nothing_until_the_next_work(stage: Stage) -> None:
     before, _ = stage.counted()
     work = await stage.work(0, 6, hold=True)
-    assert (work.steps, work.tokens, work.skipped) == (6, 6 * stage.tokens, 0)
+    assert (work.steps, work.tokens, work.details.skipped) == (6, 6 * stage.tokens, 0)
     assert work.processed == (before + 6) * stage.tokens
     assert work.seconds > 0
     assert math.isfinite(work.loss)

@@ -37,20 +37,19 @@ class DataPosition:
 class DataAccount:
     """Where each fragment's work began, and what was skipped since then."""
 
-    def __init__(self, fragments: int, at: Cursor) -> None:
+    def __init__(self, at: Cursor, begins: Sequence[Cursor], skipped: Sequence[Cursor] = ()) -> None:
+        """`begins`: for each fragment, where the work since its base begins."""
         self._end = at
-        self._begins = [at] * fragments
-        self._skipped: list[Cursor] = []
-        self._taken: list[deque[tuple[int, Cursor]]] = [deque(maxlen=2) for _ in range(fragments)]
+        self._begins = list(begins)
+        self._skipped = list(skipped)
+        self._taken: list[deque[tuple[int, Cursor]]] = [deque(maxlen=2) for _ in begins]
         """Per fragment: (the trainer's token count, cursor) of its last snapshots."""
 
     @classmethod
     def resumed(cls, position: DataPosition) -> DataAccount:
         """Continue from a save."""
-        account = cls(len(position.begins), Cursor(*position.cursor))
-        account._begins = [Cursor(*begin) for begin in position.begins]
-        account._skipped = [Cursor(*skip) for skip in position.skipped]
-        return account
+        begins, skipped = ([Cursor(*one) for one in cursors] for cursors in (position.begins, position.skipped))
+        return cls(Cursor(*position.cursor), begins, skipped)
 
     @property
     def fragments(self) -> int:

@@ -36,7 +36,7 @@ class DataDesk:
             self.data = self._shards = _open_shards(config, send)
         else:
             self.data = load_corpus(config.data, config.data_dir, config.train.context, _tokenizer(config), folder)
-        self.account = DataAccount(fragments, START)
+        self.account = DataAccount(START, [START] * fragments)
 
     @property
     def waiting(self) -> str:
@@ -61,7 +61,7 @@ class DataDesk:
             self.account = DataAccount.resumed(saved)
             return Cursor(*saved.cursor), "where the checkpoint ends"
         cursor, why = self._choose(saved, resumed)
-        self.account = DataAccount(fragments, cursor)
+        self.account = DataAccount(cursor, [cursor] * fragments)
         return cursor, why
 
     def _choose(self, saved: DataPosition | None, resumed: bool) -> tuple[Cursor, str]:
