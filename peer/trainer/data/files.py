@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from peer.errors import DataError
+from peer.run.files.own_texts import open_below
 
 MAX_CORPUS_BYTES = 2**32
 """Most bytes of a corpus, which lies in memory."""
@@ -24,10 +25,28 @@ def read_files(
     total = 0
     for path, content in _walk(root, wanted, unseen):
         total += len(content)
-        if total > MAX_CORPUS_BYTES:
-            raise DataError(f"{root} holds more than {MAX_CORPUS_BYTES >> 30} GiB", "Give --data a smaller folder.")
+        _check_total(root, total)
         found.append((path, content))
     return sorted(found)
+
+
+def read_texts(folder: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Read the files of a survey, in its order. Raises DataError."""
+    total = 0
+    for path in files:
+        try:
+            with os.fdopen(open_below(folder, path), "rb") as file:
+                content = file.read(MAX_CORPUS_BYTES - total + 1)
+        except OSError as error:
+            raise _unreadable_file(str(folder / path), error) from error
+        total += len(content)
+        _check_total(folder, total)
+        yield path, content
+
+
+def _check_total(root: Path, total: int) -> None:
+    if total > MAX_CORPUS_BYTES:
+        raise DataError(f"{root} holds more than {MAX_CORPUS_BYTES >> 30} GiB", "Give --data a smaller folder.")
 
 
 def _walk(

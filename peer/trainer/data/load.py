@@ -10,9 +10,10 @@ import numpy as np
 from blake3 import blake3
 
 from peer.errors import DataError
+from peer.run.files.own_texts import survey
 from peer.run.sections import DataSection
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.data.files import read_files
+from peer.trainer.data.files import read_texts
 from peer.trainer.data.stdlib import split_stdlib
 from peer.trainer.data.text import BLOCK_BYTES, Passage, existing_folder, split_texts
 from peer.trainer.data.tokenized import TokenizerFile, tokenized
@@ -35,9 +36,12 @@ def load_corpus(
         train, holdout = ([Passage(text, True) for text in part] for part in split_stdlib(folder))
     else:
         folder = existing_folder(data_dir)
-        files = read_files(folder, lambda path: True)
-        told = ""
-        train, holdout = split_texts(folder, files)
+        found = survey(folder)
+        told = found.told()
+        if not found.files:
+            fix = "Put text files into it, or name another with --data."
+            raise DataError(f"the data folder {folder} holds no text: {told}", fix)
+        train, holdout = split_texts(read_texts(folder, found.files))
     corpus = _in_memory(train, holdout)
     _check_digest(corpus.digest, section, folder)
     if tokenizer is not None:

@@ -46,17 +46,13 @@ def existing_folder(data_dir: str | None) -> Path:
     return folder
 
 
-def split_texts(folder: Path, files: Iterable[tuple[str, bytes]]) -> tuple[list[Passage], list[Passage]]:
+def split_texts(files: Iterable[tuple[str, bytes]]) -> tuple[list[Passage], list[Passage]]:
     """Split (path in the folder, content) of all files into training and hold-out.
 
     The folder `holdout` is the hold-out, so that peers with different texts can evaluate on the same. Without it, about
     one block in 20 is, by a hash of its content, and at least one. Content that is in the hold-out is not trained on,
     whatever its file is called."""
     blocks = [block for path, content in files for block in _blocks(path, content)]
-    if not blocks:
-        raise DataError(
-            f"the data folder {folder} holds no text", "Put text files into it, or name another with --data."
-        )
     ranks = [block.rank for block in blocks]
     if any(block.apart for block in blocks):
         held = {rank for block, rank in zip(blocks, ranks, strict=True) if block.apart}
