@@ -16,14 +16,15 @@ from typing import Any, Protocol
 from peer.errors import PeerError
 from peer.observe import events
 from peer.ports.trainer import ShardAnswer, ShardSkip
+from peer.protocol.messages import PeerId
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.token_index import TokenIndex, shard_bytes, shard_file
 
-FETCH_S = 240.0
-"""Seconds for one attempt to fetch a shard. The trainer waits longer for it."""
+FETCH_S = 150.0
+"""Seconds without a piece after which a fetch fails: a piece of 16 MiB over 1 Mbit/s takes so long."""
 TRIES = 3
 RETRY_S = 10.0
-"""Seconds between two attempts: somebody who has it may be back by then."""
+"""Seconds between two attempts: somebody who has the shard may be back by then."""
 MOST_WRONG = 3
 """Files with other content after which a shard counts as missing."""
 
@@ -31,8 +32,16 @@ MOST_WRONG = 3
 class ShardFetcher(Protocol):
     """The swarm as a source of shards."""
 
+    async def ask(self, refs: Sequence[ArtifactRef]) -> None:
+        """Ask some peers which of these they hold, in one call."""
+        ...
+
+    def holders(self, ref: ArtifactRef) -> Sequence[PeerId]:
+        """Return the peers that said that they hold an artifact."""
+        ...
+
     async def fetch(self, ref: ArtifactRef, timeout_s: float) -> Path:
-        """Return the file of an artifact, fetched if need be. Raises PeerError when nobody has it."""
+        """Return the file of an artifact, fetched if need be. Raises PeerError when no piece came for so long."""
         ...
 
 
@@ -43,8 +52,12 @@ class ShardPins(Protocol):
         """Keep the file of this digest, which may not be here yet, from being evicted."""
         ...
 
+    def has(self, digest: str) -> bool:
+        """Return whether a file of this name is here."""
+        ...
+
     def forget(self, digest: str) -> None:
-        """Remove a file whose content is wrong."""
+        """Remove a file whose content is wrong. Runs in a thread."""
         ...
 
 
@@ -76,6 +89,8 @@ class ShardSupply:
         self._asked: set[str] = set()
         self._held: dict[str, contextlib.ExitStack] = {}
         self._wrong: Counter[str] = Counter()
+        self._unusable: set[str] = set()
+        """Digests of files in the cache whose content is wrong."""
         self._looking: asyncio.Task[None] | None = None
         self._looked_for = ""
         """Digest of the shard that is being fetched."""
@@ -129,25 +144,41 @@ class ShardSupply:
             return None, f"its content was wrong {MOST_WRONG} times"
         if digest in self._own:
             return self._own[digest], ""
-        if digest not in self._held:
-            stack = self._held[digest] = contextlib.ExitStack()
-            stack.enter_context(self._pins.holding(digest))
         reason = ""
         for attempt in range(TRIES):
             if attempt:
                 await asyncio.sleep(self._retry_s)
             try:
-                return await self._fetcher.fetch(self._refs[digest], FETCH_S), ""
+                return await self._fetch(digest), ""
             except PeerError as error:
                 reason = error.found
-        self._held.pop(digest).close()
+        if digest in self._held:
+            self._held.pop(digest).close()
         return None, reason
+
+    async def _fetch(self, digest: str) -> Path:
+        """Return the shard's file from the cache or the swarm. Raises PeerError."""
+        if digest in self._unusable:
+            await asyncio.to_thread(self._pins.forget, digest)
+            self._unusable.discard(digest)
+        if digest not in self._held:
+            stack = contextlib.ExitStack()
+            stack.enter_context(self._pins.holding(digest))
+            self._held[digest] = stack
+        ref = self._refs[digest]
+        if not self._pins.has(digest) and not self._fetcher.holders(ref):
+            await self._fetcher.ask([self._refs[one] for one in self._wanted if one in self._asked])
+            if not self._fetcher.holders(ref):
+                raise PeerError(
+                    "no peer that was asked has it", "Wait for one that has, or give the data with --data DIR."
+                )
+        return await self._fetcher.fetch(ref, FETCH_S)
 
     def _give_up_file(self, digest: str) -> None:
         """Use this file no more: its content is wrong."""
         self._wrong[digest] += 1
         if self._own.pop(digest, None) is None:
-            self._pins.forget(digest)
+            self._unusable.add(digest)
 
 
 def _own_files(index: TokenIndex, folder: Path) -> dict[str, Path]:
