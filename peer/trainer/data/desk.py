@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def _open_shards(config: TrainerConfig, send: Callable[[dict[str, Any]], None]) 
     if windows < MIN_WINDOWS or windows_in(index.holdout[0].tokens, context) < 1:
         found = f"too little data in the index: a window has {context + 1} tokens, and {windows} are found in it"
         raise DataError(found, "The operator has to build larger data, or lower train.context.")
-    return TokenShards(index, digest, send)
+    return TokenShards(index, digest, send, time.monotonic)
 
 
 def _tokenizer(config: TrainerConfig) -> TokenizerFile | None:

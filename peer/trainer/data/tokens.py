@@ -4,7 +4,6 @@ A mapped file stays readable when its name is gone, so that no cache can take a 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def read_index(path: str | None, digest: str) -> TokenIndex:
 class TokenShards:
     """The shards of an index. `send` takes messages to the daemon, whose answers come to `take`."""
 
-    def __init__(self, index: TokenIndex, digest: str, send: Send, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, index: TokenIndex, digest: str, send: Send, now: Callable[[], float]) -> None:
         self.digest = digest
         self._index = index
         self._send = send
@@ -104,8 +103,7 @@ class TokenShards:
 
     def shard(self, number: int) -> Tokens:
         digest = self._index.train[number].digest
-        if self._awaited is not None and self._awaited[0] == digest:
-            self._awaited = None
+        self._await_no_more(digest)
         return self._open[digest]
 
     def expect(self, shards: Sequence[int]) -> None:
@@ -125,6 +123,7 @@ class TokenShards:
     def skipped(self, epoch: int, place: int, shard: int) -> None:
         """Tell the daemon. The shard is asked for again when its turn comes in another epoch."""
         digest = self._index.train[shard].digest
+        self._await_no_more(digest)
         reason = self._missing.pop(digest, "it was passed over earlier in this batch")
         told = {"epoch": epoch, "place": place, "shard": shard, "digest": digest, "reason": reason}
         self._send({"skipped": told})
@@ -144,6 +143,10 @@ class TokenShards:
         else:
             self._open[digest] = tokens
             self._missing.pop(digest, None)
+
+    def _await_no_more(self, digest: str) -> None:
+        if self._awaited is not None and self._awaited[0] == digest:
+            self._awaited = None
 
     def _verified(self, entry: ShardEntry, path: str) -> Tokens | None:
         """Map a file; None when it is not this shard."""
