@@ -36,7 +36,7 @@ from peer.run.presets import resolve
 from peer.run.schema import Manifest, parse_manifest
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
-from peer.trainer.model import first_params
+from peer.trainer.models.llama import first_params
 
 CAP = 12.5e6
 FAR_NICE = 19

@@ -40,7 +40,7 @@ from peer.run.presets import resolve
 from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params
+from peer.trainer.models.llama import first_params
 from tests.support.lying_trainer import Lying
 from tests.support.real_trainer import ModelTrainer, config_of
 

@@ -41,6 +41,9 @@ async def launch(
     )
     waits.end()
     context.say(f"trainer: {info.device} ({info.device_reason})")
+    if info.data:
+        context.say(f"data: {info.data}")
+    context.say(f"the data begins at {info.data_place}")
     emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
     return info
 

@@ -13,8 +13,11 @@ from peer.join.reset import digest_of
 from peer.outer.state import OuterState
 from peer.protocol.model.layout import Layout
 from peer.run.manifest import Manifest
+from peer.run.sections import LlamaSection
 from peer.state.checkpoint import Checkpoint, CheckpointError
-from peer.trainer.model import first_params, layout_of, views_of
+from peer.trainer.models.factory import layout_of
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.llama import first_params
 
 
 def first_state(manifest: Manifest, layout: Layout, folder: Path | None, say: Callable[[str], None]) -> OuterState:
@@ -25,6 +28,7 @@ def first_state(manifest: Manifest, layout: Layout, folder: Path | None, say: Ca
                 f"run {manifest.name!r} begins from the state {manifest.init[:16]}…, which this node does not have",
                 "Give the checkpoint folder that holds it with --state.",
             )
+        assert isinstance(manifest.model, LlamaSection), manifest.model.kind
         return OuterState.fresh(layout, first_params(manifest.model, manifest.seed, layout))
     params = load_params(folder, layout.elements)
     if manifest.init:

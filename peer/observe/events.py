@@ -170,6 +170,27 @@ class RoundEnded(Event):
     rate_sent: float = 0.0
     """Bytes per second between the first byte and the last."""
     rate_received: float = 0.0
+    data_from: str = ""
+    """Place in the peer's data where this work begins: `epoch.place.window`. Empty: not known."""
+    data_to: str = ""
+    """Place of the batch after it."""
+    data_skipped: str = ""
+    """Shards passed over between the two, as `peer.protocol.data_span` writes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSkipped(Event):
+    """A shard of the run's data was not to be had and was passed over."""
+
+    kind: ClassVar[str] = "shard_skipped"
+    epoch: int
+    place: int
+    """In this peer's order of the epoch."""
+    shard: int
+    """Number in the data index."""
+    digest: str
+    """Hex."""
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

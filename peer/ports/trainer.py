@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,10 @@ class TrainerInfo:
     micro_batch_reason: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What each phase of its start took: `torch import`, `waiting for the state`, `data`, `model`."""
+    data: str = ""
+    """What it trains on, for a person; of own texts what was taken and what was left out."""
+    data_place: str = ""
+    """Where in its data it begins, and why there, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,20 @@ class WorkRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkDetails:
+    """More about a snapshot's work. The places in the data are written as `peer.protocol.data_span` does."""
+
+    skipped: int = 0
+    """Steps whose update was left out, because the loss or the gradient was not finite."""
+    data_from: str = ""
+    """Where in the peer's data the work since base begins. Empty: not told."""
+    data_to: str = ""
+    """Where the next batch begins."""
+    data_skipped: str = ""
+    """Shards that were passed over between the two."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkSnapshot:
     """A snapshot, and what was done for it since the fragment's base (the last apply or start)."""
 
@@ -65,8 +83,7 @@ class WorkSnapshot:
     """Mean training loss in nats a token over the steps since base; NaN without steps."""
     seconds: float
     """Time in inner steps since base."""
-    skipped: int = 0
-    """Of `steps`: those whose update was left out, because the loss or the gradient was not finite."""
+    details: WorkDetails = WorkDetails()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +176,37 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ShardSkip:
+    """A shard that no batch was drawn from, because nobody had it."""
+
+    epoch: int
+    place: int
+    """In this peer's order of the epoch."""
+    shard: int
+    """Number in the data index."""
+    digest: str
+    reason: str
+
+
+ShardAnswer = Callable[[str, Path | None, str], None]
+"""Takes a shard's digest and its file, or None and the reason why there is none."""
+
+
+class ShardSource(Protocol):
+    """The daemon's part that finds shards for its trainer. No call waits or raises."""
+
+    def begin(self, answer: ShardAnswer) -> None:
+        """Forget what was asked: a new trainer process asks from here on."""
+
+    def want(self, shards: Sequence[str], ask: Sequence[str], wrong: Sequence[str]) -> None:
+        """Keep these shards, in the order in which they are needed, and no others. Each of `ask` gets one answer.
+        The files given for `wrong` had other content."""
+
+    def skipped(self, skip: ShardSkip) -> None:
+        """Journal a shard that was passed over."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerProgress:
     """The last that was heard, for status lines; told at most four times a second."""
 
@@ -173,3 +221,5 @@ class TrainerProgress:
     """Median of the last inner steps, rests included; NaN before the first one."""
     steps: int = 0
     """Of this process."""
+    waiting: str = ""
+    """What it waits for instead of training, for a person. Empty: for nothing."""

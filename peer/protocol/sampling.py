@@ -80,6 +80,10 @@ class Sampler:
         """Windows of an epoch in which no shard is skipped."""
         return sum(self._windows)
 
+    def shard_at(self, epoch: int, place: int) -> int:
+        """Return the number of the shard at this place of an epoch's order."""
+        return self._shard(Cursor(epoch, place))
+
     def draw(self, cursor: Cursor, count: int, usable: Callable[[int], bool]) -> Drawn:
         """Return the next `count` windows from the cursor on. Raises NothingToDraw.
 

@@ -199,5 +199,8 @@ class RoundCommitter:
                 done_at=report.pace.done_at if report else 0.0,
                 rate_sent=report.pace.rate_out if report else 0.0,
                 rate_received=report.pace.rate_in if report else 0.0,
+                data_from=work.details.data_from,
+                data_to=work.details.data_to,
+                data_skipped=work.details.data_skipped,
             )
         )

@@ -1,19 +1,39 @@
-"""An estimate of the activations of an inner step, from the model's shape alone. The daemon uses it before torch is
+"""An estimate of the activations of an inner step, from the model's shapes alone. The daemon uses it before torch is
 loaded, the trainer before its first step. Parameters, gradients and moments are not in it."""
 
 from __future__ import annotations
 
-from peer.run.sections import ModelSection
+from collections.abc import Sequence
+
+from peer.protocol.model.layout import TensorSpec
+from peer.run.sections import ModelSection, TransformersSection
 
 LAYER_BYTES, LOGIT_BYTES = 33, 16
 """Bytes for each token of a step, in fp32. A layer keeps so many for each of its (hidden_size + intermediate_size), the
 head so many for each entry of the vocabulary."""
 
 
-def window_bytes(model: ModelSection, context: int) -> int:
-    """Return the bytes of one window of `context` tokens, forward and backward."""
+MATRIX_BYTES = 8
+"""Bytes for each token of a step that a foreign model keeps for each row and column of a matrix. What goes into a
+matrix and what comes out of it is kept for the backward pass, and half as much again for what lies between them."""
+
+
+def window_bytes(model: ModelSection, context: int, tensors: Sequence[TensorSpec] | None = None) -> int:
+    """Return the bytes of one window of `context` tokens, forward and backward. `tensors`: those of a foreign model.
+    Without them its activations are not known, and count nothing."""
+    if isinstance(model, TransformersSection):
+        return context * _foreign_bytes(tensors or ())
     widths = model.num_hidden_layers * (model.hidden_size + model.intermediate_size)
     return context * (LAYER_BYTES * widths + LOGIT_BYTES * model.vocab_size)
+
+
+def _foreign_bytes(tensors: Sequence[TensorSpec]) -> int:
+    """Return the bytes of a token. The longest side of all matrices is taken for the vocabulary: such a matrix makes
+    logits at most once. A stack of matrices (experts) counts as one of them."""
+    matrices = [tensor.shape[-2:] for tensor in tensors if len(tensor.shape) >= 2]
+    vocabulary = max((max(shape) for shape in matrices), default=0)
+    inner = sum(sum(shape) for shape in matrices if max(shape) < vocabulary)
+    return MATRIX_BYTES * inner + LOGIT_BYTES * vocabulary
 
 
 def largest_micro_batch(batch: int, window: int, free: int) -> int:

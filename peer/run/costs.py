@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.protocol.model.layout import Layout
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import pairing_window
 from peer.run.codec_specs import FORMS
 from peer.run.method import Method
 from peer.run.model_layout import layout_for
-from peer.run.sections import ModelSection
+from peer.run.sections import ModelSection, TransformersSection
 
 FP32 = 4
 STREAMED_BYTES = 20 * 10**6
@@ -63,28 +64,36 @@ class Cost:
         return held + self.payload_bytes + self.saving_bytes
 
 
-def cost_of(model: ModelSection, method: Method) -> Cost:
-    """Compute the costs. The method must fit the model, as that of a checked manifest does."""
-    layout = layout_for(model, method)
+def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Cost:
+    """Compute the costs. The method must fit the model, as that of a checked manifest does. `tensors`: those of a
+    foreign model. While its layout is not here, its fragments are taken for equal ones."""
+    sizes, parameters = _fragments(model, method, tensors), model.parameters
     peers = {"group": method.max_group, "pair": 2, "solo": 1}[method.topology]
-    sizes = [layout.fragment_elements(fragment) for fragment in range(len(layout.fragments))]
     crossing = tuple(exchange_bytes(method, size, peers) for size in sizes)
     seconds = method.clock == "seconds"
     within = _within(method)
     return Cost(
-        parameters=layout.elements,
+        parameters=parameters,
         peers=peers,
         fragment_bytes=crossing,
         bytes_per_hour=sum(crossing) * 3600 / method.sync_every if seconds else None,
         peak_within=within,
         peak_bits_per_s=(8 * max(crossing) / within if within else 0.0) if seconds else None,
-        arena_bytes=2 * FP32 * layout.elements,
-        outer_bytes=FP32 * layout.elements,
-        momentum_bytes=FP32 * layout.elements,
+        arena_bytes=2 * FP32 * parameters,
+        outer_bytes=FP32 * parameters,
+        momentum_bytes=FP32 * parameters,
         buffer_bytes=FP32 * method.vectors * max(sizes) if method.topology != "solo" else 0,
         payload_bytes=_under_way(method, max(sizes), peers),
-        saving_bytes=2 * FP32 * layout.elements,
+        saving_bytes=2 * FP32 * parameters,
     )
+
+
+def _fragments(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None) -> list[int]:
+    """Return the elements of each fragment."""
+    if isinstance(model, TransformersSection) and tensors is None:
+        return [-(-model.parameters // method.fragments)] * method.fragments
+    layout = layout_for(model, method, tensors)
+    return [layout.fragment_elements(fragment) for fragment in range(len(layout.fragments))]
 
 
 def exchange_bytes(method: Method, elements: int, peers: int) -> int:

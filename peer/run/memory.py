@@ -3,10 +3,12 @@ out-of-memory killer, which explains nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import MachineTooSmall
+from peer.protocol.model.layout import TensorSpec
 from peer.run.activations import window_bytes
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
@@ -45,24 +47,30 @@ class MemoryNeed:
 
 
 def need_of(
-    manifest: Manifest, *, trains_here: bool = True, donates_only: bool = False, micro_batch: int = 1
+    manifest: Manifest,
+    tensors: Sequence[TensorSpec] | None = None,
+    *,
+    trains_here: bool = True,
+    donates_only: bool = False,
+    micro_batch: int = 1,
 ) -> MemoryNeed:
     """Return the peak memory of taking part. `micro_batch`: windows that go through the model at once. The trainer
     takes as many as fit, so there must be room for one. `trains_here` False: the trainer's tensors lie on another
-    device. `donates_only`: a bootstrap node, without a trainer."""
+    device. `donates_only`: a bootstrap node, without a trainer. `tensors`: those of a foreign model. While they are
+    not here its activations count nothing."""
     parameters = manifest.model.parameters
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
-    step = micro_batch * window_bytes(manifest.model, manifest.train.context)
+    step = micro_batch * window_bytes(manifest.model, manifest.train.context, tensors)
     trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
-    return MemoryNeed(DAEMON_BASE + _daemon_bytes(manifest), trainer, ARENA_BYTES * parameters)
+    return MemoryNeed(DAEMON_BASE + _daemon_bytes(manifest, tensors), trainer, ARENA_BYTES * parameters)
 
 
-def _daemon_bytes(manifest: Manifest) -> int:
+def _daemon_bytes(manifest: Manifest, tensors: Sequence[TensorSpec] | None) -> int:
     method, parameters = resolve(manifest.sync), manifest.model.parameters
     if method.topology == "group":
         return GROUP_BYTES * parameters
-    swapping = cost_of(manifest.model, method).payload_bytes
+    swapping = cost_of(manifest.model, method, tensors).payload_bytes
     return (DAEMON_BYTES + BUFFER_BYTES * method.vectors) * parameters + swapping
 
 

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from peer.protocol.model.fragments import cut, why_not
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.method import Method
-from peer.run.sections import ModelSection
+from peer.run.sections import LlamaSection, ModelSection
 
 
-def layout_for(model: ModelSection, method: Method) -> Layout:
-    """Return the model's tensors in the order of the method's fragments. The method must fit the model (a manifest that
-    parsed does: see `why_no_layout`)."""
-    return cut(tensors_of(model), fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
+def layout_for(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Layout:
+    """Return the model's tensors in the order of the method's fragments. `tensors`: those of the layout artifact, which
+    a foreign model needs. The method must fit them (that of a checked manifest does: see `why_no_layout`)."""
+    own = tensors_of(model) if isinstance(model, LlamaSection) else tensors
+    assert own is not None, "a foreign model needs its layout"
+    return cut(own, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 
 
-def why_no_layout(model: ModelSection, method: Method) -> str:
-    """Return why the method cannot cut this model, as a sentence. Empty: it can."""
-    pattern = _pattern(method)
-    return why_not(tensors_of(model), fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
+def why_no_layout(method: Method, tensors: Sequence[TensorSpec]) -> str:
+    """Return why the method cannot cut a model of these tensors, as a sentence. Empty: it can."""
+    return why_not(tensors, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 
 
 def _pattern(method: Method) -> str:
     return "whole" if method.schedule == "full" else method.fragment_layout
 
 
-def tensors_of(model: ModelSection) -> list[TensorSpec]:
-    """Return names and shapes in the order in which the model itself has them (`peer.trainer.model`), without torch."""
+def tensors_of(model: LlamaSection) -> list[TensorSpec]:
+    """Return names and shapes in the order in which the model itself has them (`peer.trainer.models.llama`), without
+    torch."""
     hidden, inner = model.hidden_size, model.intermediate_size
     narrow = model.num_key_value_heads * (hidden // model.num_attention_heads)
     block = {

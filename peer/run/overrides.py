@@ -9,11 +9,14 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from peer.errors import ManifestError, UsageError
 from peer.run import sections
+from peer.run.files.section import Section
 
-SECTIONS: dict[str, type[sections.Section]] = {
-    "model": sections.ModelSection,
+SECTIONS: dict[str, type[Section]] = {
+    "model": sections.LlamaSection,
     "data": sections.DataSection,
     "tokenizer": sections.TokenizerSection,
     "train": sections.TrainSection,
@@ -23,9 +26,22 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "limits": sections.LimitsSection,
     "admission": sections.AdmissionSection,
 }
+"""Each section, as it is without a kind."""
 TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start": "float", "init": "str"}
 """The fields above the first section, with their types."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def section_type(name: str, given: dict[str, Any]) -> type[Section]:
+    """Return the type of a section with these raw values."""
+    kind = given.get("kind")
+    return sections.MODELS.get(kind, SECTIONS[name]) if name == "model" and isinstance(kind, str) else SECTIONS[name]
+
+
+def fields_of(section: str) -> dict[str, FieldInfo]:
+    """Return the fields of a section, of all its kinds."""
+    kinds = sections.MODELS.values() if section == "model" else (SECTIONS[section],)
+    return {name: info for kind in kinds for name, info in kind.model_fields.items()}
 
 
 def apply_overrides(text: str, settings: Iterable[str]) -> str:
@@ -50,8 +66,8 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
 def _find(key: str) -> tuple[str, str]:
     """Return (section, field). Section "" is the top of the file."""
     known = {name: ("", name) for name in TOP}
-    for section, model in SECTIONS.items():
-        for field in model.model_fields:
+    for section in SECTIONS:
+        for field in fields_of(section):
             known[f"{section}.{field}"] = (section, field)
     if key in known:
         return known[key]
@@ -77,11 +93,11 @@ def _value(text: str, section: str, name: str) -> Any:
 
 
 def _is_text(section: str, name: str) -> bool:
-    return (SECTIONS[section].model_fields[name].annotation is str) if section else TOP[name] == "str"
+    return (fields_of(section)[name].annotation is str) if section else TOP[name] == "str"
 
 
 def dump(table: dict[str, Any]) -> str:
-    """TOML of a table of scalars and of tables of scalars, in order."""
+    """TOML of a table of scalars and of tables of scalars, in order. A table deeper down is written inline."""
     lines = _lines({name: value for name, value in table.items() if not isinstance(value, dict)})
     for section, fields in table.items():
         if isinstance(fields, dict):
@@ -104,5 +120,7 @@ def _literal(value: Any) -> str:
         return hex(value) if value >= 2**63 else repr(value)  # Python limits decimal digits, not hexadecimal ones
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(_lines(value)) + " }" if value else "{}"
     # JSON's escapes are TOML's too; DEL is the one character that JSON lets stand and TOML does not.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

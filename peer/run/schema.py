@@ -4,6 +4,7 @@ addresses. Nothing in it makes a volunteer run foreign code or read a file."""
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -11,25 +12,35 @@ from pydantic import Field, ValidationError, field_validator
 from peer.errors import ManifestError
 from peer.identity import public_key_of
 from peer.protocol.messages import WIRE_VERSION
+from peer.protocol.model.layout import TensorSpec
 from peer.run.costs import largest_payload
+from peer.run.files.section import Section
 from peer.run.manifest_errors import ManifestFinding, listed
-from peer.run.model_layout import layout_for, why_no_layout
-from peer.run.overrides import SECTIONS
+from peer.run.model_layout import layout_for, tensors_of, why_no_layout
+from peer.run.overrides import SECTIONS, section_type
 from peer.run.presets import method_findings, method_of
 from peer.run.sections import (
+    MODELS,
     AdmissionSection,
     DataSection,
     LimitsSection,
+    LlamaSection,
     ModelSection,
     OptimizerSection,
-    Section,
     SyncSection,
     TokenizerSection,
     TrainSection,
     WireSection,
 )
 
-FORMAT = 1
+FORMAT = 2
+SINCE_FORMAT_2: dict[str, dict[str, str | None]] = {
+    "model": {"kind": "transformers"},
+    "data": {"kind": "tokens"},
+    "tokenizer": {"kind": "file"},
+    "limits": {"max_parameters": None},
+}
+"""Per section, keys and the value that a program of format 1 does not know. None: it does not know the key."""
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""
 LONGEST_LINE = 256
@@ -49,7 +60,7 @@ class Manifest(Section):
     init: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """BLAKE3 of the first outer_params (fp32, little endian, the tensors in the model's own order). The operator's node
     serves them. Empty: they are made from the seed."""
-    model: ModelSection = ModelSection()
+    model: ModelSection = LlamaSection()
     data: DataSection = DataSection()
     tokenizer: TokenizerSection = TokenizerSection()
     train: TrainSection = TrainSection()
@@ -69,7 +80,8 @@ class Manifest(Section):
 
 def parse_manifest(raw: bytes) -> Manifest:
     """Check the bytes of a manifest. Raises ManifestError with every finding at once, each with its line if it has one.
-    A newer format is refused before anything else is looked at."""
+    A newer format is refused before anything else is looked at. Only its layout tells more about a foreign model: see
+    `check_layout`."""
     text, table = _toml(raw)
     version = table.get("format")
     if isinstance(version, int) and version > FORMAT:
@@ -79,10 +91,18 @@ def parse_manifest(raw: bytes) -> Manifest:
         )
     manifest, findings = _validate(table)
     sections, hidden = _sections(table)
-    findings = list(dict.fromkeys([*findings, *hidden, *_across(sections)]))
+    findings = list(dict.fromkeys([*findings, *hidden, *_too_new(table), *_across(sections)]))
     if manifest is None or findings:
         raise ManifestError(f"the manifest does not check:\n{listed(findings, text)}", "Mend the lines named.")
     return manifest
+
+
+def check_layout(manifest: Manifest, tensors: Sequence[TensorSpec]) -> None:
+    """Check a manifest with the tensors of its foreign model. Raises ManifestError with every finding."""
+    assert sum(tensor.elements for tensor in tensors) == manifest.model.parameters, manifest.model.parameters
+    findings = _of_layout(manifest.model, manifest.sync, manifest.limits, tensors)
+    if findings:
+        raise ManifestError(f"the manifest does not fit its model:\n{listed(findings)}", "Mend the fields named.")
 
 
 def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
@@ -109,22 +129,43 @@ def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[ManifestFind
 
 def _finding(item: Any) -> ManifestFinding:
     message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
-    return ManifestFinding(tuple(str(part) for part in item["loc"]), message)
+    where = tuple(str(part) for part in item["loc"])
+    if item["type"] == "kind":
+        where = (*where, "kind")
+    elif where[:1] == ("model",) and where[1:2] and where[1] in MODELS:  # the kind, which is no key of the file
+        where = (where[0], *where[2:])
+    return ManifestFinding(where, message)
+
+
+def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
+    """Return the findings about what the format says it has not: a program of that format would not understand it."""
+    if table.get("format") != 1:
+        return []
+    found = []
+    for section, keys in SINCE_FORMAT_2.items():
+        given = table.get(section)
+        for key, value in keys.items():
+            if isinstance(given, dict) and key in given and value in (None, given[key]):
+                found.append(ManifestFinding((section, key), "needs format = 2"))
+    return found
 
 
 def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFinding]]:
     """Return the sections that check one by one, and the findings about combinations within one. An unknown key or one
     wrong section must not hide other findings."""
     sections, found = {}, list[ManifestFinding]()
-    for name, kind in SECTIONS.items():
+    for name in SECTIONS:
         given = table.get(name, {})
         if not isinstance(given, dict):
             continue  # told already
+        kind = section_type(name, given)
         known = {key: value for key, value in given.items() if key in kind.model_fields}
         try:
             sections[name] = kind.model_validate(known)
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_input=False)
+            told = [item for item in wrong if (name, *item["loc"]) == ("model", "kind")]
+            wrong = [item for item in wrong if item not in told]
             found += [_finding({**item, "loc": (name, *item["loc"])}) for item in wrong]
             if all(not item["loc"] for item in wrong):  # every field for itself is fine
                 sections[name] = kind.model_construct(**known)
@@ -134,37 +175,57 @@ def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFindi
 def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
     """Return the findings across sections."""
     get = sections.get
-    model, train, sync, wire, limits = get("model"), get("train"), get("sync"), get("wire"), get("limits")
-    found = []
-    if model and train and train.context > model.max_position_embeddings:
-        found.append(
-            ManifestFinding(
-                ("train", "context"), f"more than model.max_position_embeddings ({model.max_position_embeddings})"
-            )
-        )
-    if model and get("tokenizer") and model.vocab_size < 256:
-        found.append(ManifestFinding(("model", "vocab_size"), "byte tokens need at least 256"))
+    model, sync, wire, limits = get("model"), get("sync"), get("wire"), get("limits")
+    found = _of_tokens(model, get("data"), get("tokenizer"), get("train"))
     if wire and wire.min > wire.max:
         found.append(ManifestFinding(("wire", "min"), f"more than wire.max ({wire.max})"))
     elif wire and not wire.min <= WIRE_VERSION <= wire.max:
         found.append(
             ManifestFinding(("wire", "min"), f"this program speaks wire version {WIRE_VERSION}, the run another one")
         )
-    wrong = _of_method(model, sync) if sync else []
-    if sync and model and limits and not wrong:
-        method = method_of(sync)
-        payload = largest_payload(method, layout_for(model, method))
+    if model and limits and model.parameters > limits.max_parameters:
+        found.append(
+            ManifestFinding(("limits", "max_parameters"), f"the model has {model.parameters:,}, which is more")
+        )
+    elif isinstance(model, LlamaSection) and sync:
+        return found + _of_layout(model, sync, limits, tensors_of(model))
+    return found + (method_findings(sync) if sync else [])
+
+
+def _of_tokens(
+    model: ModelSection | None,
+    data: DataSection | None,
+    tokenizer: TokenizerSection | None,
+    train: TrainSection | None,
+) -> list[ManifestFinding]:
+    """Return the findings about tokens: their number, their windows, where they come from."""
+    found = []
+    if isinstance(model, LlamaSection) and train and train.context > model.max_position_embeddings:
+        found.append(
+            ManifestFinding(
+                ("train", "context"), f"more than model.max_position_embeddings ({model.max_position_embeddings})"
+            )
+        )
+    if isinstance(model, LlamaSection) and tokenizer and model.vocab_size < tokenizer.vocab_size:
+        tokens = "byte tokens need" if tokenizer.kind == "bytes" else "the tokenizer needs"
+        found.append(ManifestFinding(("model", "vocab_size"), f"{tokens} at least {tokenizer.vocab_size}"))
+    if data and tokenizer and data.kind == "tokens" and tokenizer.kind != "file":
+        found.append(ManifestFinding(("data", "kind"), 'kind "tokens" needs tokenizer.kind "file"'))
+    return found
+
+
+def _of_layout(
+    model: ModelSection, sync: SyncSection, limits: LimitsSection | None, tensors: Sequence[TensorSpec]
+) -> list[ManifestFinding]:
+    """Return the findings about the method, and about cutting this model with it and sending what is cut."""
+    found, method = method_findings(sync), method_of(sync)
+    cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
+    if cuttable and (reason := why_no_layout(method, tensors)):
+        found.append(ManifestFinding(("sync", "fragments"), reason))
+    if limits and not found:
+        payload = largest_payload(method, layout_for(model, method, tensors))
         if payload > limits.max_fragment_bytes:
             found.append(
                 ManifestFinding(("limits", "max_fragment_bytes"), f"a payload of this model has {payload} bytes")
             )
-    return found + wrong
-
-
-def _of_method(model: ModelSection | None, sync: SyncSection) -> list[ManifestFinding]:
-    """Return the findings about the method, and about cutting this model with it."""
-    found, method = method_findings(sync), method_of(sync)
-    cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
-    if model and cuttable and (reason := why_no_layout(model, method)):
-        found.append(ManifestFinding(("sync", "fragments"), reason))
     return found

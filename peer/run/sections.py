@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from peer.protocol.model.fragments import MOST_FRAGMENTS
+from peer.run.files.artifact import ArtifactRef
+from peer.run.files.layout_file import MOST_LAYOUT_BYTES
+from peer.run.files.section import Section
 
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """A factor of a moving average. At 1 Adam's bias correction divides by zero."""
+MOST_CONFIG_BYTES = 2**20
+MOST_TOKENIZER_BYTES = MOST_INDEX_BYTES = 64 * 2**20
+BYTE_VALUES = 256
 Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
 
 
-class Section(BaseModel):
-    """A frozen and closed section: an unknown key is an error, so that a typo is not a silent default. It is strict:
-    `"8"` is no number and `true` is no 1 (an integer where a fraction may stand is fine)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class ModelSection(Section):
-    """Configuration fields named as in transformers' `LlamaConfig`."""
+class LlamaSection(Section):
+    """The built-in model. Its fields are named as in transformers' `LlamaConfig`."""
 
     kind: Literal["llama"] = "llama"
     vocab_size: int = Field(256, ge=2, le=2**20)
@@ -37,7 +36,7 @@ class ModelSection(Section):
     rms_norm_eps: Positive = 1e-5
 
     @model_validator(mode="after")
-    def _heads(self) -> ModelSection:
+    def _heads(self) -> LlamaSection:
         wrong = []
         if self.hidden_size % self.num_attention_heads or (self.hidden_size // self.num_attention_heads) % 2:
             wrong.append("hidden_size must be num_attention_heads times an even number")
@@ -56,16 +55,98 @@ class ModelSection(Section):
         return self.vocab_size * self.hidden_size + self.num_hidden_layers * layer + self.hidden_size
 
 
-class DataSection(Section):
-    """`stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder."""
+class TransformersSection(Section):
+    """A causal language model that transformers builds from its config, without code of others."""
 
-    kind: Literal["stdlib", "text"] = "stdlib"
+    kind: Literal["transformers"]
+    parameters: int = Field(ge=1, le=2**40)
+    """How many the model has. Tied weights count once."""
+    config: ArtifactRef
+    """The model's config.json."""
+    layout: ArtifactRef
+    """Names and shapes of its tensors: see `peer.run.files.layout_file`."""
+
+    @model_validator(mode="after")
+    def _sizes(self) -> TransformersSection:
+        _at_most("config", self.config, MOST_CONFIG_BYTES)
+        _at_most("layout", self.layout, MOST_LAYOUT_BYTES)
+        return self
+
+
+def _at_most(name: str, artifact: ArtifactRef, most: int) -> None:
+    if artifact.size > most:
+        raise ValueError(f"{name} has {artifact.size:,} bytes. At most {most:,} are taken")
+
+
+def _kind_of_model(given: Any) -> Any:
+    """Return the kind of a model's section, raw or made. The built-in one may leave it out."""
+    return given.get("kind", "llama") if isinstance(given, dict) else getattr(given, "kind", None)
+
+
+MODELS: dict[str, type[Section]] = {"llama": LlamaSection, "transformers": TransformersSection}
+ModelSection = Annotated[
+    Annotated[LlamaSection, Tag("llama")] | Annotated[TransformersSection, Tag("transformers")],
+    Discriminator(
+        _kind_of_model,
+        custom_error_type="kind",
+        custom_error_message=f"Input should be {' or '.join(map(repr, MODELS))}",
+    ),
+]
+
+
+class DataSection(Section):
+    """`stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder.
+    `tokens`: the shards of an index, which peers give to each other."""
+
+    kind: Literal["stdlib", "text", "tokens"] = "stdlib"
     digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """BLAKE3 of the corpus (training bytes, then hold-out bytes). Empty: not pinned."""
+    """BLAKE3 of the corpus (training bytes, then hold-out bytes) of `stdlib` and `text`. Empty: not pinned."""
+    index: ArtifactRef | None = None
+    """The index of the shards (`tokens` alone, and always)."""
+    document_mask: bool = False
+    """Whether a token sees its own document only (`tokens` alone)."""
+
+    @model_validator(mode="after")
+    def _belongs(self) -> DataSection:
+        wrong = []
+        if self.kind != "tokens" and self.index:
+            wrong.append(f'kind "{self.kind}" has no index')
+        if self.kind != "tokens" and self.document_mask:
+            wrong.append(f'document_mask needs kind "tokens", not "{self.kind}"')
+        if self.kind == "tokens" and not self.index:
+            wrong.append('kind "tokens" needs an index')
+        if self.kind == "tokens" and self.digest:
+            wrong.append('kind "tokens" has no digest: its index names every shard')
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        if self.index:
+            _at_most("index", self.index, MOST_INDEX_BYTES)
+        return self
 
 
 class TokenizerSection(Section):
-    kind: Literal["bytes"] = "bytes"
+    """`bytes`: a token is a byte. `file`: a tokenizer.json."""
+
+    kind: Literal["bytes", "file"] = "bytes"
+    vocab_size: int = Field(BYTE_VALUES, ge=2, le=2**24)
+    """Number of tokens, which are below it."""
+    end_token: int | None = Field(None, ge=0, lt=2**24)
+    """The token that closes a document (`file` alone, and always)."""
+    file: ArtifactRef | None = None
+    """The tokenizer.json (`file` alone, and always)."""
+
+    @model_validator(mode="after")
+    def _belongs(self) -> TokenizerSection:
+        if self.kind == "bytes":
+            if self.file or self.end_token is not None or self.vocab_size != BYTE_VALUES:
+                raise ValueError(f'kind "bytes" has {BYTE_VALUES} tokens, no end_token and no file')
+            return self
+        if self.file is None or self.end_token is None:
+            raise ValueError('kind "file" needs vocab_size, end_token and file')
+        if self.end_token >= self.vocab_size:
+            raise ValueError(f"end_token {self.end_token} is not below vocab_size ({self.vocab_size})")
+        _at_most("file", self.file, MOST_TOKENIZER_BYTES)
+        return self
 
 
 class OptimizerSection(Section):
@@ -139,6 +220,8 @@ class WireSection(Section):
 class LimitsSection(Section):
     max_fragment_bytes: int = Field(2**32, ge=1024, le=2**40)
     """The largest payload or state piece a peer takes from the wire."""
+    max_parameters: int = Field(2**40, ge=1, le=2**40)
+    """The largest model. It is looked at before anything of the model is fetched or opened."""
     max_clock_offset_s: Annotated[float, Field(gt=0, le=86400)] = 60.0
     """Peers whose clocks differ by more are refused."""
 

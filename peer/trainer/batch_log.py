@@ -11,7 +11,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from peer.trainer.batches import Windows
+from peer.protocol.data_span import cursor_text, parse_cursor
+from peer.protocol.sampling import Cursor
+from peer.trainer.batches import Batch, Windows
 
 TRAIL = "trail.log"
 MAX_LINE = 200
@@ -30,6 +32,10 @@ class Trained:
     """Step in the round."""
     batch: str
     """Digest of the windows, in hex."""
+    begin: Cursor
+    """Place of the batch in the data."""
+    end: Cursor
+    """Place of the next batch."""
 
 
 def digest_of(windows: Windows) -> str:
@@ -45,14 +51,16 @@ class Trail:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(folder / TRAIL, flags, 0o600)
 
-    def step(self, tokens: int, round_: int, step: int, windows: Windows) -> None:
+    def step(self, tokens: int, round_: int, step: int, batch: Batch) -> None:
         """Log a step that is about to be made. Raises OSError."""
-        os.write(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(windows)}\n".encode())
+        span = f"{cursor_text(batch.begin)} {cursor_text(batch.end)}"
+        os.write(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(batch.windows)} {span}\n".encode())
 
 
 def read_trail(path: Path) -> Iterator[Trained]:
     """Read the steps in the order in which they were made. Raises OSError, and ValueError for a foreign line."""
     with path.open() as file:
         while line := file.readline(MAX_LINE):
-            process, tokens, round_, step, batch = line.split()
-            yield Trained(int(process), int(tokens), int(round_), int(step), batch)
+            process, tokens, round_, step, batch, begin, end = line.split()
+            span = parse_cursor(begin), parse_cursor(end)
+            yield Trained(int(process), int(tokens), int(round_), int(step), batch, *span)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from peer.errors import StateError
 from peer.trainer.accounting import WorkAccounts
+from peer.trainer.data.account import DataPosition
 from peer.trainer.inner_loop import InnerLoop
 
 TENSORS = "trainer.safetensors"
@@ -28,6 +29,7 @@ FIELDS = (
     "loss_scale",
     "loss_scale_steps",
     "tallies",
+    "data",
 )
 """Keys of the JSON file, in their order."""
 
@@ -46,6 +48,8 @@ class LoopPosition:
     """Updates of the inner optimizer."""
     tallies: list[WorkAccounts]
     """Work since the base, per fragment."""
+    data: DataPosition | None = None
+    """None: an older program wrote this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,9 @@ class _Save:
     """Steps since the loss scale last changed."""
 
 
-def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkAccounts]) -> None:
+def save(
+    folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkAccounts], data: DataPosition
+) -> None:
     """Write the trainer's files. Raises OSError or SafetensorError. The caller makes the folder appear at once."""
     tensors = {
         "params": loop.params,
@@ -67,7 +73,7 @@ def save(folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: 
     }
     save_file({name: tensor.cpu() for name, tensor in tensors.items()}, folder / TENSORS)
     saved = _Save(FORMAT, loop.scale.value, loop.scale.good_steps)
-    place = LoopPosition(tokens, loop.round, loop.step_in_round, since_apply, loop.optimizer.age, tallies)
+    place = LoopPosition(tokens, loop.round, loop.step_in_round, since_apply, loop.optimizer.age, tallies, data)
     fields = asdict(saved) | asdict(place)
     (folder / PLACE).write_text(json.dumps({name: fields[name] for name in FIELDS}) + "\n")
 
@@ -94,6 +100,14 @@ def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
         loop.params.copy_(tensors["params"])
     loop.move_to(place.round, place.step_in_round)
     return place
+
+
+def data_place(folder: Path) -> DataPosition | None:
+    """Read the place in the data; None when an older program wrote the folder. Raises StateError."""
+    try:
+        return TypeAdapter(LoopPosition).validate_json((folder / PLACE).read_bytes()).data
+    except (OSError, ValidationError) as error:
+        raise _unusable(folder, str(error)) from error
 
 
 def _unusable(folder: Path, why: str) -> StateError:

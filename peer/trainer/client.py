@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from peer.ports.trainer import (
     Counters,
     Evaluation,
     Merge,
+    ShardSkip,
+    ShardSource,
     TrainerInfo,
     TrainerProgress,
+    WorkDetails,
     WorkRequest,
     WorkSnapshot,
 )
@@ -45,15 +48,22 @@ class TrainerClient:
     folder: holds arena, counters and the process's log; one trainer at a time."""
 
     def __init__(
-        self, folder: Path, layout: Layout, config: TrainerConfig, early: TrainerSubprocess | None = None
+        self,
+        folder: Path,
+        layout: Layout,
+        config: TrainerConfig,
+        early: TrainerSubprocess | None = None,
+        shards: ShardSource | None = None,
     ) -> None:
-        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work."""
+        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work. `shards`:
+        finds the files of data of kind `tokens`."""
         self._folder = folder.absolute()
         self._layout = layout
         self._config = config
         self._arena: Arena | None = None
         self._child: TrainerSubprocess | None = None
         self._early = early
+        self._shards = shards
         self._prepared = False
         """Whether the process waits for its first state."""
         self._in_slots = asyncio.Lock()
@@ -86,6 +96,8 @@ class TrainerClient:
         }
         try:
             self._child = await self._process()
+            if self._shards is not None:
+                self._shards.begin(self._answer_shard)
             self._child.begin(opening, self._on_progress, self._folder / LOG)
         except OSError as error:
             found = f"cannot start the trainer in {self._folder}: {error.strerror}"
@@ -147,7 +159,8 @@ class TrainerClient:
             self.hold()
             raise
         assert arena is not None
-        return WorkSnapshot(key=key, params=arena.out_slot(key.fragment), **answer)
+        details = WorkDetails(**{field.name: answer.pop(field.name) for field in fields(WorkDetails)})
+        return WorkSnapshot(key=key, params=arena.out_slot(key.fragment), details=details, **answer)
 
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
@@ -242,5 +255,16 @@ class TrainerClient:
     def _on_progress(self, message: Message) -> None:
         if "note" in message:
             self._on_note(message["note"])
-            return
-        self.progress = TrainerProgress(*message["progress"])
+        elif "progress" in message:
+            self.progress = TrainerProgress(*message["progress"])
+        elif self._shards is None:
+            for digest in message.get("ask", ()):
+                self._answer_shard(digest, None, "nobody looks for shards here")
+        elif "skipped" in message:
+            self._shards.skipped(ShardSkip(**message["skipped"]))
+        else:
+            self._shards.want(message["shards"], message["ask"], message["wrong"])
+
+    def _answer_shard(self, digest: str, path: Path | None, reason: str) -> None:
+        if self._child is not None:
+            self._child.post("shard", digest=digest, path=str(path) if path else None, reason=reason)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from peer.run.sections import DataSection, ModelSection, OptimizerSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, ModelSection, OptimizerSection, TokenizerSection, TrainSection
 
 if TYPE_CHECKING:  # a trainer process needs no keys, and starts faster without them
     from peer.run.manifest import Manifest
@@ -17,8 +17,9 @@ class TrainerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: ModelSection = ModelSection()
+    model: ModelSection = LlamaSection()
     data: DataSection = DataSection()
+    tokenizer: TokenizerSection = TokenizerSection()
     optimizer: OptimizerSection = OptimizerSection()
     train: TrainSection = TrainSection()
     clock: Literal["steps", "seconds"] = "steps"
@@ -29,6 +30,10 @@ class TrainerConfig(BaseModel):
     peer_id: str
     data_dir: str | None = None
     """The only folder that data of kind `text` is read from."""
+    data_index: str | None = None
+    """File of the index, for data of kind `tokens`."""
+    tokenizer_file: str | None = None
+    """File of the tokenizer.json, checked by the daemon. Only own texts need it."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -48,6 +53,7 @@ class TrainerConfig(BaseModel):
         return cls(
             model=manifest.model,
             data=manifest.data,
+            tokenizer=manifest.tokenizer,
             train=manifest.train,
             optimizer=manifest.optimizer,
             clock=manifest.sync.clock,

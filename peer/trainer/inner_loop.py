@@ -15,11 +15,12 @@ from torch.func import functional_call
 from peer.outer.rules import merge_
 from peer.ports.trainer import Evaluation
 from peer.protocol.model.layout import Layout
-from peer.trainer.batches import Windows, draw, holdout_windows
+from peer.trainer.batches import Batch, BatchStream, Windows, holdout_windows
 from peer.trainer.config import TrainerConfig
-from peer.trainer.data import Corpus
+from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
-from peer.trainer.model import empty_model, views_of
+from peer.trainer.models.factory import empty_model
+from peer.trainer.models.flat import views_of
 from peer.trainer.optimizer import AdamW, progress_of, schedule
 
 EVAL_TOKENS = 8192
@@ -57,15 +58,16 @@ class InnerLoop:
         config: TrainerConfig,
         layout: Layout,
         device: Device,
-        corpus: Corpus,
+        data: TrainingData,
         params: Tensor,
-        on_batch: Callable[[int, int, Windows], None] = lambda round_, step, windows: None,
+        on_batch: Callable[[int, int, Batch], None] = lambda round_, step, batch: None,
     ) -> None:
-        """`params`: flat fp32, copied. `on_batch` is called with each batch before its step: round, step, windows."""
+        """`params`: flat fp32, copied. `on_batch` is called with each batch before its step: round, step, batch."""
         self._config = config
         self._layout = layout
         self._device = device
-        self._corpus = corpus
+        self._data = data
+        self.batches = _batches_of(config, data)
         self.params = params.to(device.device, torch.float32, copy=True)
         self._grad = torch.zeros_like(self.params)
         self._model = self._bind()
@@ -123,18 +125,9 @@ class InnerLoop:
         return loss if finite else None
 
     def _next_windows(self) -> Windows:
-        config = self._config
-        windows = draw(
-            self._corpus.train,
-            context=config.train.context,
-            batch=config.train.batch,
-            seed=config.seed,
-            peer_id=config.peer_id,
-            round_=self.round,
-            step=self.step_in_round,
-        )
-        self._on_batch(self.round, self.step_in_round, windows)
-        return windows
+        batch = self.batches.next()
+        self._on_batch(self.round, self.step_in_round, batch)
+        return batch.windows
 
     @property
     def device(self) -> torch.device:
@@ -196,9 +189,13 @@ class InnerLoop:
 
     @torch.inference_mode()
     def evaluate(self, outer_params: Tensor) -> Evaluation:
-        """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are."""
+        """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are.
+
+        The loss is NaN when the hold-out cannot be had."""
         train = self._config.train
-        windows = holdout_windows(self._corpus.holdout, context=train.context, count=train.eval_windows)
+        if self._data.holdout is None:
+            return Evaluation(math.nan, math.nan, 0)
+        windows = holdout_windows(self._data.holdout, context=train.context, count=train.eval_windows)
         weights = dict(views_of(outer_params.to(self._device.device), self._layout))
         together = max(1, EVAL_TOKENS // train.context)
         total = 0.0
@@ -208,7 +205,7 @@ class InnerLoop:
             total += F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
         tokens = train.eval_windows * train.context
         loss = total / tokens
-        return Evaluation(loss, loss / math.log(2), tokens)
+        return Evaluation(loss, loss / math.log(2) / self._data.bytes_per_token, tokens)
 
     def move_to(self, round_: int, step: int) -> None:
         self.round, self.step_in_round = round_, step
@@ -225,3 +222,8 @@ class InnerLoop:
         """Add `difference` to a fragment's live params. The optimizer's moments stay."""
         start, end = self._layout.fragment_span(fragment)
         self.params[start:end].add_(difference.to(self.params.device))
+
+
+def _batches_of(config: TrainerConfig, data: TrainingData) -> BatchStream:
+    train = config.train
+    return BatchStream(data, seed=config.seed, peer_id=config.peer_id, context=train.context, batch=train.batch)

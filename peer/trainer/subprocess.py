@@ -32,6 +32,9 @@ ASKED_S, TERMINATED_S, KILLED_S = 1.0, 0.3, 0.5
 """Seconds that each way of ending the process gets, together less than two."""
 LOG_TAIL_BYTES = 4096
 
+TOLD = frozenset({"progress", "note", "shards", "skipped"})
+"""Keys of the messages that answer no call."""
+
 _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError, UsageError)
 REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
@@ -149,7 +152,7 @@ class TrainerSubprocess:
         self._ended(self._cause_of(code))
 
     def _take(self, message: Message) -> None:
-        if "progress" in message or "note" in message:
+        if not TOLD.isdisjoint(message):
             self._on_progress(message)
         elif "dying" in message:
             self._last_words = message["dying"]
@@ -226,6 +229,7 @@ def _environment(threads: int) -> dict[str, str]:
     return os.environ | {
         "OMP_WAIT_POLICY": "PASSIVE",
         "OMP_NUM_THREADS": str(threads),
+        "RAYON_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(paths),
     }
 

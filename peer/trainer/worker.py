@@ -8,7 +8,6 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,26 @@ from peer.clock.monotonic import boottime
 from peer.clock.phases import PhaseTimer
 from peer.errors import ManifestError, PeerError
 from peer.ports.trainer import Merge
+from peer.protocol.data_span import cursor_text
 from peer.protocol.schedule import margin
+from peer.run.sections import LlamaSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.accounting import Account, StepPace, WorkAccounts
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.batch_log import Trail
-from peer.trainer.batches import Windows
+from peer.trainer.batches import Batch
 from peer.trainer.config import TrainerConfig
-from peer.trainer.data import load_corpus
+from peer.trainer.data.desk import DataDesk
 from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.micro_batch import Fit, fit
-from peer.trainer.model import layout_of
+from peer.trainer.models.factory import layout_of
+from peer.trainer.orders import PendingMerge, WorkOrder
 
 PROGRESS_EVERY_S = 0.25
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks for a shard that training waits for. Its arrival ends the waiting at once."""
 BYTE_VALUES = 256
 
 
@@ -54,38 +58,6 @@ def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) ->
     except BaseException as error:
         link.send({"dying": f"{type(error).__name__}: {error}"[:2000]})
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class WorkOrder:
-    """Work request under way."""
-
-    id: int
-    round: int
-    fragment: int
-    steps: int | None
-    until: float | None
-    hold: bool
-    pause_after: int | None = None
-    round_s: float | None = None
-
-
-@dataclass(slots=True)
-class PendingMerge:
-    """Result that waits for its step boundary."""
-
-    id: int
-    fragment: int
-    base: int
-    """Token count of the snapshot it came from."""
-    next_round: int
-    merge: Merge
-    outer_params: torch.Tensor
-    """The fragment's slot of the arena, or a copy of it."""
-
-    def leave_slot(self) -> None:
-        """Copy the values, so that the daemon may write to the slot."""
-        self.outer_params = self.outer_params.clone()
 
 
 class TrainerWorker:
@@ -111,6 +83,9 @@ class TrainerWorker:
         self._arena = Arena(folder, self._layout, create=False)
         self._counters = CounterFile(folder, len(fragments))
         self._loop: InnerLoop
+        self._desk: DataDesk
+        self._postponed: list[Message] = []
+        """Evaluations that wait for the hold-out."""
         self._device: Device
         self._fitted: Fit
         self._trail: Trail | None = None
@@ -124,6 +99,7 @@ class TrainerWorker:
         self._pace = StepPace()
         self._tokens_per_s = 0.0
         self._told_at = 0.0
+        self._last_loss = math.nan
         self._commands: dict[str, Callable[[Message], Message | None]] = {
             "start": self._start,
             "work": self._work,
@@ -133,6 +109,7 @@ class TrainerWorker:
             "save": self._save,
             "hold": self._hold,
             "release": self._release,
+            "shard": self._shard,
         }
 
     def prepare(self) -> None:
@@ -141,16 +118,17 @@ class TrainerWorker:
         This is all work that takes time and needs no state. Raises DataError, MachineTooSmall, ManifestError and
         UsageError."""
         config, laps = self._config, self._laps
-        if config.model.vocab_size < BYTE_VALUES:
+        in_bytes = config.tokenizer.kind == "bytes"
+        if in_bytes and isinstance(config.model, LlamaSection) and config.model.vocab_size < BYTE_VALUES:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
         laps.end("waiting for the state")
         self._device = choose_device(config.device)
         self._link.send({"note": "reading the data"})
-        corpus = load_corpus(config.data, config.data_dir, config.train.context)
+        self._desk = DataDesk(config, self._folder, len(self._layout.fragments), self._link.send)
         laps.end("data")
         self._link.send({"note": "building the model"})
-        self._loop = InnerLoop(config, self._layout, self._device, corpus, self._arena.inn, self._log_batch)
+        self._loop = InnerLoop(config, self._layout, self._device, self._desk.data, self._arena.inn, self._drew)
         self._fitted = fit(self._loop, config)
         laps.end("model")
 
@@ -159,10 +137,12 @@ class TrainerWorker:
         while True:
             self._drain()
             self._pass_boundary()
-            if self._running and not self._paused():
+            if not self._running or self._paused():
+                self._handle(self._link.inbox.get())
+            elif self._loop.batches.ready():
                 self._rest(self._step())
             else:
-                self._handle(self._link.inbox.get())
+                self._await_data()
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
@@ -185,6 +165,10 @@ class TrainerWorker:
             self._trail = Trail(self._folder)
         resume = message["resume"]
         place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
+        data = saved.data_place(Path(resume)) if resume else None
+        cursor, why = self._desk.begin(data, resumed=bool(resume), exact=place is not None)
+        self._loop.batches.move_to(cursor)
+        self._loop.batches.ready()  # asks for the first shards and the hold-out
         if place is not None:
             self._account.resume(place.since_apply, place.tallies)
         else:
@@ -192,6 +176,7 @@ class TrainerWorker:
                 self._counters.rebase(fragment, self._counters.tokens)
         info = {"device": str(device.device), "device_reason": device.reason, "tokens_per_step": config.tokens_per_step}
         info |= {"micro_batch": fitted.micro_batch, "micro_batch_reason": fitted.reason, "seconds": laps.took}
+        info |= {"data": self._desk.data.told, "data_place": f"{cursor_text(cursor)}, {why}"}
         return {"ok": info}
 
     def _work(self, message: Message) -> None:
@@ -219,16 +204,26 @@ class TrainerWorker:
             arrival.leave_slot()
         return {"ok": {}}
 
-    def _evaluate(self, message: Message) -> Message:
+    def _shard(self, message: Message) -> None:
+        """Take a shard's file, or the reason why there is none."""
+        self._desk.take(message)
+        if not self._desk.holdout_awaited:
+            postponed, self._postponed = self._postponed, []
+            for evaluation in postponed:
+                self._handle(evaluation)
+
+    def _evaluate(self, message: Message) -> Message | None:
+        if self._desk.holdout_awaited:
+            self._postponed.append(message)
+            return None
         result = self._loop.evaluate(self._loop.params if message.get("own") else self._arena.inn)
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
         """Write the trainer's part of a checkpoint. A full disk is reported, and training goes on."""
         try:
-            folder = Path(message["folder"])
-            account = self._account
-            saved.save(folder, self._loop, self._counters.tokens, account.since_snapshot, account.tallies)
+            folder, account, data = Path(message["folder"]), self._account, self._desk.position()
+            saved.save(folder, self._loop, self._counters.tokens, account.since_snapshot, account.tallies, data)
         except (OSError, SafetensorError) as error:
             return {"failed": str(error)}
         return {"ok": {"tokens": self._counters.tokens}}
@@ -279,17 +274,24 @@ class TrainerWorker:
         self._tell(loss)
         return seconds
 
-    def _log_batch(self, round_: int, step: int, windows: Windows) -> None:
+    def _drew(self, round_: int, step: int, batch: Batch) -> None:
+        self._desk.drew(batch)
         if self._trail is not None:
-            self._trail.step(self._counters.tokens, round_, step, windows)
+            self._trail.step(self._counters.tokens, round_, step, batch)
+
+    def _await_data(self) -> None:
+        """Take a command while the next batch is not here; its shard is one. Work may end meanwhile by the clock."""
+        self._tell(self._last_loss)
+        with contextlib.suppress(queue.Empty):
+            self._handle(self._link.inbox.get(timeout=max(0.0, min(LOOK_EVERY_S, self._until_due()))))
 
     def _tell(self, loss: float | None) -> None:
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
-            self._told_at = now
+            self._told_at, self._last_loss = now, loss
             place = [self._loop.round, self._loop.step_in_round]
-            step_s = self._with_rest(self._pace.step_s)
-            self._link.send({"progress": [*place, loss, self._tokens_per_s, step_s, self._pace.steps]})
+            rest = [self._with_rest(self._pace.step_s), self._pace.steps, self._desk.waiting]
+            self._link.send({"progress": [*place, loss, self._tokens_per_s, *rest]})
 
     def _with_rest(self, worked_s: float) -> float:
         """Return the seconds from one step to the next."""
@@ -338,7 +340,7 @@ class TrainerWorker:
             "seconds": tally.nanoseconds / 1e9,
             "skipped": tally.skipped,
         }
-        self._link.send({"id": goal.id, "ok": work})
+        self._link.send({"id": goal.id, "ok": work | self._desk.snapshot(fragment, processed)})
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
@@ -365,6 +367,7 @@ class TrainerWorker:
             return
         self._loop.merge(fragment, arrival.outer_params, arrival.merge.alpha)
         self._account.rebase(fragment, base)
+        self._desk.account.rebase(fragment, base)
         self._counters.rebase(fragment, base)
         self._go_on(fragment)
         if self._loop.round < arrival.next_round:

@@ -27,15 +27,15 @@ from peer.ports.trainer import AT_ONCE, Merge, Trainer, WorkRequest, WorkSnapsho
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
 )
 NEVER = Merge(0.0, after_steps=10**9)
@@ -137,7 +137,7 @@ Scene = Callable[[Stage], Awaitable[None]]
 async def held_it_does_nothing_until_the_next_work(stage: Stage) -> None:
     before, _ = stage.counted()
     work = await stage.work(0, 6, hold=True)
-    assert (work.steps, work.tokens, work.skipped) == (6, 6 * stage.tokens, 0)
+    assert (work.steps, work.tokens, work.details.skipped) == (6, 6 * stage.tokens, 0)
     assert work.processed == (before + 6) * stage.tokens
     assert work.seconds > 0
     assert math.isfinite(work.loss)

@@ -27,7 +27,7 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params
+from peer.trainer.models.llama import first_params
 from tests.golden import freeze, live, names
 from tests.golden.shapes import differences, plain
 

@@ -17,14 +17,14 @@ from peer.errors import DataError, TrainerDied
 from peer.ports.trainer import Merge, WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 from tests.golden.shapes import Shape, both, shape
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
 )
 LAYOUT = cut(layout_of(MODEL).tensors, fragments=2, pattern="strided")

@@ -15,7 +15,8 @@ from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
-from peer.trainer.model import first_params, layout_of, views_of
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.llama import first_params, layout_of
 
 STREAMED = {"sync": {"preset": "streaming-noloco", "fragments": 2, "fragment_layout": "strided"}}
 

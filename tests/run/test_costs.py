@@ -8,9 +8,9 @@ from peer.run.costs import cost_of, exchange_bytes, largest_payload
 from peer.run.description import cost_rows, method_rows
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
-from peer.run.sections import ModelSection, SyncSection
+from peer.run.sections import LlamaSection, SyncSection
 
-MODEL = ModelSection()
+MODEL = LlamaSection()
 PARAMETERS = MODEL.parameters
 
 
@@ -75,7 +75,7 @@ def test_memory_is_the_sum_of_what_is_held() -> None:
 
 @pytest.mark.parametrize(("codec", "mb"), [("bf16", 20), ("modulo7", 50)])
 def test_of_a_payload_that_is_made_as_it_goes_only_a_part_is_held(codec: Any, mb: int) -> None:
-    large = ModelSection(hidden_size=512, intermediate_size=1408, num_hidden_layers=20, num_attention_heads=8)
+    large = LlamaSection(hidden_size=512, intermediate_size=1408, num_hidden_layers=20, num_attention_heads=8)
     cost = cost_of(large, resolve(SyncSection(codec=codec)))
     assert cost.payload_bytes == pytest.approx(1e6 * mb, rel=0.01)
 

@@ -79,8 +79,8 @@ def test_an_unsigned_manifest_says_how_to_sign(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_before_anything_else() -> None:
-    with pytest.raises(ManifestError, match="format 2") as caught:
-        parse_manifest(b'format = 2\nunheard = "of"\n[model]\nkind = "later"\n')
+    with pytest.raises(ManifestError, match="format 3") as caught:
+        parse_manifest(b'format = 3\nunheard = "of"\n[model]\nkind = "later"\n')
     assert "unheard" not in caught.value.found
 
 

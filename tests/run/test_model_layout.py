@@ -9,26 +9,26 @@ from peer.protocol.model.layout import Layout
 from peer.run.model_layout import layout_for, tensors_of, why_no_layout
 from peer.run.presets import method_of, resolve
 from peer.run.schema import parse_manifest
-from peer.run.sections import ModelSection, SyncSection
-from peer.trainer.model import layout_of
+from peer.run.sections import LlamaSection, SyncSection
+from peer.trainer.models.llama import layout_of
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        ModelSection(),
-        ModelSection(
+        LlamaSection(),
+        LlamaSection(
             vocab_size=1000, hidden_size=96, intermediate_size=200, num_hidden_layers=3, num_key_value_heads=1
         ),
-        ModelSection(hidden_size=128, num_attention_heads=8, num_key_value_heads=2, num_hidden_layers=12),
+        LlamaSection(hidden_size=128, num_attention_heads=8, num_key_value_heads=2, num_hidden_layers=12),
     ],
 )
-def test_tensors_are_those_of_the_model_in_its_order(model: ModelSection) -> None:
+def test_tensors_are_those_of_the_model_in_its_order(model: LlamaSection) -> None:
     assert tuple(tensors_of(model)) == layout_of(model).tensors
 
 
 def test_a_full_schedule_lies_as_the_model_does() -> None:
-    assert layout_for(ModelSection(), resolve(SyncSection())) == layout_of(ModelSection())
+    assert layout_for(LlamaSection(), resolve(SyncSection())) == layout_of(LlamaSection())
 
 
 def blocks(layout: Layout, fragment: int) -> set[str]:
@@ -38,7 +38,7 @@ def blocks(layout: Layout, fragment: int) -> set[str]:
 
 def test_the_manifests_choices_are_the_cut() -> None:
     def layout(**options: Any) -> Layout:
-        return layout_for(ModelSection(), resolve(SyncSection(preset="streaming-diloco", **options)))
+        return layout_for(LlamaSection(), resolve(SyncSection(preset="streaming-diloco", **options)))
 
     assert blocks(layout(), 1) == {"layers.1", "layers.3"}
     assert blocks(layout(fragment_layout="sequential"), 1) == {"layers.2", "layers.3"}
@@ -50,5 +50,7 @@ def test_more_fragments_than_blocks_are_refused_where_the_manifest_says_so() -> 
     text = 'format = 1\n[sync]\npreset = "streaming-noloco"\nfragments = 6\n'
     with pytest.raises(ManifestError, match=r"line 4, sync\.fragments: the model has 4 blocks"):
         parse_manifest(text.encode())
-    assert "4 blocks" in why_no_layout(ModelSection(), method_of(SyncSection(preset="streaming-noloco", fragments=6)))
+    assert "4 blocks" in why_no_layout(
+        method_of(SyncSection(preset="streaming-noloco", fragments=6)), tensors_of(LlamaSection())
+    )
     parse_manifest((text + "[model]\nnum_hidden_layers = 5\n").encode())

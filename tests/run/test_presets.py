@@ -8,7 +8,7 @@ import pytest
 from peer.errors import ManifestError
 from peer.run.model_layout import layout_for
 from peer.run.presets import PRESETS, resolve, sources, spread_growth
-from peer.run.sections import ModelSection, SyncSection
+from peer.run.sections import LlamaSection, SyncSection
 
 
 def sync(**options: Any) -> SyncSection:
@@ -49,7 +49,7 @@ def test_the_table_of_presets_says_what_is_resolved(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_cuts_the_tiny_model(name: str) -> None:
     method = resolve(sync(preset=name))
-    assert len(layout_for(ModelSection(), method).fragments) == method.fragments
+    assert len(layout_for(LlamaSection(), method).fragments) == method.fragments
 
 
 def test_the_manifest_knows_exactly_the_presets() -> None:

@@ -2,7 +2,7 @@
 step, given the time a step takes. A step costs what it costs, so this is for small models and short runs.
 
 trainer = ModelTrainer(config_of(manifest, "peer 3"), layout, clock, step_seconds=0.1)
-await trainer.start(peer.trainer.model.first_params(manifest.model, manifest.seed, layout), 0, None)"""
+await trainer.start(peer.trainer.models.llama.first_params(manifest.model, manifest.seed, layout), 0, None)"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from peer.run.model_layout import tensors_of
 from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params
+from peer.trainer.models.llama import first_params
 from peer.transport.wire.pacing import BULK_SHARE
 from tests.support.real_trainer import ModelTrainer, config_of
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from peer.errors import DataError
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 from peer.trainer.prestart import early_trainer
 from peer.trainer.subprocess import LOG
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
 )
 

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 
 from peer.errors import UsageError
 from peer.protocol.model.layout import Layout
-from peer.run.sections import ModelSection, OptimizerSection, TrainSection
+from peer.run.sections import LlamaSection, OptimizerSection, TrainSection
+from peer.trainer.batches import Batch
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import GROW_AFTER, InnerLoop, LossScale
-from peer.trainer.model import empty_model, first_params, layout_of, views_of
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.llama import empty_model, first_params, layout_of
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
 )
 LAYOUT = layout_of(MODEL)
@@ -92,14 +95,43 @@ def test_learning_rate_follows_the_place_and_the_optimizer_s_age() -> None:
     assert seconds.learning_rate == pytest.approx(middle)
 
 
-def test_batches_follow_the_place() -> None:
+def test_batches_follow_the_cursor_and_not_the_round() -> None:
     loop, twin = inner_loop(), inner_loop()
     for _ in range(3):
         loop.step()
     assert (loop.round, loop.step_in_round) == (0, 3)
     twin.move_to(0, 3)
+    twin.batches.move_to(loop.batches.cursor)
     twin.params.copy_(loop.params)
     assert loop.step() == twin.step()
+    loop.move_to(7, 0)
+    assert loop.batches.cursor == twin.batches.cursor, "a round that was skipped skips no data"
+
+
+def test_an_epoch_through_the_loop_has_every_window_once() -> None:
+    seen: list[Batch] = []
+    loop = InnerLoop(
+        config(train=TrainSection(context=16, batch=3, total_rounds=10, eval_windows=8)),
+        LAYOUT,
+        choose_device("cpu"),
+        Corpus(numbered(16 * 50 + 1), numbered(17), ""),
+        first_params(MODEL, 1, LAYOUT),
+        lambda round_, step, batch: seen.append(batch),
+    )
+    while loop.batches.cursor.epoch == 0:
+        loop.step()
+    firsts = [int(window[0]) * 256 + int(window[1]) for batch in seen for window in batch.windows]
+    assert len(firsts) == 51, "the first window of the next epoch fills the last batch"
+    assert len(set(firsts[:50])) == 50
+    assert firsts[50] in firsts[:50]
+
+
+def numbered(tokens: int) -> NDArray[np.uint8]:
+    """Bytes of which each window of 16 begins with its own number."""
+    data = np.zeros(tokens, np.uint8)
+    starts = np.arange(0, tokens - 1, 16)
+    data[starts], data[starts + 1] = (starts // 16) // 256, (starts // 16) % 256
+    return data
 
 
 def test_a_loss_that_is_not_finite_changes_nothing_but_the_place() -> None:

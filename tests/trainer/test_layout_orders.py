@@ -12,15 +12,16 @@ import torch
 from peer.ports.trainer import Evaluation
 from peer.protocol.model.fragments import PATTERNS, cut
 from peer.protocol.model.layout import Layout
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES, Corpus, load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params, layout_of, views_of
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.llama import first_params, layout_of
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1
 )
 OWN = layout_of(MODEL)

@@ -14,7 +14,8 @@ def loads_none_of(code: str, modules: set[str]) -> None:
 
 def test_a_trainer_loads_no_compiler() -> None:
     code = (
-        "import peer.trainer.worker\nfrom peer.trainer.model import ModelSection, layout_of\nlayout_of(ModelSection())"
+        "import peer.trainer.worker\n"
+        "from peer.trainer.models.llama import LlamaSection, layout_of\nlayout_of(LlamaSection())"
     )
     loads_none_of(code, {"torch._dynamo", "sympy", "grpc", "hivemind"})
 

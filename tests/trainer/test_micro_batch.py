@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peer.run.activations import largest_micro_batch, window_bytes
-from peer.run.sections import ModelSection, TrainSection
+from peer.run.sections import LlamaSection, TrainSection
 from peer.trainer import micro_batch as fitting
 from peer.trainer.batches import Windows
 from peer.trainer.config import TrainerConfig
@@ -17,9 +17,9 @@ from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.micro_batch import fit, peak_growth
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
 )
 WINDOW = window_bytes(MODEL, 16)

@@ -19,13 +19,13 @@ from peer.clock.monotonic import boottime
 from peer.errors import DataError, TrainerDied
 from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.client import TrainerClient, TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 
-MODEL = ModelSection(hidden_size=32, intermediate_size=48, num_hidden_layers=2)
+MODEL = LlamaSection(hidden_size=32, intermediate_size=48, num_hidden_layers=2)
 LAYOUT = layout_of(MODEL)
 PATIENCE_S = 60.0
 TOKENS = 4 * 32

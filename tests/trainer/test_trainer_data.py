@@ -12,7 +12,8 @@ from blake3 import blake3
 
 from peer.errors import DataError
 from peer.run.sections import DataSection
-from peer.trainer.data import BLOCK_BYTES, load_corpus
+from peer.trainer.data import BLOCK_BYTES, Corpus, load_corpus
+from peer.trainer.data.text import split_texts
 
 TEXT = DataSection(kind="text")
 
@@ -57,7 +58,8 @@ def test_text_holds_out_at_least_one_block(tmp_path: Path) -> None:
     for number in range(50):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / f"{number}.txt").write_bytes(bytes([number]) * (2 * BLOCK_BYTES))
+        blocks = [f"{number} {block}\n".encode() * BLOCK_BYTES for block in range(3)]
+        (folder / "a.txt").write_bytes(b"".join(block[:BLOCK_BYTES] for block in blocks))
         assert len(load_corpus(TEXT, str(folder), 64).holdout) >= BLOCK_BYTES
 
 
@@ -74,6 +76,52 @@ def test_only_a_folder_at_the_top_is_the_hold_out(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(name.encode() * BLOCK_BYTES)
     corpus = load_corpus(TEXT, str(tmp_path), 64)
     assert b"below/holdout/a" in corpus.train.tobytes()
+
+
+def test_training_and_hold_out_share_no_content_whatever_the_files_are_called(tmp_path: Path) -> None:
+    blocks = [f"block {number:05d} ".encode() * BLOCK_BYTES for number in range(60)]
+    for number, block in enumerate(blocks):
+        for name in ("a", "b/other", "z"):
+            path = tmp_path / f"{name}{number}.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(block[:BLOCK_BYTES])
+    parts = [part.tobytes() for part in _parts(load_corpus(TEXT, str(tmp_path), 64))]
+    train, holdout = ({part[at : at + BLOCK_BYTES] for at in range(0, len(part), BLOCK_BYTES)} for part in parts)
+    assert len(train) + len(holdout) == len(blocks)
+    assert not train & holdout
+    assert [len(part) // BLOCK_BYTES for part in parts] == [3 * len(train), 3 * len(holdout)]
+
+
+def test_training_leaves_out_what_lies_in_the_folder_holdout_too(tmp_path: Path) -> None:
+    filled_with(tmp_path / "one", "one")
+    (tmp_path / "one" / "again.txt").write_bytes((tmp_path / "one" / "holdout" / "text").read_bytes())
+    assert load_corpus(TEXT, str(tmp_path / "one"), 64).train.tobytes() == b"one" * 1000
+
+
+def test_hidden_and_binary_files_are_left_out_and_told(tmp_path: Path) -> None:
+    filled(tmp_path)
+    clean = load_corpus(TEXT, str(tmp_path), 64)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_ed25519").write_bytes(b"SECRET" * BLOCK_BYTES)
+    (tmp_path / ".hidden").write_bytes(b"SECRET" * BLOCK_BYTES)
+    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08\x00" * BLOCK_BYTES)
+    (tmp_path / "latin.txt").write_bytes("gr\xfc\xdfe ".encode("latin-1") * BLOCK_BYTES)
+    corpus = load_corpus(TEXT, str(tmp_path), 64)
+    assert corpus.digest == clean.digest
+    assert corpus.told == "2 files, 3 MB; skipped 2 binary, 2 hidden".replace("3 MB", "2,621 kB")
+
+
+def test_blocks_are_cut_between_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\N{EURO SIGN}".encode() * (3 * BLOCK_BYTES))
+    content = (tmp_path / "a.txt").read_bytes()
+    passages = [passage for part in split_texts([("a.txt", content)]) for passage in part]
+    assert sum(len(passage.text) for passage in passages) == len(content)
+    for passage in passages:
+        assert passage.text.decode()
+
+
+def _parts(corpus: Corpus) -> tuple[Any, Any]:
+    return corpus.train, corpus.holdout
 
 
 def test_a_hold_out_alone_is_too_little(tmp_path: Path) -> None:

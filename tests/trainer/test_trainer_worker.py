@@ -18,17 +18,17 @@ from peer.clock.monotonic import boottime
 from peer.errors import StateError
 from peer.ports.trainer import AT_ONCE, Merge
 from peer.protocol.model.layout import Layout
-from peer.run.sections import DataSection, ModelSection, TrainSection
+from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.arena import Arena, read_counters
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.model import first_params, layout_of
+from peer.trainer.models.llama import first_params, layout_of
 from peer.trainer.worker import TrainerWorker
 
-MODEL = ModelSection(
+MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
 )
 LAYOUT = layout_of(MODEL)
@@ -70,22 +70,28 @@ class Played:
     """A session and the calls of its daemon."""
 
     def __init__(
-        self, folder: Path, data: Path, fragments: tuple[tuple[int, int], ...] = LAYOUT.fragments, **changes: Any
+        self,
+        folder: Path,
+        texts: Path,
+        fragments: tuple[tuple[int, int], ...] = LAYOUT.fragments,
+        line: ScriptedLine | None = None,
+        **changes: Any,
     ):
         self.folder = folder
-        self.arena = Arena(folder, LAYOUT, create=True)
-        self.line = ScriptedLine()
-        self.session = TrainerWorker(self.line, self.config(data, **changes), fragments, folder)  # type: ignore[arg-type]
+        self.model = changes.get("model", MODEL)
+        self.arena = Arena(folder, layout_of(self.model), create=True)
+        self.line = line or ScriptedLine()
+        self.session = TrainerWorker(self.line, self.config(texts, **changes), fragments, folder)  # type: ignore[arg-type]
         self.session.prepare()
         self.fragments = fragments
         self._id = 0
 
     @staticmethod
-    def config(data: Path, **changes: Any) -> TrainerConfig:
+    def config(texts: Path, **changes: Any) -> TrainerConfig:
         given = {
             "model": MODEL,
             "data": DataSection(kind="text"),
-            "data_dir": str(data),
+            "data_dir": str(texts),
             "train": TrainSection(context=16, batch=4, total_rounds=10, eval_windows=8),
             "sync_every": 10,
             "seed": 1,
@@ -108,7 +114,7 @@ class Played:
         return answer.get("ok", answer)
 
     def start(self, params: torch.Tensor | None = None, round_: int = 0, resume: Path | None = None) -> None:
-        self.arena.inn.copy_(first_params(MODEL, 1) if params is None else params)
+        self.arena.inn.copy_(first_params(self.model, 1) if params is None else params)
         self.call("start", round=round_, resume=str(resume) if resume else None)
 
     def work(

@@ -22,9 +22,10 @@ from peer.protocol.messages import RoundKey
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.schema import Manifest
+from peer.run.sections import LlamaSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
-from peer.trainer.model import first_params
+from peer.trainer.models.llama import first_params
 
 BURSTS = 5
 """The steps are done in so many parts; rates are medians over them."""
@@ -72,6 +73,7 @@ def measure(
 
 
 async def _train(manifest: Manifest, config: TrainerConfig, folder: Path, steps: int) -> tuple[Any, list[Burst]]:
+    assert isinstance(manifest.model, LlamaSection), manifest.model.kind
     layout = layout_for(manifest.model, resolve(manifest.sync))
     trainer = TrainerClient(folder, layout, config)
     try:

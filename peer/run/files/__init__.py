@@ -1,1 +1,0 @@
-"""Files that a run needs besides its manifest, and files of its volunteers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from peer.run.sections import Section
+from peer.run.files.section import Section
 
 MOST_ARTIFACT_BYTES = 2**40
 

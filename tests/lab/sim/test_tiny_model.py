@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from peer.lab.sim.tiny_model import BLOCKS, TENSORS, TinyLoop, _drawn, first_params, least_loss, loss_of
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
-from peer.trainer.model import views_of
+from peer.trainer.models.flat import views_of
 
 LAYOUT = Layout.whole(TENSORS)
 SEEDS = [1, 2, 3]

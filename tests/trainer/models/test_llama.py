@@ -6,10 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from peer.run.sections import ModelSection
-from peer.trainer.model import empty_model, first_params, layout_of, views_of
+from peer.run.sections import LlamaSection
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.llama import empty_model, first_params, layout_of
 
-SMALL = ModelSection(
+SMALL = LlamaSection(
     vocab_size=32,
     hidden_size=16,
     intermediate_size=24,
@@ -22,7 +23,7 @@ SMALL = ModelSection(
 )
 
 
-def bound(config: ModelSection, flat: torch.Tensor) -> torch.nn.Module:
+def bound(config: LlamaSection, flat: torch.Tensor) -> torch.nn.Module:
     model = empty_model(config)
     model.load_state_dict(dict(views_of(flat, layout_of(config))), assign=True)
     return model
@@ -72,7 +73,7 @@ def test_layout_has_the_names_and_shapes_of_transformers() -> None:
 
 
 def test_layout_of_a_large_model_takes_no_memory() -> None:
-    large = ModelSection(
+    large = LlamaSection(
         hidden_size=2**14,
         intermediate_size=2**16,
         num_hidden_layers=100,
@@ -91,7 +92,7 @@ def test_first_params_are_a_function_of_the_seed_and_keep_the_global_generator()
 
 
 def test_first_params_are_scaled_by_fan_in() -> None:
-    config = ModelSection()
+    config = LlamaSection()
     spread = {name: float(view.std()) for name, view in views_of(first_params(config, 0), layout_of(config))}
     assert spread["model.embed_tokens.weight"] == pytest.approx(64**-0.5, rel=0.03)
     assert spread["model.layers.0.mlp.up_proj.weight"] == pytest.approx(64**-0.5, rel=0.03)
@@ -100,7 +101,7 @@ def test_first_params_are_scaled_by_fan_in() -> None:
 
 
 def test_the_first_loss_is_near_that_of_guessing() -> None:
-    config = ModelSection()
+    config = LlamaSection()
     tokens = torch.randint(0, 256, (16, 65), generator=torch.Generator().manual_seed(0))
     logits = bound(config, first_params(config, 0))(tokens[:, :-1]).detach()
     loss = float(F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()))

@@ -6,7 +6,6 @@ Tensor names, shapes and the rotary convention (halves, not interleaved pairs) a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -14,7 +13,8 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.run.sections import ModelSection
+from peer.run.sections import LlamaSection
+from peer.trainer.models.flat import views_of
 
 LAST_NORM = 0.35
 
@@ -51,7 +51,7 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention; several query heads may share one key and value head."""
 
-    def __init__(self, config: ModelSection) -> None:
+    def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         self.dim = config.hidden_size // config.num_attention_heads
         self.shared = config.num_attention_heads // config.num_key_value_heads
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU (arXiv 2002.05202)."""
 
-    def __init__(self, config: ModelSection) -> None:
+    def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -92,7 +92,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelSection) -> None:
+    def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         self.self_attn = Attention(config)
         self.mlp = MLP(config)
@@ -106,7 +106,7 @@ class Block(nn.Module):
 
 
 class Body(nn.Module):
-    def __init__(self, config: ModelSection) -> None:
+    def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         table = torch.empty(config.vocab_size, config.hidden_size)
         # Drawing its own random values on the meta device would load torch._dynamo, which is slow.
@@ -119,7 +119,7 @@ class Body(nn.Module):
 class Llama(nn.Module):
     """Decoder from tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
 
-    def __init__(self, config: ModelSection) -> None:
+    def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         self.model = Body(config)
 
@@ -130,29 +130,20 @@ class Llama(nn.Module):
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
 
 
-def empty_model(config: ModelSection) -> Llama:
+def empty_model(config: LlamaSection) -> Llama:
     """Make the model on the meta device: names and shapes without memory."""
     with torch.device("meta"):
         return Llama(config)
 
 
-def layout_of(config: ModelSection) -> Layout:
+def layout_of(config: LlamaSection) -> Layout:
     """Return all tensors in the order of `named_parameters`, in one fragment. It allocates nothing of the model's
     size."""
     named = empty_model(config).named_parameters()
     return Layout.whole([TensorSpec(name, tuple(param.shape)) for name, param in named])
 
 
-def views_of(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, view of the flat vector in the tensor's shape), in layout order."""
-    at = 0
-    for spec in layout.tensors:
-        yield spec.name, flat[at : at + spec.elements].view(spec.shape)
-        at += spec.elements
-    assert at == flat.numel(), (at, flat.numel())
-
-
-def first_params(config: ModelSection, seed: int, layout: Layout | None = None) -> Tensor:
+def first_params(config: LlamaSection, seed: int, layout: Layout | None = None) -> Tensor:
     """Make the run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
 
     They lie in the order of `layout`, or in the model's own without one. Each tensor's values are the same in every

@@ -1,0 +1,130 @@
+"""The data side of a trainer process: which data it has, where it begins, and what was drawn for which fragment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from peer.errors import DataError, HomeUnusable
+from peer.protocol.sampling import START, Cursor, windows_in
+from peer.run.home import write_whole
+from peer.trainer.batches import Batch
+from peer.trainer.config import TrainerConfig
+from peer.trainer.data.account import DataAccount, DataPosition
+from peer.trainer.data.corpus import TrainingData
+from peer.trainer.data.load import MIN_WINDOWS, load_corpus
+from peer.trainer.data.tokenized import TokenizerFile
+from peer.trainer.data.tokens import TokenShards, read_index
+
+PLACE = "data_place.json"
+"""File of the run's folder with the place of the last snapshot, for a start without a checkpoint."""
+
+
+class DataDesk:
+    """Opens the data, and keeps the account of what was drawn from it. `send` takes messages to the daemon.
+
+    Raises DataError, HomeUnusable and ManifestError."""
+
+    def __init__(self, config: TrainerConfig, folder: Path, fragments: int, send: Callable[[dict[str, Any]], None]):
+        self._folder = folder
+        self._shards: TokenShards | None = None
+        self.data: TrainingData
+        if config.data.kind == "tokens":
+            self.data = self._shards = _open_shards(config, send)
+        else:
+            self.data = load_corpus(config.data, config.data_dir, config.train.context, _tokenizer(config), folder)
+        self.account = DataAccount(START, [START] * fragments)
+
+    @property
+    def waiting(self) -> str:
+        """Shard that training waits for, for a person. Empty: none."""
+        return self._shards.waiting if self._shards is not None else ""
+
+    @property
+    def holdout_awaited(self) -> bool:
+        """Whether the hold-out is on its way."""
+        return self._shards is not None and self._shards.holdout_awaited
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take the daemon's answer about a shard."""
+        assert self._shards is not None, "nobody asked"
+        self._shards.take(message["digest"], message["path"], message["reason"])
+
+    def begin(self, saved: DataPosition | None, *, resumed: bool, exact: bool) -> tuple[Cursor, str]:
+        """Choose where to begin, and tell why. `resumed`: there is a checkpoint, from which `saved` is. `exact`: no
+        work was done after it."""
+        fragments = self.account.fragments
+        if saved is not None and exact and self._fits(saved) and len(saved.begins) == fragments:
+            self.account = DataAccount.resumed(saved)
+            return Cursor(*saved.cursor), "where the checkpoint ends"
+        cursor, why = self._choose(saved, resumed)
+        self.account = DataAccount(cursor, [cursor] * fragments)
+        return cursor, why
+
+    def _choose(self, saved: DataPosition | None, resumed: bool) -> tuple[Cursor, str]:
+        if saved is not None:
+            if self._fits(saved):
+                return saved.base, "where the work begins that came after the checkpoint's state"
+            return START, "at the beginning of an epoch: the checkpoint tells a place in other data"
+        if resumed:
+            return START, "at the beginning of an epoch: the checkpoint of an older program tells no place"
+        kept = self._kept()
+        if kept is None:
+            return START, "at the beginning of an epoch: no place in this data is known here"
+        return kept, "where the last snapshot was taken"
+
+    def _fits(self, position: DataPosition) -> bool:
+        shards = len(self.data.tokens_per_shard)
+        return position.digest == self.data.digest and all(place < shards for _, place, _ in position.cursors)
+
+    def _kept(self) -> Cursor | None:
+        """Return the place of the last snapshot in exactly this data."""
+        try:
+            kept = json.loads((self._folder / PLACE).read_bytes())
+            epoch, place, window = (int(number) for number in kept["cursor"])
+            fits = kept["digest"] == self.data.digest and 0 <= place < len(self.data.tokens_per_shard)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return Cursor(epoch, place, window) if fits and min(epoch, window) >= 0 else None
+
+    def position(self) -> DataPosition:
+        """Return the place in the data for a checkpoint."""
+        return self.account.position(self.data.digest)
+
+    def drew(self, batch: Batch) -> None:
+        self.account.drew(batch)
+
+    def snapshot(self, fragment: int, tokens: int) -> dict[str, str]:
+        """Take a snapshot; return the span of its data."""
+        place = {"digest": self.data.digest, "cursor": self.position().cursor}
+        with contextlib.suppress(HomeUnusable):  # only a later start without a checkpoint begins at another place
+            write_whole(self._folder / PLACE, json.dumps(place).encode())
+        return self.account.snapshot(fragment, tokens)
+
+
+def _open_shards(config: TrainerConfig, send: Callable[[dict[str, Any]], None]) -> TokenShards:
+    assert config.data.index is not None
+    digest, context = config.data.index.digest, config.train.context
+    index = read_index(config.data_index, digest)
+    if index.vocab_size != config.tokenizer.vocab_size:
+        found = f"the data index is of {index.vocab_size} tokens, the run's tokenizer of {config.tokenizer.vocab_size}"
+        raise DataError(found, "The operator has to build the data with the tokenizer of the run.")
+    windows = sum(windows_in(entry.tokens, context) for entry in index.train)
+    if windows < MIN_WINDOWS or windows_in(index.holdout[0].tokens, context) < 1:
+        found = f"too little data in the index: a window has {context + 1} tokens, and {windows} are found in it"
+        raise DataError(found, "The operator has to build larger data, or lower train.context.")
+    return TokenShards(index, digest, send, time.monotonic)
+
+
+def _tokenizer(config: TrainerConfig) -> TokenizerFile | None:
+    """Return the tokenizer for own texts; None: a token is a byte."""
+    section = config.tokenizer
+    if section.kind == "bytes" or config.data.kind != "text":
+        return None
+    assert config.tokenizer_file is not None
+    assert section.end_token is not None
+    return TokenizerFile(Path(config.tokenizer_file), section.vocab_size, section.end_token)

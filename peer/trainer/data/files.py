@@ -1,0 +1,88 @@
+"""Reading of all regular files below one folder. Links are not followed, so nothing outside of it is read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from peer.errors import DataError
+from peer.run.files.own_texts import open_below
+
+MAX_CORPUS_BYTES = 2**32
+"""Most bytes of a corpus, which lies in memory."""
+
+
+def read_files(
+    root: Path, wanted: Callable[[PurePosixPath], bool], unseen: Callable[[str], bool] = lambda name: False
+) -> list[tuple[str, bytes]]:
+    """Return (relative posix path, content), sorted by path. `unseen`: whether a folder of this name is not entered.
+
+    Files are opened relative to the descriptor of the folder being walked, and links are not followed. No change
+    meanwhile can therefore lead out of `root`. Raises DataError."""
+    found: list[tuple[str, bytes]] = []
+    total = 0
+    for path, content in _walk(root, wanted, unseen):
+        total += len(content)
+        _check_total(root, total)
+        found.append((path, content))
+    return sorted(found)
+
+
+def read_texts(folder: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Read the files of a survey, in its order. Raises DataError."""
+    total = 0
+    for path in files:
+        try:
+            with os.fdopen(open_below(folder, path), "rb") as file:
+                content = file.read(MAX_CORPUS_BYTES - total + 1)
+        except OSError as error:
+            raise _unreadable_file(str(folder / path), error) from error
+        total += len(content)
+        _check_total(folder, total)
+        yield path, content
+
+
+def _check_total(root: Path, total: int) -> None:
+    if total > MAX_CORPUS_BYTES:
+        raise DataError(f"{root} holds more than {MAX_CORPUS_BYTES >> 30} GiB", "Give --data a smaller folder.")
+
+
+def _walk(
+    root: Path, wanted: Callable[[PurePosixPath], bool], unseen: Callable[[str], bool]
+) -> Iterator[tuple[str, bytes]]:
+    top = root.resolve()
+    for folder, below, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
+        below[:] = [name for name in below if not unseen(name)]  # packages may be a hundred times the library
+        place = PurePosixPath(Path(folder).relative_to(top).as_posix())
+        for name in names:
+            path = place / name
+            if not wanted(path):
+                continue
+            try:
+                content = _read_regular(name, descriptor)
+            except OSError as error:
+                raise _unreadable_file(str(top / path), error) from error
+            if content is not None:
+                yield str(path), content
+
+
+def _read_regular(name: str, folder: int) -> bytes | None:
+    """Read a regular file; None for anything else, links included. Raises OSError."""
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        return None
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        if size > MAX_CORPUS_BYTES:
+            raise OSError(None, f"larger than {MAX_CORPUS_BYTES >> 30} GiB")
+        return file.read(size)
+
+
+def _unreadable(error: OSError) -> None:
+    raise _unreadable_file(str(error.filename), error) from error
+
+
+def _unreadable_file(path: str, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be read: {error.strerror}", "Make it readable, or take it out of the folder.")

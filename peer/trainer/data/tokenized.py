@@ -1,0 +1,101 @@
+"""Own texts as tokens of the run's tokenizer.json, in files of the run's folder that are mapped into memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from blake3 import blake3
+
+from peer.errors import DataError, ManifestError
+from peer.run.home import write_whole
+from peer.trainer.data.corpus import Corpus, Tokens
+from peer.trainer.data.text import Passage
+
+TRAIN, HOLDOUT, FACTS = "own_train.tokens", "own_holdout.tokens", "own_texts.json"
+TOGETHER = 64
+"""Passages that are tokenized at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """A tokenizer.json that the daemon has checked, and what the manifest says of it."""
+
+    path: Path
+    vocab_size: int
+    end_token: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype("<u2" if self.vocab_size <= 2**16 else "<u4")
+
+
+def tokenized(
+    train: list[Passage], holdout: list[Passage], text_digest: str, tokenizer: TokenizerFile, folder: Path
+) -> Corpus:
+    """Return the texts as tokens, each document closed by the end token.
+
+    The files of an earlier start are used again when texts and tokenizer are the same. Raises DataError, HomeUnusable
+    and ManifestError."""
+    digest = blake3(text_digest.encode() + tokenizer.path.read_bytes()).hexdigest()
+    parts = {TRAIN: train, HOLDOUT: holdout}
+    if not _are_here(folder, digest, tokenizer.dtype):
+        (folder / FACTS).unlink(missing_ok=True)  # from here on the files are none of its texts
+        written = {name: _write(folder / name, passages, tokenizer) for name, passages in parts.items()}
+        write_whole(folder / FACTS, json.dumps({"digest": digest, "tokens": written}).encode())
+    tokens = {name: _mapped(folder / name, tokenizer.dtype) for name in parts}
+    text_bytes = sum(len(passage.text) for passage in holdout)
+    return Corpus(tokens[TRAIN], tokens[HOLDOUT], digest, text_bytes / max(1, len(tokens[HOLDOUT])))
+
+
+def _are_here(folder: Path, digest: str, dtype: np.dtype[Any]) -> bool:
+    try:
+        facts = json.loads((folder / FACTS).read_bytes())
+        sizes = {name: (folder / name).stat().st_size // dtype.itemsize for name in (TRAIN, HOLDOUT)}
+    except (OSError, ValueError):
+        return False
+    return bool(facts == {"digest": digest, "tokens": sizes})
+
+
+def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int:
+    """Write the tokens; return how many."""
+    try:
+        with path.open("wb") as file:
+            return _write_all(file, passages, tokenizer)
+    except OSError as error:
+        found = f"cannot write the tokens of your texts to {path}: {error.strerror}"
+        raise DataError(found, "Free some space there, or choose another --home.") from error
+
+
+def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile) -> int:
+    from tokenizers import Tokenizer  # only now: most runs need no such library
+
+    encoder = Tokenizer.from_file(str(tokenizer.path))
+    count = 0
+    for batch in _batches(passages, TOGETHER):
+        texts = [passage.text.decode(errors="replace") for passage in batch]
+        for passage, encoded in zip(batch, encoder.encode_batch(texts, add_special_tokens=False), strict=True):
+            ids = [*encoded.ids, tokenizer.end_token] if passage.ends else encoded.ids
+            if ids and max(ids) >= tokenizer.vocab_size:
+                found = f"the tokenizer gives token {max(ids)}, the manifest says that it has {tokenizer.vocab_size}"
+                raise ManifestError(found, "The operator has to correct tokenizer.vocab_size.")
+            file.write(np.array(ids, tokenizer.dtype).tobytes())
+            count += len(ids)
+    return count
+
+
+def _batches(passages: Iterable[Passage], size: int) -> Iterator[list[Passage]]:
+    left = iter(passages)
+    while batch := list(islice(left, size)):
+        yield batch
+
+
+def _mapped(path: Path, dtype: np.dtype[Any]) -> Tokens:
+    if path.stat().st_size == 0:  # nothing can be mapped
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, mode="r")

@@ -1,0 +1,167 @@
+"""Data of kind `tokens`: shards in files, which the daemon finds and the trainer maps into memory.
+
+A mapped file stays readable when its name is gone, so that no cache can take a shard away that is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from peer.errors import DataError
+from peer.run.files.token_index import ShardEntry, TokenIndex, parse_index, shard_bytes
+from peer.trainer.data.corpus import Tokens
+
+WAIT_S = 300.0
+"""Seconds that a needed shard is waited for, at most."""
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def read_index(path: str | None, digest: str) -> TokenIndex:
+    """Read the run's index of shards. Raises DataError when it is not the one that the manifest names."""
+    try:
+        raw = Path(path or "").read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"the data index {path} cannot be read: {error.strerror}", "Start again to fetch it."
+        ) from error
+    if blake3(raw).hexdigest() != digest:
+        raise DataError(f"the data index {path} is not the one that the manifest names", "Start again to fetch it.")
+    return parse_index(raw)
+
+
+class TokenShards:
+    """The shards of an index. `send` takes messages to the daemon, whose answers come to `take`."""
+
+    def __init__(self, index: TokenIndex, digest: str, send: Send, now: Callable[[], float]) -> None:
+        self.digest = digest
+        self._index = index
+        self._send = send
+        self._now = now
+        self._dtype = np.dtype(index.dtype).newbyteorder("<")
+        self._entries = {entry.digest: entry for entry in (*index.train, *index.holdout[:1])}
+        self._open: dict[str, Tokens] = {}
+        self._missing: dict[str, str] = {}
+        """Reasons, by digest."""
+        self._wanted: list[str] = []
+        """Digests that the daemon was last told."""
+        self._awaited: tuple[str, float] | None = None
+        """The shard that the next batch needs, and since when."""
+
+    @property
+    def tokens_per_shard(self) -> Sequence[int]:
+        return [entry.tokens for entry in self._index.train]
+
+    @property
+    def bytes_per_token(self) -> float:
+        entry = self._index.holdout[0]
+        return entry.text_bytes / entry.tokens
+
+    @property
+    def told(self) -> str:
+        """Description for a person."""
+        train = self._index.train
+        tokens = sum(entry.tokens for entry in train)
+        return f"{tokens:,} tokens in {len(train):,} shards"
+
+    @property
+    def waiting(self) -> str:
+        """Description of the shard that training waits for. Empty: it waits for none."""
+        return f"waiting for shard {self._number(self._awaited[0])} of the data" if self._awaited else ""
+
+    # -- the hold-out ------------------------------------------------------------------------------------------------
+
+    @property
+    def holdout(self) -> Tokens | None:
+        return self._open.get(self._index.holdout[0].digest)
+
+    @property
+    def holdout_awaited(self) -> bool:
+        """Whether it may still come."""
+        digest = self._index.holdout[0].digest
+        return digest not in self._open and digest not in self._missing
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def usable(self, shard: int) -> bool | None:
+        digest = self._index.train[shard].digest
+        if digest in self._open:
+            return True
+        return False if digest in self._missing else None
+
+    def need(self, shard: int) -> None:
+        """Begin to wait for a shard, or end the waiting when it took too long."""
+        digest = self._index.train[shard].digest
+        if self._awaited is None or self._awaited[0] != digest:
+            self._awaited = digest, self._now()
+        elif self._now() - self._awaited[1] >= WAIT_S:
+            self._missing[digest] = f"it did not come within {WAIT_S:.0f} s"
+
+    def shard(self, number: int) -> Tokens:
+        digest = self._index.train[number].digest
+        self._await_no_more(digest)
+        return self._open[digest]
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """Get these shards, the first one first, and the hold-out before all. Others are closed."""
+        wanted = [self._index.holdout[0].digest, *(self._index.train[shard].digest for shard in shards)]
+        wanted = list(dict.fromkeys(wanted))
+        if wanted == self._wanted:
+            return
+        fresh = [digest for digest in wanted if digest not in self._wanted and digest not in self._open]
+        self._wanted = wanted
+        self._open = {digest: tokens for digest, tokens in self._open.items() if digest in wanted}
+        self._send({"shards": wanted, "ask": fresh, "wrong": []})
+
+    def ask_again(self) -> None:
+        self._missing, self._awaited = {}, None
+
+    def skipped(self, epoch: int, place: int, shard: int) -> None:
+        """Tell the daemon. The shard is asked for again when its turn comes in another epoch."""
+        digest = self._index.train[shard].digest
+        self._await_no_more(digest)
+        reason = self._missing.pop(digest, "it was passed over earlier in this batch")
+        told = {"epoch": epoch, "place": place, "shard": shard, "digest": digest, "reason": reason}
+        self._send({"skipped": told})
+
+    # -- the daemon's answers ----------------------------------------------------------------------------------------
+
+    def take(self, digest: str, path: str | None, reason: str) -> None:
+        """Take a shard's file, or the reason why there is none. A file with other content is asked for again."""
+        if digest not in self._wanted or digest in self._open:
+            return
+        if path is None:
+            self._missing[digest] = reason
+            return
+        tokens = self._verified(self._entries[digest], path)
+        if tokens is None:
+            self._send({"shards": self._wanted, "ask": [digest], "wrong": [digest]})
+        else:
+            self._open[digest] = tokens
+            self._missing.pop(digest, None)
+
+    def _await_no_more(self, digest: str) -> None:
+        if self._awaited is not None and self._awaited[0] == digest:
+            self._awaited = None
+
+    def _verified(self, entry: ShardEntry, path: str) -> Tokens | None:
+        """Map a file; None when it is not this shard."""
+        try:
+            if Path(path).stat().st_size != shard_bytes(self._index, entry):
+                return None
+            tokens: Tokens = np.memmap(path, self._dtype, mode="r")
+        except (OSError, ValueError):
+            return None
+        if (
+            blake3(tokens.view(np.uint8).data).hexdigest() != entry.digest
+            or int(tokens.max()) >= self._index.vocab_size
+        ):
+            return None
+        return tokens
+
+    def _number(self, digest: str) -> int:
+        return next(number for number, entry in enumerate(self._index.train) if entry.digest == digest)

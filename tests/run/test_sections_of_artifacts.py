@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+
+from peer.errors import ManifestError
+from peer.protocol.model.layout import TensorSpec
+from peer.run.files.layout_file import MOST_LAYOUT_BYTES, format_layout, parse_layout
+from peer.run.model_layout import layout_for, tensors_of
+from peer.run.overrides import apply_overrides, dump
+from peer.run.presets import resolve
+from peer.run.schema import Manifest, check_layout, parse_manifest
+from peer.run.sections import LlamaSection, TransformersSection
+
+DIGEST = "ab" * 32
+REF = f'{{ digest = "{DIGEST}", size = 700 }}'
+FOREIGN = f"""format = 2
+[model]
+kind = "transformers"
+parameters = 1000
+config = {REF}
+layout = {REF}
+[tokenizer]
+kind = "file"
+vocab_size = 500
+end_token = 499
+file = {REF}
+[data]
+kind = "tokens"
+index = {REF}
+document_mask = true
+"""
+TENSORS = [TensorSpec("wte.weight", (50, 10)), TensorSpec("h.0.w", (20, 20)), TensorSpec("h.1.w", (10, 10))]
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(text.encode())
+    return caught.value.found
+
+
+def test_a_foreign_model_with_tokens_of_the_swarm_parses() -> None:
+    manifest = parse_manifest(FOREIGN.encode())
+    assert isinstance(manifest.model, TransformersSection)
+    assert manifest.model.config.digest == DIGEST
+    assert manifest.tokenizer.file == manifest.data.index == manifest.model.layout
+    assert manifest.data.document_mask
+
+
+def test_settings_keep_the_files_of_a_manifest() -> None:
+    text = apply_overrides(FOREIGN, ["train.batch=2", "model.parameters=2000"])
+    manifest = parse_manifest(text.encode())
+    assert (manifest.model.parameters, manifest.train.batch) == (2000, 2)
+    assert manifest.data == parse_manifest(FOREIGN.encode()).data
+    assert apply_overrides(text, []) == text
+    assert dump({"a": {"b": {}}}) == "\n[a]\nb = {}\n"
+
+
+def test_an_older_program_would_not_understand_the_new_kinds_so_format_1_refuses_them() -> None:
+    found = refused(FOREIGN.replace("format = 2", "format = 1") + "[limits]\nmax_parameters = 5000\n")
+    for key in ("model.kind", "tokenizer.kind", "data.kind", "limits.max_parameters"):
+        assert f"{key}: needs format = 2" in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (f"config = {REF}", f"config = {REF.replace('700', '2000000')}", "config has 2,000,000 bytes"),
+        (f"layout = {REF}", 'layout = { digest = "../../etc/passwd", size = 1 }', "model.layout.digest"),
+        (f"layout = {REF}\n[", "[", "line 2, model.layout: Field required"),
+        ("parameters = 1000", "parameters = 0", "line 4, model.parameters"),
+        ("parameters = 1000", "parameters = 1000\nhidden_size = 64", "line 5, model.hidden_size: unknown key"),
+        ('kind = "transformers"', 'kind = "keras"', "line 3, model.kind: Input should be 'llama' or 'transformers'"),
+        ("end_token = 499", "end_token = 500", "end_token 500 is not below vocab_size"),
+        ("end_token = 499\n", "", "needs vocab_size, end_token and file"),
+        (f"file = {REF}", f"file = {REF.replace('700', '1073741824')}", "file has 1,073,741,824 bytes"),
+        ('kind = "tokens"', 'kind = "text"', 'kind "text" has no index; document_mask needs kind "tokens"'),
+        (f"index = {REF}\n", "", 'kind "tokens" needs an index'),
+        (
+            f'kind = "file"\nvocab_size = 500\nend_token = 499\nfile = {REF}',
+            'kind = "bytes"',
+            'kind "tokens" needs tokenizer.kind "file"',
+        ),
+        ("document_mask = true", "[limits]\nmax_parameters = 999", "limits.max_parameters: the model has 1,000"),
+    ],
+)
+def test_what_does_not_fit_is_named(old: str, new: str, words: str) -> None:
+    assert old in FOREIGN
+    assert words in refused(FOREIGN.replace(old, new))
+
+
+def test_a_tokenizer_larger_than_the_built_in_models_vocabulary_is_named() -> None:
+    text = f'format = 2\n[tokenizer]\nkind = "file"\nvocab_size = 300\nend_token = 0\nfile = {REF}\n'
+    assert "model.vocab_size: the tokenizer needs at least 300" in refused(text)
+    assert parse_manifest((text + "[model]\nvocab_size = 300\n").encode()).tokenizer.vocab_size == 300
+
+
+def test_the_cut_and_the_payload_of_a_foreign_model_are_checked_with_its_layout() -> None:
+    def manifest(*settings: str) -> Manifest:
+        return parse_manifest(apply_overrides(FOREIGN, settings).encode())
+
+    check_layout(manifest(), TENSORS)
+    check_layout(manifest("sync.preset=streaming-noloco"), TENSORS)
+    with pytest.raises(ManifestError, match=r"sync\.fragments: the model has 2 blocks"):
+        check_layout(manifest("sync.preset=streaming-noloco", "fragments=4"), TENSORS)
+    with pytest.raises(ManifestError, match=r"max_fragment_bytes: a payload of this model has 2000 bytes"):
+        check_layout(manifest("max_fragment_bytes=1024"), TENSORS)
+
+
+def test_a_foreign_models_tensors_are_cut_as_the_built_in_ones() -> None:
+    manifest = parse_manifest(apply_overrides(FOREIGN, ["sync.preset=streaming-noloco"]).encode())
+    layout = layout_for(manifest.model, resolve(manifest.sync), TENSORS)
+    assert layout.fragments == ((0, 2), (2, 3))
+    assert layout.elements == 1000
+
+
+def test_a_layout_is_written_and_read_again() -> None:
+    tensors = [*tensors_of(LlamaSection()), TensorSpec("scale", ())]
+    raw = format_layout(tensors)
+    assert parse_layout(raw, LlamaSection().parameters + 1) == tensors
+    assert raw.count(b"\n") == len(tensors) + 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"{}", "no list"),
+        (b"[]", "no list"),
+        (b'[["a", [10]], ["a", [10]]]', "twice"),
+        (b'[["a", [10]]]', "10 elements, but model.parameters is 20"),
+        (b'[["a", [21]]]', "a shape that 20 parameters cannot have"),
+        (b'[["a", [-4, -5]]]', "cannot have"),
+        (b'[["a", [20, true]]]', "cannot have"),
+        (b'[["a", [4.0, 5]]]', "cannot have"),
+        (b'[["a", [20, 20, 20, 20, 20, 20, 20, 20]]]', "cannot have"),
+        (b'[["a", [1, 1, 1, 1, 1, 1, 1, 1, 20]]]', "cannot have"),
+        (b'[["", [20]]]', "entry 0"),
+        (b'[["\\u0007", [20]]]', "entry 0"),
+        (b'[["a", [20], 1]]', "entry 0"),
+        (b'["a"]', "entry 0"),
+        (b" " * (MOST_LAYOUT_BYTES + 1), "more than"),
+    ],
+)
+def test_a_layout_that_is_none_is_refused(raw: bytes, words: str) -> None:
+    with pytest.raises(ManifestError, match=words):
+        parse_layout(raw, 20)
