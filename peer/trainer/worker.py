@@ -145,7 +145,7 @@ class TrainerWorker:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
         laps.end("waiting for the state")
-        self._device = choose_device(config.device)
+        self._device = choose_device(config.device, config.precision)
         self._link.send({"note": "reading the data"})
         corpus = load_corpus(config.data, config.data_dir, config.train.context)
         laps.end("data")
