@@ -57,6 +57,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @upload_budget
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer. All but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
 @click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
 @step_seconds
 @click.option(
@@ -101,6 +102,7 @@ def command(
     monthly_upload: int | None,
     threads: int | None,
     device: str,
+    precision: str,
     speed: float,
     step_seconds: float,
     checkpoint_every: float,
@@ -153,6 +155,7 @@ def command(
         data_dir=data_dir,
         threads=threads or max(1, (os.cpu_count() or 2) - 1),
         device=device,
+        precision=precision,
         speed=speed,
         step_seconds=step_seconds,
         checkpoint_every_s=checkpoint_every,

@@ -56,6 +56,7 @@ def trainer_config(options: JoinOptions, me: PeerId, manifest: Manifest) -> Trai
         data_dir=str(options.data_dir) if options.data_dir else None,
         threads=options.threads,
         device=options.device,
+        precision=options.precision,
         speed=options.speed,
         step_seconds=options.step_seconds,
         micro_batch=options.micro_batch,

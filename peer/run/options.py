@@ -59,6 +59,8 @@ class JoinOptions(NodeOptions):
     data_dir: Path | None = None
     threads: int = 1
     device: str = "auto"
+    precision: str = "auto"
+    """Of the trainer: `auto`, `fp32` or `bf16`."""
     speed: float = 1.0
     """Part of the time the trainer may work, in (0, 1]."""
     step_seconds: float = 0.0

@@ -19,6 +19,8 @@ MOST_CONFIG_BYTES = 2**20
 MOST_TOKENIZER_BYTES = MOST_INDEX_BYTES = 64 * 2**20
 BYTE_VALUES = 256
 Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
+Schedule = Literal["cosine", "linear", "wsd"]
+"""Shape of the learning rate after the warm-up: see `peer.trainer.optimizer.schedule`."""
 
 
 class LlamaSection(Section):
@@ -159,8 +161,18 @@ class OptimizerSection(Section):
     """Largest norm of the gradient over all parameters."""
     warmup_fraction: Fraction = 0.05
     """Part of the run in which the learning rate rises linearly."""
+    schedule: Schedule = "cosine"
+    """Shape of the learning rate after the warm-up."""
+    decay_fraction: Fraction = 0.2
+    """Last part of the run, in which the learning rate of `wsd` falls."""
     final_fraction: Fraction = 0.05
-    """End of the cosine, as a part of `lr`."""
+    """End of the fall, as a part of `lr`."""
+
+    @model_validator(mode="after")
+    def _parts(self) -> OptimizerSection:
+        if self.schedule == "wsd" and self.warmup_fraction + self.decay_fraction > 1.0:
+            raise ValueError("warmup_fraction and decay_fraction must not be more than 1 together")
+        return self
 
 
 class TrainSection(Section):

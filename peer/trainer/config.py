@@ -36,6 +36,9 @@ class TrainerConfig(BaseModel):
     """File of the tokenizer.json, checked by the daemon. Only own texts need it."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    mask_end_token: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    """Token that closes a document, when documents of a window do not see each other; None: they do."""
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the time that the trainer may work."""
     step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0

@@ -8,23 +8,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - the customary name
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
+from peer.errors import ManifestError
 from peer.outer.rules import merge_
 from peer.ports.trainer import Evaluation
 from peer.protocol.model.layout import Layout
-from peer.trainer.batches import Batch, BatchStream, Windows, holdout_windows
+from peer.trainer.batches import Batch, BatchStream, holdout_windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
+from peer.trainer.loss import TokenLoss, Windows
 from peer.trainer.models.factory import empty_model
 from peer.trainer.models.flat import views_of
+from peer.trainer.models.language_model import LanguageModel
 from peer.trainer.optimizer import AdamW, progress_of, schedule
 
 EVAL_TOKENS = 8192
 """Tokens that go through the model at once in an evaluation, about."""
+EVAL_LOGITS = 2**26
+"""Logits that exist at once in an evaluation of a model whose logits must all exist, about."""
 FIRST_SCALE = 2.0**16
 GROW_AFTER = 2000
 
@@ -70,7 +74,10 @@ class InnerLoop:
         self.batches = _batches_of(config, data)
         self.params = params.to(device.device, torch.float32, copy=True)
         self._grad = torch.zeros_like(self.params)
-        self._model = self._bind()
+        network = self._bind()
+        self.params.copy_(params)  # a trial of the model may have changed them
+        self._loss = TokenLoss(network, device.device, config.mask_end_token)
+        self.chunked = self.recomputed = False
         self.micro_batch = config.micro_batch or config.train.batch
         """Windows that go through the model at once. The gradient of a step does not depend on it, up to rounding."""
         self.round = 0
@@ -82,13 +89,22 @@ class InnerLoop:
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
         self.optimizer = AdamW(self.params, self._matrices(), config.optimizer)
 
-    def _bind(self) -> nn.Module:
+    def _bind(self) -> LanguageModel:
+        """Make the model of views of the flat vectors.
+
+        Raises ManifestError when documents have to be kept apart, and the model cannot."""
         model = empty_model(self._config.model)
         model.load_state_dict(dict(views_of(self.params, self._layout)), assign=True)
         grads = dict(views_of(self._grad, self._layout))
         for name, param in model.named_parameters():
             param.requires_grad_()
-            param.grad = grads[name]
+            param.grad = grads[name.removeprefix(model.prefix)]
+        model.examine()
+        if self._config.mask_end_token is not None and not model.masks:
+            raise ManifestError(
+                f"{model.title} cannot keep documents apart: it has no attention that takes a mask and positions",
+                "The operator has to set data.document_mask to false, or choose a model with attention.",
+            )
         return model
 
     def _matrices(self) -> list[Tensor]:
@@ -115,10 +131,8 @@ class InnerLoop:
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             norm /= self.scale.value
-            shrink = min(1.0, self._config.optimizer.clip / (norm + 1e-6)) / self.scale.value
-            if shrink != 1.0:
-                self._grad.mul_(shrink)
-            self.optimizer.step(self._grad, self.learning_rate)
+            too_long = max(1.0, (norm + 1e-6) / self._config.optimizer.clip)
+            self.optimizer.step(self._grad, self.learning_rate, self.scale.value * too_long)
         if self._device.autocast is torch.float16:
             self.scale.update(finite)
         self.step_in_round += 1
@@ -137,14 +151,37 @@ class InnerLoop:
         """Run one forward and backward pass over so many windows, and zero the gradient.
 
         Raises torch.OutOfMemoryError on an accelerator whose memory is too small."""
+        context = self._config.train.context
+        tokens = np.zeros((windows, context + 1), np.uint32)
+        if self._config.mask_end_token is not None:
+            tokens[:, context // 2] = self._config.mask_end_token
         try:
-            self._accumulate(np.zeros((windows, self._config.train.context + 1), np.uint8), windows)
+            self._accumulate(tokens, windows * context)
         finally:
             self._grad.zero_()
 
     def set_micro_batch(self, windows: int) -> None:
         """Put so many windows through the model at once from here on."""
         self.micro_batch = windows
+
+    @property
+    def network(self) -> LanguageModel:
+        """The model, whose tensors are views of `params`."""
+        return self._loss.network
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a chunk of the loss."""
+        return self._loss.chunk
+
+    def save_memory(self, *, chunked: bool, recomputed: bool) -> None:
+        """Make the loss in chunks of tokens, and compute the layers' values again for the gradient, from here on.
+
+        The gradient does not depend on it, up to rounding. The model must be able to do so."""
+        assert self.network.splits or not chunked, "the logits are not the head's product"
+        if recomputed != self.recomputed:
+            self.network.recompute(recomputed)
+        self.chunked, self.recomputed = chunked, recomputed
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the learning rate of all later steps with `scale`."""
@@ -161,49 +198,43 @@ class InnerLoop:
 
         When others fill up the accelerator meanwhile, it gets fewer windows at once. Raises torch.OutOfMemoryError when
         one window is too much."""
+        tokens = max(1, self._loss.counted(windows))
         while True:
             self._grad.zero_()
             try:
                 parts = range(0, len(windows), self.micro_batch)
-                return sum(self._accumulate(windows[at : at + self.micro_batch], len(windows)) for at in parts)
+                return sum(self._accumulate(windows[at : at + self.micro_batch], tokens) for at in parts)
             except torch.OutOfMemoryError:
                 if self.micro_batch == 1:
                     raise
             self.halve()
 
-    def _accumulate(self, windows: Windows, batch: int) -> float:
-        """Add the gradient of these windows, as a share of a batch of `batch` windows; return their share of the
-        loss."""
-        inputs, targets = self._tokens(windows)
-        device = self._device
-        with torch.autocast(device.device.type, device.autocast, enabled=device.autocast is not None):
-            logits = self._model(inputs)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten()) * (len(windows) / batch)
-        (loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
-        return float(loss.item())
+    def _accumulate(self, windows: Windows, tokens: int) -> float:
+        """Add the gradient of these windows, as a share of a batch that predicts so many tokens.
 
-    def _tokens(self, windows: Windows) -> tuple[Tensor, Tensor]:
-        """Return (inputs, targets), each [windows, context] int64 on the device."""
-        tokens = torch.from_numpy(windows.astype(np.int64)).to(self._device.device)
-        return tokens[:, :-1], tokens[:, 1:]
+        Return their share of the loss."""
+        loss: Tensor = self._loss(windows, self.scale.value / tokens, self._device.autocast, self.chunked)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.item()) / self.scale.value
 
     @torch.inference_mode()
     def evaluate(self, outer_params: Tensor) -> Evaluation:
         """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are.
 
         The loss is NaN when the hold-out cannot be had."""
-        train = self._config.train
+        train, network = self._config.train, self.network
         if self._data.holdout is None:
             return Evaluation(math.nan, math.nan, 0)
         windows = holdout_windows(self._data.holdout, context=train.context, count=train.eval_windows)
-        weights = dict(views_of(outer_params.to(self._device.device), self._layout))
-        together = max(1, EVAL_TOKENS // train.context)
+        views = views_of(outer_params.to(self._device.device), self._layout)
+        weights = {f"network.{network.prefix}{name}": view for name, view in views}
+        most = EVAL_TOKENS if network.splits else min(EVAL_TOKENS, EVAL_LOGITS // network.vocab_size)
+        together = max(1, most // train.context)
         total = 0.0
         for at in range(0, len(windows), together):
-            inputs, targets = self._tokens(windows[at : at + together])
-            logits = functional_call(self._model, weights, (inputs,))
-            total += F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
-        tokens = train.eval_windows * train.context
+            part = windows[at : at + together]
+            total += functional_call(self._loss, weights, (part, 1.0), {"chunked": network.splits}).item()
+        tokens = max(1, self._loss.counted(windows))
         loss = total / tokens
         return Evaluation(loss, loss / math.log(2) / self._data.bytes_per_token, tokens)
 

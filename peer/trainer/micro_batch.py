@@ -1,4 +1,4 @@
-"""Choice of the windows that go through the model at once.
+"""Choice of the windows that go through the model at once, and of the ways to need less memory for one.
 
 An estimate and one measured step fit them to the free memory. A batch made for a large machine then neither kills a
 small one nor makes it swap."""
@@ -13,12 +13,14 @@ from pathlib import Path
 import torch
 
 from peer.errors import MachineTooSmall
-from peer.run.activations import largest_micro_batch, window_bytes
+from peer.run.activations import LOGIT_BYTES, largest_micro_batch, window_bytes
 from peer.trainer.config import TrainerConfig
 from peer.trainer.inner_loop import InnerLoop
 
 SHARE = 0.9
 """Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
+KEPT_SHARE = 0.05
+"""Share of the layers' activations that are their inputs, about. They stay when the rest is computed again."""
 MIB = 2**20
 
 
@@ -30,10 +32,25 @@ class Fit:
     """Reason of the choice, for a person."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Way to put a window through the model, with the estimated bytes that one takes."""
+
+    chunked: bool
+    recomputed: bool
+    window: int
+
+    def __str__(self) -> str:
+        names = ["the loss in chunks"] * self.chunked + ["layers computed again for the gradient"] * self.recomputed
+        return f", {' and '.join(names)}, as memory is short" if names else ""
+
+
 def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
     """Choose, try and set the loop's micro-batch. The gradient is zero afterwards, and the parameters are untouched.
 
-    Raises MachineTooSmall when not even one window goes through an accelerator's memory."""
+    Fewer windows at once come first. When not even one fits, the loss is made in chunks where the logits take most of
+    the memory. At last the layers' values are computed again for the gradient. Raises MachineTooSmall when not even so
+    one window goes through an accelerator's memory."""
     if config.micro_batch is not None:
         loop.set_micro_batch(min(config.micro_batch, config.train.batch))
         return Fit(loop.micro_batch, f"{_of(loop, config)}: asked for")
@@ -41,40 +58,70 @@ def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
     return _fit_device(loop, config) if on_device else _fit_main_memory(loop, config)
 
 
+def _ways(loop: InnerLoop, config: TrainerConfig) -> list[_Way]:
+    """Return the ways that this model can go, the fastest first."""
+    context, network = config.train.context, loop.network
+    logits = LOGIT_BYTES * network.vocab_size * context
+    window = max(logits, window_bytes(config.model, context))
+    layers = window - logits
+    few_logits = LOGIT_BYTES * network.vocab_size * min(context, loop.chunk) if network.splits else logits
+    ways = [_Way(False, False, window)]
+    if network.splits and logits > layers and few_logits < logits:
+        ways.append(_Way(True, False, layers + few_logits))
+    if network.recomputes:
+        kept = int(layers * (KEPT_SHARE + 1 / network.layers))
+        ways.append(_Way(network.splits, True, kept + few_logits))
+    return ways
+
+
 def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
     """Try one window, the least there is: the system's out-of-memory killer gives no second chance."""
     free = config.activation_bytes
     if free is None:
         return Fit(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")
-    estimate = window_bytes(config.model, config.train.context)
-    window = max(estimate, peak_growth(lambda: loop.probe(1)))
+    ways = _ways(loop, config)
+    for way in ways:
+        window = way.window
+        if window > free and way is not ways[-1]:
+            continue
+        loop.save_memory(chunked=way.chunked, recomputed=way.recomputed)
+        window = max(window, peak_growth(lambda: loop.probe(1)))
+        if window <= free:
+            break
     loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
-    return Fit(loop.micro_batch, f"{_of(loop, config)}: a window takes {_mib(window)}, {_mib(free)} are free for them")
+    memory = f"a window takes {_mib(window)}, {_mib(free)} are free for them"
+    return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
 
 
 def _fit_device(loop: InnerLoop, config: TrainerConfig) -> Fit:
     """Try from the estimate downwards: an accelerator raises an error when it is full, and goes on."""
     free = int(SHARE * torch.cuda.mem_get_info(loop.device)[0])
-    window = window_bytes(config.model, config.train.context)
-    loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
-    torch.cuda.reset_peak_memory_stats(loop.device)
     before = torch.cuda.memory_allocated(loop.device)
-    while not _goes_through(loop):
-        if loop.micro_batch == 1:
-            raise MachineTooSmall(
-                f"one window of {config.train.context} tokens needs more than {_mib(free)} of GPU memory"
-            )
-        loop.halve()
-    took = torch.cuda.max_memory_allocated(loop.device) - before
-    return Fit(loop.micro_batch, f"{_of(loop, config)}: takes {_mib(took)} of {_mib(free)} that were free on the GPU")
+    ways = _ways(loop, config)
+    for way in ways:
+        if way.window > free and way is not ways[-1]:
+            continue
+        loop.save_memory(chunked=way.chunked, recomputed=way.recomputed)
+        loop.set_micro_batch(largest_micro_batch(config.train.batch, way.window, free))
+        torch.cuda.reset_peak_memory_stats(loop.device)
+        if _goes_through(loop):
+            took = torch.cuda.max_memory_allocated(loop.device) - before
+            memory = f"takes {_mib(took)} of {_mib(free)} that were free on the GPU"
+            return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
+    raise MachineTooSmall(f"one window of {config.train.context} tokens needs more than {_mib(free)} of GPU memory")
 
 
 def _goes_through(loop: InnerLoop) -> bool:
-    try:
-        loop.probe(loop.micro_batch)
-    except torch.OutOfMemoryError:
-        return False
-    return True
+    """Halve the windows at once until they go through the accelerator; return whether one does at least."""
+    while True:
+        try:
+            loop.probe(loop.micro_batch)
+        except torch.OutOfMemoryError:
+            if loop.micro_batch == 1:
+                return False
+        else:
+            return True
+        loop.halve()
 
 
 def peak_growth(work: Callable[[], None], proc: Path = Path("/proc/self")) -> int:

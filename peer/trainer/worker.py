@@ -123,7 +123,7 @@ class TrainerWorker:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
         laps.end("waiting for the state")
-        self._device = choose_device(config.device)
+        self._device = choose_device(config.device, config.precision)
         self._link.send({"note": "reading the data"})
         self._desk = DataDesk(config, self._folder, len(self._layout.fragments), self._link.send)
         laps.end("data")

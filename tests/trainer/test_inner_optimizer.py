@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from peer.run.sections import OptimizerSection
 from peer.trainer import optimizer
-from peer.trainer.optimizer import AdamW, progress_of, schedule
+from peer.trainer.optimizer import AdamW, progress_of, schedule, spans_of
 
 
 def test_schedule_rises_linearly_and_falls_as_a_cosine() -> None:
@@ -26,14 +27,40 @@ def test_schedule_without_and_with_nothing_but_warm_up() -> None:
     assert schedule(1.0, 1.0, 0.1) == 1.0
 
 
+def test_linear_falls_in_a_line() -> None:
+    places = (0.0, 0.05, 0.1, 0.325, 0.55, 1.0)
+    seen = [schedule(at, 0.1, 0.2, "linear") for at in places]
+    assert seen == pytest.approx([0.0, 0.5, 1.0, 0.8, 0.6, 0.2])
+
+
+def test_warmup_stable_decay_stays_and_falls_as_one_less_the_root() -> None:
+    places = (0.0, 0.05, 0.1, 0.4, 0.75, 0.8, 0.85, 0.9, 1.0, 2.0)
+    seen = [schedule(at, 0.1, 0.2, "wsd", 0.25) for at in places]
+    golden = [0.0, 0.5, 1.0, 1.0, 1.0, 0.6422291236, 0.4940355744, 0.3803226646, 0.2, 0.2]
+    assert seen == pytest.approx(golden, abs=1e-9)
+
+
+def test_warmup_stable_decay_at_its_bounds() -> None:
+    assert [schedule(at, 0.0, 0.1, "wsd", 1.0) for at in (0.0, 0.25, 1.0)] == pytest.approx([1.0, 0.55, 0.1])
+    assert [schedule(at, 0.0, 0.1, "wsd", 0.0) for at in (0.0, 0.99, 1.0)] == [1.0, 1.0, 0.1]
+    assert schedule(0.9, 0.9, 0.1, "wsd", 0.5) == pytest.approx(1.0), "the warm-up is never cut"
+
+
+def test_a_warm_up_and_a_decay_of_more_than_the_run_are_refused() -> None:
+    assert OptimizerSection(schedule="wsd", warmup_fraction=0.5, decay_fraction=0.5).schedule == "wsd"
+    assert OptimizerSection(warmup_fraction=0.9, decay_fraction=0.5).schedule == "cosine"
+    with pytest.raises(ValidationError, match="not be more than 1 together"):
+        OptimizerSection(schedule="wsd", warmup_fraction=0.5, decay_fraction=0.6)
+
+
 def test_progress_by_both_clocks() -> None:
     assert progress_of(3, 15, 30, 10) == pytest.approx(0.35)
     assert progress_of(3, 999, None, 10) == pytest.approx(0.35)
     assert progress_of(12, 0, 30, 10) == 1.0
 
 
-@pytest.mark.parametrize("tile", [7, 2**18])
-def test_adamw_agrees_with_that_of_torch(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fused", "tile"), [(True, 2**18), (False, 7), (False, 2**18)])
+def test_adamw_agrees_with_that_of_torch(fused: bool, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer, "TILE", tile)
     noise = torch.Generator().manual_seed(0)
     flat = torch.randn(40, generator=noise)
@@ -41,14 +68,14 @@ def test_adamw_agrees_with_that_of_torch(tile: int, monkeypatch: pytest.MonkeyPa
     config = OptimizerSection()
     groups = [{"params": [matrix], "weight_decay": config.weight_decay}, {"params": [norm], "weight_decay": 0.0}]
     theirs = torch.optim.AdamW(groups, betas=(config.beta1, config.beta2), eps=1e-8)
-    ours = AdamW(flat, [flat[:30]], config)
+    ours = AdamW(flat, [flat[:12].view(3, 4), flat[12:30]], config, fused)
     for step in range(20):
         grad = torch.randn(40, generator=noise)
         matrix.grad, norm.grad = grad[:30].clone(), grad[30:].clone()
         for group in theirs.param_groups:
             group["lr"] = 1e-2 / (step + 1)
         theirs.step()
-        ours.step(grad, 1e-2 / (step + 1))
+        ours.step(3.0 * grad, 1e-2 / (step + 1), 3.0)
     torch.testing.assert_close(flat, torch.cat((matrix, norm)).detach(), atol=1e-6, rtol=1e-6)
 
 
@@ -60,3 +87,20 @@ def test_a_fresh_optimizer_warms_up_over_ten_steps() -> None:
         seen.append(fresh.freshness)
         fresh.step(torch.ones(4), 1e-3)
     assert seen == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0])
+
+
+def test_neighbours_of_one_decay_are_one_span() -> None:
+    flat = torch.zeros(20)[3:]
+    assert spans_of(flat, [flat[8:10], flat[2:4], flat[4:8]]) == ([(2, 10)], [(0, 2), (10, 17)])
+    assert spans_of(flat, [flat[0:4], flat[5:17]]) == ([(0, 4), (5, 17)], [(4, 5)])
+    assert spans_of(flat, [flat]) == ([(0, 17)], [])
+    assert spans_of(flat, []) == ([], [(0, 17)])
+
+
+def test_the_fused_kernel_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert AdamW(torch.zeros(4), [], OptimizerSection()).reason == "AdamW: torch's fused kernel"
+    monkeypatch.delattr(torch, "_fused_adamw_")
+    lonely = AdamW(torch.zeros(4), [], OptimizerSection())
+    assert lonely.reason == "AdamW: in tiles, as torch has no fused kernel for cpu"
+    lonely.step(torch.ones(4), 1e-3)
+    assert lonely.age == 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from peer.protocol.model.layout import Layout
 from peer.run.sections import LlamaSection, ModelSection
 from peer.trainer.models import llama
+from peer.trainer.models.language_model import LanguageModel
 
 
-def empty_model(model: ModelSection) -> nn.Module:
+def empty_model(model: ModelSection) -> LanguageModel:
     """Make the model on the meta device: names and shapes without memory."""
     assert isinstance(model, LlamaSection), model.kind
     return llama.empty_model(model)

@@ -6,17 +6,23 @@ Tensor names, shapes and the rotary convention (halves, not interleaved pairs) a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import LlamaSection
+from peer.trainer.models.documents import Documents
 from peer.trainer.models.flat import views_of
+from peer.trainer.models.language_model import LanguageModel
 
 LAST_NORM = 0.35
+_recomputed: Callable[..., Tensor] = CheckpointFunction.apply
+"""The function behind torch's `checkpoint`, without the decorator, which would load torch._dynamo."""
 
 
 @lru_cache(maxsize=4)
@@ -62,9 +68,11 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, narrow, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, documents: Documents | None) -> Tensor:
         batch, tokens, hidden = x.shape
         cos, sin = _rotary(tokens, self.dim, self.theta, x.device)
+        if documents is not None:
+            cos, sin = (table[documents.positions].unsqueeze(1) for table in (cos, sin))
         q, k, v = (
             project(x).view(batch, tokens, -1, self.dim).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
@@ -72,7 +80,10 @@ class Attention(nn.Module):
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         if self.shared > 1:
             k, v = k.repeat_interleave(self.shared, dim=1), v.repeat_interleave(self.shared, dim=1)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if documents is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=documents.visible)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, tokens, hidden))
         return out
 
@@ -99,8 +110,8 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x))
+    def forward(self, x: Tensor, documents: Documents | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), documents)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -116,18 +127,40 @@ class Body(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Llama(nn.Module):
+class Llama(LanguageModel):
     """Decoder from tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
+
+    splits = True
+    masks = True
+    recomputes = True
 
     def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         self.model = Body(config)
+        self.vocab_size = config.vocab_size
+        self.layers = config.num_hidden_layers
+        self._recomputing = False
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self.logits(tokens)
+
+    def logits(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
+        return F.linear(self.hidden(tokens, documents), self.head_weight)
+
+    def hidden(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
         x = self.model.embed_tokens(tokens)
+        recomputing = self._recomputing and torch.is_grad_enabled()
         for layer in self.model.layers:
-            x = layer(x)
-        return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
+            x = _recomputed(layer, False, x, documents) if recomputing else layer(x, documents)
+        out: Tensor = self.model.norm(x)
+        return out
+
+    @property
+    def head_weight(self) -> Tensor:
+        return self.model.embed_tokens.weight
+
+    def recompute(self, on: bool) -> None:
+        self._recomputing = on
 
 
 def empty_model(config: LlamaSection) -> Llama:

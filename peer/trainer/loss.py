@@ -1,0 +1,135 @@
+"""The loss of a language model: the sum of the cross-entropy over tokens, with all logits at once or in chunks.
+
+In chunks, the logits of only so many tokens exist at a time. Their gradient is made along with the loss, so that
+nothing is computed twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - the customary name
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from peer.errors import DataError
+from peer.trainer.models.documents import documents_of
+from peer.trainer.models.language_model import LanguageModel
+
+IGNORED = -100
+"""Target of a place that has no part in the loss."""
+CHUNK_ENTRIES, DEVICE_CHUNK_ENTRIES = 2**23, 2**26
+"""Logits of a chunk in main memory, and on an accelerator, about."""
+Windows = NDArray[np.unsignedinteger[Any]]
+"""Tokens of some windows, [windows, context + 1], of any unsigned type."""
+
+
+class TokenLoss(nn.Module):
+    """Model and loss in one module, so that other weights can be put in its place for a call."""
+
+    def __init__(self, network: LanguageModel, device: torch.device, end_token: int | None = None) -> None:
+        """`end_token`: the token that closes a document, when documents do not see each other. None: they do.
+
+        The model lies on `device`."""
+        super().__init__()
+        self.network = network
+        self._device = device
+        self._end_token = end_token
+        entries = CHUNK_ENTRIES if device.type == "cpu" else DEVICE_CHUNK_ENTRIES
+        self.chunk = max(16, entries // network.vocab_size)
+        """Tokens of a chunk."""
+
+    def counted(self, windows: Windows) -> int:
+        """Return how many tokens of these windows are predicted."""
+        inputs = windows[:, :-1]
+        if self._end_token is None:
+            return inputs.size
+        return int(np.count_nonzero(inputs != self._end_token))
+
+    def forward(
+        self, windows: Windows, factor: float, dtype: torch.dtype | None = None, chunked: bool = False
+    ) -> Tensor:
+        """Return `factor` times the summed loss in nats. `dtype`: reduced precision of the model; None: fp32.
+
+        Raises DataError when a token is not in the vocabulary."""
+        inputs, targets = self._tokens(windows)
+        documents = None
+        if self._end_token is not None:
+            targets = targets.masked_fill(inputs == self._end_token, IGNORED)
+            documents = documents_of(inputs, self._end_token)
+        network, wanted = self.network, targets.flatten()
+        with torch.autocast(self._device.type, dtype, enabled=dtype is not None):
+            out = (network.hidden if chunked else network.logits)(inputs, documents).flatten(0, 1)
+        if chunked:
+            return chunked_loss(out, network.head_weight, wanted, factor, self.chunk, dtype)
+        return F.cross_entropy(out.float(), wanted, ignore_index=IGNORED, reduction="sum") * factor
+
+    def _tokens(self, windows: Windows) -> tuple[Tensor, Tensor]:
+        """Return (inputs, targets), each [windows, context] int64 on the device."""
+        largest = int(windows.max())
+        if largest >= self.network.vocab_size:
+            raise DataError(
+                f"token {largest} is not in the model's vocabulary of {self.network.vocab_size}",
+                "The operator has to give the run a model and data of one tokenizer.",
+            )
+        tokens = torch.from_numpy(windows.astype(np.int64)).to(self._device)
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+def chunked_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, factor: float, chunk: int, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return `factor` times the summed cross-entropy of the logits `hidden @ weight.T`, `chunk` tokens at a time.
+
+    hidden [tokens, width], weight [vocabulary, width], targets [tokens]. `dtype`: of the products; None: of `hidden`.
+    `factor` enters before values are rounded to `dtype`."""
+    if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
+        loss: Tensor = _ChunkedLoss.apply(hidden, weight, targets, factor, chunk, dtype)  # type: ignore[no-untyped-call]
+        return loss
+    total = hidden.new_zeros((), dtype=torch.float32)
+    head = weight.to(dtype or hidden.dtype)
+    for part, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
+        logits = F.linear(part.to(head.dtype), head).float()
+        total += F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum")
+    return total * factor
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, factor: float, chunk: int, dtype: torch.dtype | None
+    ) -> Tensor:
+        head = weight.to(dtype or hidden.dtype)
+        to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        total = torch.zeros((), device=hidden.device)
+        parts = zip(*(torch.split(one, chunk) for one in (hidden, targets, to_hidden)), strict=True)
+        for part, wanted, to_part in parts:
+            states = part.to(head.dtype)
+            grad, loss = _softmax_gradient(F.linear(states, head).float(), wanted, factor)
+            total += loss
+            grad = grad.to(head.dtype)
+            to_part.copy_(grad @ head)
+            if head.dtype == to_weight.dtype:
+                to_weight.addmm_(grad.t(), states)
+            else:
+                to_weight += grad.t() @ states
+        ctx.save_for_backward(to_hidden, to_weight)
+        return total * factor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        to_hidden, to_weight = ctx.saved_tensors
+        return to_hidden * grads[0], to_weight.mul_(grads[0]), None, None, None, None
+
+
+def _softmax_gradient(logits: Tensor, targets: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """Return the gradient of `factor` times the summed loss, in the place of the logits, and the summed loss."""
+    counts = (targets != IGNORED).unsqueeze(1)
+    places = targets.clamp_min(0).unsqueeze(1)
+    logits.sub_(logits.amax(1, keepdim=True))
+    right = logits.gather(1, places)
+    mass = logits.exp_().sum(1, keepdim=True)
+    loss = ((mass.log() - right) * counts).sum()
+    logits.div_(mass).scatter_add_(1, places, torch.full_like(right, -1.0))
+    return logits.mul_(counts * factor), loss
