@@ -43,8 +43,8 @@ from peer.run.presets import resolve
 from peer.state.checkpoint import OUTER, CheckpointStore
 from peer.trainer.arena import read_counters
 from peer.trainer.batch_log import TRAIL, digest_of, read_trail
-from peer.trainer.batches import draw
-from peer.trainer.checkpoint import PLACE
+from peer.trainer.batches import BatchStream
+from peer.trainer.checkpoint import PLACE, data_place
 from peer.trainer.data import load_corpus
 from tests.support.batch_lineage import Life, Resumed, line_of
 
@@ -98,7 +98,8 @@ class Victim:
         assert found.folder.name not in self.torn, "cut in half, and taken for whole"
         place = json.loads((found.folder / PLACE).read_text())
         where = place["round"], place["step_in_round"]
-        return Resumed(found.folder.name, int(found.facts["tokens"]), int(found.facts["round"]), where)
+        facts = int(found.facts["tokens"]), int(found.facts["round"])
+        return Resumed(found.folder.name, *facts, where, data_place(found.folder))
 
     def tear(self) -> None:
         """Cut the newest checkpoint in half, as a power failure may."""
@@ -226,23 +227,18 @@ def _place(victim: Victim) -> str:
 
 
 def strange_batches(victim: Victim, peer_id: str) -> list[str]:
-    """Steps whose batch is not the one that run, peer, round and step name."""
+    """Steps whose batch is not the one that run, peer and cursor name."""
     manifest = victim.signed.manifest
-    train = load_corpus(manifest.data, None, manifest.train.context).train
+    train = manifest.train
+    corpus = load_corpus(manifest.data, None, train.context)
+    stream = BatchStream(corpus, seed=manifest.seed, peer_id=peer_id, context=train.context, batch=train.batch)
     wrong = []
     for number, life in enumerate(victim.lives):
         for step in life.trained:
-            windows = draw(
-                train,
-                context=manifest.train.context,
-                batch=manifest.train.batch,
-                seed=manifest.seed,
-                peer_id=peer_id,
-                round_=step.round,
-                step=step.step,
-            )
-            if digest_of(windows) != step.batch:
-                wrong.append(f"life {number}: another batch than that of {(step.round, step.step)}")
+            stream.move_to(step.begin)
+            batch = stream.next()
+            if (digest_of(batch.windows), batch.end) != (step.batch, step.end):
+                wrong.append(f"life {number}: another batch than that of {step.begin}")
     return wrong
 
 

@@ -48,12 +48,23 @@ async def launch(
     return info
 
 
-def trainer_config(options: JoinOptions, me: PeerId, manifest: Manifest) -> TrainerConfig:
-    """What the trainer is told: the manifest's sections and this volunteer's choices."""
+def trainer_config(
+    options: JoinOptions,
+    me: PeerId,
+    manifest: Manifest,
+    data_index: Path | None = None,
+    tokenizer_file: Path | None = None,
+) -> TrainerConfig:
+    """What the trainer is told: the manifest's sections and this volunteer's choices.
+
+    `data_index`: the verified file of the manifest's index. `tokenizer_file`: the tokenizer.json, verified and opened
+    in a child process before; needed for own texts."""
     return TrainerConfig.of(
         manifest,
         me,
         data_dir=str(options.data_dir) if options.data_dir else None,
+        data_index=str(data_index) if data_index else None,
+        tokenizer_file=str(tokenizer_file) if tokenizer_file else None,
         threads=options.threads,
         device=options.device,
         precision=options.precision,

@@ -18,7 +18,7 @@ from peer.observe import events
 from peer.ports.trainer import ShardAnswer, ShardSkip
 from peer.protocol.messages import PeerId
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.token_index import TokenIndex, shard_bytes, shard_file
+from peer.run.files.token_index import TokenIndex, parse_index, shard_bytes, shard_file
 
 FETCH_S = 150.0
 """Seconds without a piece after which a fetch fails: a piece of 16 MiB over 1 Mbit/s takes so long."""
@@ -179,6 +179,19 @@ class ShardSupply:
         self._wrong[digest] += 1
         if self._own.pop(digest, None) is None:
             self._unusable.add(digest)
+
+
+def open_supply(
+    index_file: Path,
+    fetcher: ShardFetcher,
+    pins: ShardPins,
+    emit: Callable[[events.Event], None],
+    folder: Path | None = None,
+) -> ShardSupply:
+    """Read the run's index, which has been verified, and make the supply of its shards. Runs in a thread.
+
+    Raises DataError, and OSError when the file cannot be read."""
+    return ShardSupply(parse_index(index_file.read_bytes()), fetcher, pins, emit, folder)
 
 
 def _own_files(index: TokenIndex, folder: Path) -> dict[str, Path]:

@@ -152,6 +152,7 @@ def _of_the_trainer(trainer: TrainerClient, elements: tuple[int, ...], totals: T
         "tokens": counters.tokens,
         "loss": progress.loss if math.isfinite(progress.loss) else None,
         "tokens_per_s": progress.tokens_per_s,
+        "trainer_waits": progress.waiting,
         "trainer_pid": trainer.pid,
         "seconds_training": counters.seconds_training,
         "seconds_waiting": counters.seconds_waiting,

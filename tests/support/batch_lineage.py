@@ -1,6 +1,8 @@
 """Which batches a peer's state descends from, over all its lives: whether one was repeated or left out against the
 checkpoint that a life resumed from. Made from the trail of what was really trained on (`peer.trainer.batch_log`) and
-from what lay on the disk before each start; nothing here asks the daemon. For clocks in inner steps."""
+from what lay on the disk before each start; nothing here asks the daemon. For clocks in inner steps.
+
+A batch is named by its cursor, a step by its round: both have to go on where the checkpoint says."""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from peer.protocol.sampling import START, Cursor
 from peer.trainer.batch_log import Trained
+from peer.trainer.data.account import DataPosition
 
 Place = tuple[int, int]
 """Round, step in the round."""
@@ -25,6 +29,8 @@ class Resumed:
     """Of its outer state: all rounds before are in it."""
     place: Place
     """Of its inner loop."""
+    data: DataPosition | None
+    """Its place in the data. None: an older program wrote it."""
 
 
 @dataclass(slots=True)
@@ -47,6 +53,13 @@ class Life:
         if self.resumed is None:
             return (0, 0)
         return self.resumed.place if self.exact else (self.resumed.round, 0)
+
+    def draws_from(self) -> Cursor:
+        """The cursor of its first batch."""
+        if self.resumed is None or self.resumed.data is None:
+            return START
+        data = self.resumed.data
+        return Cursor(*data.cursor) if self.exact else data.base
 
 
 def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[Trained], list[str]]:
@@ -79,7 +92,13 @@ def _seam(line: list[Trained], life: Life, steps_per_round: int) -> Iterator[str
         yield f"{name} says that it goes on at {begins}, but what was trained up to it ends before {expected}"
     if life.trained and (first := (life.trained[0].round, life.trained[0].step)) != begins:
         what = "repeats" if first < begins else "leaves out"
-        yield f"resumed from {name} it {what} batches: begins at {first} and not at {begins}"
+        yield f"resumed from {name} it {what} steps: begins at {first} and not at {begins}"
+    drawn = line[-1].end if line else START
+    if life.draws_from() != drawn:
+        yield f"{name} says that the data goes on at {life.draws_from()}, but what was trained up to it ends at {drawn}"
+    if life.trained and (cursor := life.trained[0].begin) != life.draws_from():
+        what = "repeats" if cursor < life.draws_from() else "leaves out"
+        yield f"resumed from {name} it {what} batches: begins at {cursor} and not at {life.draws_from()}"
 
 
 def _gaps(trained: Sequence[Trained], steps_per_round: int) -> Iterator[str]:
@@ -87,6 +106,9 @@ def _gaps(trained: Sequence[Trained], steps_per_round: int) -> Iterator[str]:
         expected = _after((one.round, one.step), steps_per_round)
         if (other.round, other.step) != expected:
             yield f"after {(one.round, one.step)} comes {(other.round, other.step)} and not {expected}"
+        if other.begin != one.end:
+            what = "repeats" if other.begin < one.end else "leaves out"
+            yield f"after the batch up to {one.end} it {what} some: the next one begins at {other.begin}"
         if other.tokens <= one.tokens:
             yield f"the token counter stands still or falls: {one.tokens}, then {other.tokens}"
 

@@ -12,6 +12,7 @@ from peer.lab.sim.trainer import VirtualTrainer
 from peer.ports.clock import Clock
 from peer.ports.trainer import Evaluation
 from peer.protocol.model.layout import Layout
+from peer.protocol.sampling import START
 from peer.run.manifest import Manifest
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import load_corpus
@@ -37,16 +38,20 @@ class ModelTrainer(VirtualTrainer):
         self._device = choose_device(config.device)
         self._corpus = load_corpus(config.data, None, config.train.context)
         self._loop: InnerLoop
+        self._cursor = START
 
     def _reset(self, params: torch.Tensor) -> None:
         self._loop = InnerLoop(self._config, self._layout, self._device, self._corpus, params)
+        self._loop.batches.move_to(self._cursor)
 
     def _params(self) -> torch.Tensor:
         return self._loop.params
 
     def _train(self, steps: int) -> float:
         self._loop.move_to(self.round, self.step_in_round)
-        return sum(self._loop.step() or 0.0 for _ in range(steps))
+        losses = sum(self._loop.step() or 0.0 for _ in range(steps))
+        self._cursor = self._loop.batches.cursor
+        return losses
 
     def _measure(self, params: torch.Tensor) -> Evaluation:
         result = self._loop.evaluate(params)
