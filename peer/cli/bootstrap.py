@@ -36,6 +36,11 @@ from peer.protocol.swarm.buckets import SPLIT
     help="Round 0 begins when so many are ready. A node sees no more for certain in a larger swarm.",
 )
 @cache_disk
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Give joiners the token shards in this folder of `peer data build`.",
+)
 @metrics
 @leave_on_eof
 @click.option(
@@ -55,6 +60,7 @@ def command(
     ticket_file: Path | None,
     min_peers: int,
     cache_disk: int,
+    data: Path | None,
     metrics_port: int | None,
     metrics_host: str,
     state: Path | None,
@@ -79,4 +85,4 @@ def command(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
-    run_daemon(run_bootstrap(options, manifest, ticket_file, min_peers, say, state))
+    run_daemon(run_bootstrap(options, manifest, ticket_file, min_peers, say, state, data))

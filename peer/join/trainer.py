@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peer import __version__
+from peer.join.artifacts import RunFiles
 from peer.join.context import JoinContext
 from peer.join.resume import JoinedState
 from peer.observe import events
@@ -52,19 +53,16 @@ def trainer_config(
     options: JoinOptions,
     me: PeerId,
     manifest: Manifest,
-    data_index: Path | None = None,
-    tokenizer_file: Path | None = None,
+    files: RunFiles,
 ) -> TrainerConfig:
-    """What the trainer is told: the manifest's sections and this volunteer's choices.
-
-    `data_index`: the verified file of the manifest's index. `tokenizer_file`: the tokenizer.json, verified and opened
-    in a child process before; needed for own texts."""
+    """What the trainer is told: the manifest's sections, the run's files, and this volunteer's choices."""
     return TrainerConfig.of(
         manifest,
         me,
-        data_dir=str(options.data_dir) if options.data_dir else None,
-        data_index=str(data_index) if data_index else None,
-        tokenizer_file=str(tokenizer_file) if tokenizer_file else None,
+        data_dir=_name_of(options.data_dir),
+        data_index=_name_of(files.index_file),
+        tokenizer_file=_name_of(files.tokenizer),
+        mask_end_token=manifest.tokenizer.end_token if manifest.data.document_mask else None,
         threads=options.threads,
         device=options.device,
         precision=options.precision,
@@ -74,3 +72,7 @@ def trainer_config(
         activation_bytes=activation_bytes(manifest, free_bytes()),
         trail=options.trail,
     )
+
+
+def _name_of(path: Path | None) -> str | None:
+    return None if path is None else str(path)

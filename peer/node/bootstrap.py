@@ -7,11 +7,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from peer.aio.threads import LowPriorityThread
 from peer.errors import PeerError, UsageError
+from peer.join.artifacts import operator_files
 from peer.join.reset import digest_of
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.peer_table import RECORD_TTL_S
@@ -40,6 +42,8 @@ from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.presets import resolve
 from peer.run.ticket import MAX_ADDRESSES, Ticket
+from peer.state.artifacts.cache import ArtifactCache
+from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
 from peer.transport.wire.payload_stream import NoBudget
 
@@ -57,13 +61,15 @@ async def run_bootstrap(
     min_peers: int,
     say: Say,
     state: Path | None = None,
+    data: Path | None = None,
 ) -> int:
     """Serve until a signal or `peer leave`; the exit code. Round 0 begins once `min_peers` peers are ready.
-    `state`: a checkpoint folder to give to joiners in place of the first state.
+    `state`: a checkpoint folder to give to joiners in place of the first state. `data`: a folder of token shards.
 
     Raises PeerError for everything a person can mend."""
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
+    files, sources = operator_files(manifest_path, signed.manifest, data, say)
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, run_id, say)
@@ -71,7 +77,7 @@ async def run_bootstrap(
             method = resolve(signed.manifest.sync)
             if method.topology == "group":
                 node.directory.read_everybody()
-            layout = layout_for(signed.manifest.model, method)
+            layout = layout_for(signed.manifest.model, method, files.tensors)
             amendments = _amendments(local, signed)
             terms = RunTerms(
                 layout.digest(),
@@ -79,9 +85,14 @@ async def run_bootstrap(
                 why_banned=lambda peer: amendments.ruling(MAX_ROUND).banned.get(peer, ""),
             )
             node.transport.begin_run(terms)
-            node.handler.serve(ServedParts(manifest=signed, amendments=amendments))
+            copying = LowPriorityThread()
+            cache = ArtifactCache(node.local.home.artifacts, options.cache_disk)
+            served = ServedParts(
+                manifest=signed, amendments=amendments, artifacts=ArtifactShelf(cache, sources, copying.start)
+            )
+            node.handler.serve(served)
             outer = first_state(signed.manifest, layout, state, say)
-            run_round, copying = RunProgress(node.local.folder.path / "run_round"), LowPriorityThread()
+            run_round = RunProgress(node.local.folder.path / "run_round")
             given = DonatedState(
                 outer,
                 lambda: run_round.value,
@@ -90,7 +101,7 @@ async def run_bootstrap(
                 start=copying.start,
                 why_not=_why_not(run_round, amendments, outer) if state is None else lambda: "",
             )
-            node.handler.serve(ServedParts(manifest=signed, amendments=amendments, state=given))
+            node.handler.serve(replace(served, state=given))
             _print_ticket(node, ticket_file)
             began = time.time()
             run_start = StartTime(node, signed.manifest.start, min_peers)

@@ -12,6 +12,7 @@ from peer.aio.threads import LowPriorityThread
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
 from peer.join.amendments import catch_up
+from peer.join.artifacts import RunFiles
 from peer.join.clock import keep_start, round_clock
 from peer.join.contract import agree, contract_of
 from peer.join.manifest import fetch_manifest, kept_manifest
@@ -34,6 +35,7 @@ from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, OpenNode, open_node
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
+from peer.node.run_files import DaemonFiles
 from peer.node.status import DaemonFacts, status_report
 from peer.node.supervise import DRAIN_S, run_until_drained
 from peer.observe import events
@@ -112,6 +114,7 @@ class PeerDaemon:
         self._saving: Checkpointer | None = None
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
+        self._files = DaemonFiles(node, parts.options, self._known, self._copying, self._journal.append)
         self._pause = parts.pause
         self._quota = parts.quota
 
@@ -159,6 +162,7 @@ class PeerDaemon:
             await asyncio.wait({self._reaching})
         if self._trainer is not None:
             await self._trainer.stop()
+        await self._files.close()
         await node.directory.withdraw()
         if self._control_server is not None:
             await self._control_server.close()
@@ -177,7 +181,7 @@ class PeerDaemon:
         node, options = self._node, self._options
         folder, run_id = node.local.folder, node.local.run_id
         signed = options.manifest or kept_manifest(folder, run_id) or await self._fetch_manifest()
-        node.handler.serve(ServedParts(manifest=signed))
+        node.handler.serve(ServedParts(manifest=signed, artifacts=self._files.shelf))
         self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.learn(manifest)
@@ -187,15 +191,20 @@ class PeerDaemon:
         method = resolve(manifest.sync)
         self._arrival.check_caps(manifest, method, options)
         self._quota.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads))
-        layout = layout_for(manifest.model, method)
+        files = await self._obtain_files(manifest)
+        layout = layout_for(manifest.model, method, files.tensors)
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
         node.local.say(room_for(checkpoints, layout.elements))
         trainer = self._trainer = TrainerClient(
-            folder.path, layout, trainer_config(options, node.local.me, manifest), self._early
+            folder.path,
+            layout,
+            trainer_config(options, node.local.me, manifest, files),
+            self._early,
+            self._files.supply(files),
         )
         await trainer.prepare()  # it reads its data while we look for the state
         amendments = amendments_of(node.local, manifest, self._journal)
-        node.handler.serve(ServedParts(manifest=signed, amendments=amendments))
+        node.handler.serve(replace(node.handler.parts, amendments=amendments))
         self._begin_run(manifest, method, layout, amendments)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
         await catch_up(self._node.join_context(), amendments)
@@ -216,6 +225,12 @@ class PeerDaemon:
         contract = contract_of(signed, options)
         ask = None if options.agreed else self._display.ask
         await agree(contract, node.local.folder.path, ask, node.local.say, [])
+
+    async def _obtain_files(self, manifest: Manifest) -> RunFiles:
+        self._facts.is_doing("getting the run's files")
+        files = await self._files.obtain(manifest, self._waits.tell)
+        self._waits.end()
+        return files
 
     def _begin_run(self, manifest: Manifest, method: Method, layout: Layout, amendments: AmendmentSync) -> None:
         """Tell the network side the terms of the run."""

@@ -18,7 +18,8 @@ from peer.observe import events
 from peer.ports.trainer import ShardAnswer, ShardSkip
 from peer.protocol.messages import PeerId
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.token_index import TokenIndex, parse_index, shard_bytes, shard_file
+from peer.run.files.token_folder import shard_files
+from peer.run.files.token_index import TokenIndex, shard_bytes
 
 FETCH_S = 150.0
 """Seconds without a piece after which a fetch fails: a piece of 16 MiB over 1 Mbit/s takes so long."""
@@ -79,7 +80,7 @@ class ShardSupply:
         self._refs = {
             entry.digest: ArtifactRef(digest=entry.digest, size=shard_bytes(index, entry)) for entry in entries
         }
-        self._own = _own_files(index, folder) if folder is not None else {}
+        self._own = shard_files(index, folder) if folder is not None else {}
         self._fetcher = fetcher
         self._pins = pins
         self._emit = emit
@@ -179,29 +180,3 @@ class ShardSupply:
         self._wrong[digest] += 1
         if self._own.pop(digest, None) is None:
             self._unusable.add(digest)
-
-
-def open_supply(
-    index_file: Path,
-    fetcher: ShardFetcher,
-    pins: ShardPins,
-    emit: Callable[[events.Event], None],
-    folder: Path | None = None,
-) -> ShardSupply:
-    """Read the run's index, which has been verified, and make the supply of its shards. Runs in a thread.
-
-    Raises DataError, and OSError when the file cannot be read."""
-    return ShardSupply(parse_index(index_file.read_bytes()), fetcher, pins, emit, folder)
-
-
-def _own_files(index: TokenIndex, folder: Path) -> dict[str, Path]:
-    """Return the files of the folder that may be shards of the index, by digest."""
-    names = [(shard_file("train", number), entry) for number, entry in enumerate(index.train)]
-    names += [(shard_file("holdout", number), entry) for number, entry in enumerate(index.holdout)]
-    found = {}
-    for name, entry in names:
-        path = folder.absolute() / name
-        with contextlib.suppress(OSError):
-            if path.stat().st_size == shard_bytes(index, entry):
-                found[entry.digest] = path
-    return found

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from peer.errors import DataError, PeerError
-from peer.node.shard_supply import MOST_WRONG, TRIES, ShardSupply, open_supply
+from peer.errors import PeerError
+from peer.node.shard_supply import MOST_WRONG, TRIES, ShardSupply
 from peer.observe import events
 from peer.ports.trainer import ShardSkip
 from peer.protocol.messages import PeerId
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.token_index import ShardEntry, TokenIndex, format_index
+from peer.run.files.token_index import ShardEntry, TokenIndex
 
 DIGESTS = [f"{number:064x}" for number in range(1, 7)]
 INDEX = TokenIndex(
@@ -229,26 +229,6 @@ def test_a_new_trainer_process_is_answered_anew(tmp_path: Path) -> None:
     swarm, trainer, _ = played(tmp_path, play)
     assert len(trainer.answers) == 1
     assert len(swarm.fetched) == 2
-
-
-def test_a_supply_is_opened_from_the_file_of_an_index(tmp_path: Path) -> None:
-    path = tmp_path / "index.json"
-    path.write_bytes(format_index(INDEX))
-    swarm, trainer = Swarm(tmp_path), Trainer()
-
-    async def run() -> None:
-        supply = open_supply(path, swarm, swarm, [].append)
-        supply.begin(trainer.take)
-        async with asyncio.timeout(PATIENCE_S):
-            supply.want(DIGESTS[:1], DIGESTS[:1], ())
-            await trainer.until(1)
-        await supply.close()
-
-    asyncio.run(run())
-    assert trainer.answers == [(DIGESTS[0], tmp_path / DIGESTS[0], "")]
-    path.write_bytes(format_index(INDEX)[:-1])
-    with pytest.raises(DataError):
-        open_supply(path, swarm, swarm, [].append)
 
 
 def test_a_skipped_shard_is_journaled(tmp_path: Path) -> None:

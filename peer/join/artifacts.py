@@ -1,0 +1,116 @@
+"""The files of a run that a joiner fetches before it can know model and data: see `peer.state.artifacts`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from peer.aio.threads import Offload
+from peer.errors import DataError, ManifestError
+from peer.observe.progress import WaitProgress
+from peer.ports.console import Say
+from peer.protocol.model.layout import TensorSpec
+from peer.run.files.artifact import ArtifactRef
+from peer.run.files.artifact_folder import folder_of, needed, read_tensors, sources
+from peer.run.files.token_folder import shard_files
+from peer.run.files.token_index import MAX_INDEX_BYTES, TokenIndex, parse_index
+from peer.run.manifest import Manifest
+from peer.state.artifacts.cache import ArtifactCache
+
+
+class FileFetcher(Protocol):
+    """The part of an `ArtifactFetcher` that a joiner needs."""
+
+    async def fetch(self, ref: ArtifactRef, timeout_s: float, progress: WaitProgress, what: str) -> Path:
+        """Return the file of an artifact, fetched if need be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """The files of a run on this disk, as far as the run has them."""
+
+    tensors: tuple[TensorSpec, ...] | None = None
+    """Of a foreign model, in its own order. None: the manifest tells the model."""
+    config: Path | None = None
+    tokenizer: Path | None = None
+    index: TokenIndex | None = None
+    index_file: Path | None = None
+
+
+def files_to_train(manifest: Manifest) -> dict[str, ArtifactRef]:
+    """Return the artifacts that training here needs. Shards are tokens already, so only own texts need a tokenizer."""
+    return {name: ref for name, ref in needed(manifest).items() if name != "tokenizer" or manifest.data.kind == "text"}
+
+
+class RunFileStore:
+    """Fetches the files of a run, and keeps them from being evicted until it is closed."""
+
+    def __init__(self, cache: ArtifactCache, fetcher: FileFetcher, offload: Offload) -> None:
+        self._cache = cache
+        self._fetcher = fetcher
+        self._offload = offload
+        self._held = contextlib.ExitStack()
+
+    async def obtain(self, manifest: Manifest, patience_s: float, progress: WaitProgress) -> RunFiles:
+        """Fetch what this machine needs to train. Raises ArtifactMissing, CacheTooSmall, DataError, HomeUnusable and
+        ManifestError."""
+        found: dict[str, Path] = {}
+        for name, ref in files_to_train(manifest).items():
+            self._held.enter_context(self._cache.holding(ref.digest))
+            found[name] = await self._fetcher.fetch(ref, patience_s, progress, f"the run's {name}")
+        return await self._offload(lambda: opened(manifest, found))
+
+    def close(self) -> None:
+        """Let the cache have its files back."""
+        self._held.close()
+
+
+def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
+    """Read the files whose content the daemon itself needs. Raises DataError and ManifestError."""
+    layout, index = found.get("layout"), found.get("index")
+    return RunFiles(
+        tensors=None if layout is None else tuple(read_tensors(manifest, layout)),
+        config=found.get("config"),
+        tokenizer=found.get("tokenizer"),
+        index=None if index is None else _read_index(index),
+        index_file=index,
+    )
+
+
+def _read_index(file: Path) -> TokenIndex:
+    try:
+        with file.open("rb") as opened_file:
+            raw = opened_file.read(MAX_INDEX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"cannot read the data index {file}: {error.strerror}", "Start again.") from error
+    return parse_index(raw)
+
+
+def operator_files(
+    manifest_path: Path, manifest: Manifest, data: Path | None, say: Say
+) -> tuple[RunFiles, dict[str, Path]]:
+    """Return the files of a run on its operator's disk, and all that joiners may fetch, by digest.
+
+    `data`: a folder of token shards. Raises DataError, and ManifestError when a file of the run is missing."""
+    found = sources(manifest_path)
+    wanted = needed(manifest)
+    if missing := [name for name, ref in wanted.items() if ref.digest not in found]:
+        folder = folder_of(manifest_path)
+        raise ManifestError(
+            f"{folder} does not hold the run's {', '.join(missing)}",
+            "Copy the folder from where the manifest was made, or make both again: peer manifest new.",
+        )
+    files = opened(manifest, {name: found[ref.digest] for name, ref in wanted.items()})
+    if files.index is not None:
+        shards = {} if data is None else shard_files(files.index, data)
+        total = len(files.index.train) + len(files.index.holdout)
+        say(f"token shards: {len(shards)} of {total} are served here" + ("" if data else " (--data DIR serves them)"))
+        if data is not None and not shards:
+            raise DataError(
+                f"{data} holds no shard of this run", "Give --data the folder that the manifest was made of."
+            )
+        found = {**found, **shards}
+    return files, found

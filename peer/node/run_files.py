@@ -1,0 +1,57 @@
+"""A daemon's side of the files of its run: what it fetches, keeps on its disk, and gives to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peer.aio.threads import LowPriorityThread
+from peer.join.artifacts import RunFiles, RunFileStore
+from peer.node.open import OpenNode
+from peer.node.shard_supply import ShardSupply
+from peer.observe import events
+from peer.observe.progress import WaitProgress
+from peer.run.manifest import Manifest
+from peer.run.options import JoinOptions
+from peer.state.artifacts.cache import ArtifactCache
+from peer.state.artifacts.fetcher import ArtifactFetcher
+from peer.state.artifacts.holders import Peers
+from peer.state.artifacts.shelf import ArtifactShelf
+
+
+class DaemonFiles:
+    """The files of one daemon's run. In the end `close` has to be awaited."""
+
+    def __init__(
+        self,
+        node: OpenNode,
+        options: JoinOptions,
+        peers: Peers,
+        work: LowPriorityThread,
+        emit: Callable[[events.Event], None],
+    ) -> None:
+        """`peers` returns the records that are known. `work` hashes, reads and writes."""
+        self._options = options
+        self._emit = emit
+        self._cache = ArtifactCache(node.local.home.artifacts, options.cache_disk)
+        self._fetcher = ArtifactFetcher(node.transport, peers, self._cache, offload=work, say=node.local.say)
+        self._store = RunFileStore(self._cache, self._fetcher, work)
+        self._supply: ShardSupply | None = None
+        self.shelf = ArtifactShelf(self._cache, {}, work.start)
+        """What others may fetch here: all that was fetched."""
+
+    async def obtain(self, manifest: Manifest, progress: WaitProgress) -> RunFiles:
+        """Fetch the files that come before the state. Raises as `RunFileStore.obtain`."""
+        return await self._store.obtain(manifest, self._options.wait_s, progress)
+
+    def supply(self, files: RunFiles) -> ShardSupply | None:
+        """Return the source of token shards. None: the run has none."""
+        if files.index is not None:
+            folder = self._options.data_dir
+            self._supply = ShardSupply(files.index, self._fetcher, self._cache, self._emit, folder)
+        return self._supply
+
+    async def close(self) -> None:
+        """Stop fetching. The cache may delete the files from here on."""
+        if self._supply is not None:
+            await self._supply.close()
+        self._store.close()
