@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from peer.outer.rules import merge_
@@ -19,7 +19,7 @@ from peer.trainer.batches import Windows, draw, holdout_windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import Device
-from peer.trainer.models.factory import empty_model
+from peer.trainer.models.factory import bind, decayed, empty_model, prefix_of
 from peer.trainer.models.flat import views_of
 from peer.trainer.optimizer import AdamW, progress_of, schedule
 
@@ -69,7 +69,8 @@ class InnerLoop:
         self._corpus = corpus
         self.params = params.to(device.device, torch.float32, copy=True)
         self._grad = torch.zeros_like(self.params)
-        self._model = self._bind()
+        self._model = empty_model(config)
+        bind(self._model, layout, self.params, self._grad)
         self.micro_batch = config.micro_batch or config.train.batch
         """Windows that go through the model at once. The gradient of a step does not depend on it, up to rounding."""
         self.round = 0
@@ -79,22 +80,7 @@ class InnerLoop:
         self._steps_per_round = steps_per_round if config.clock == "steps" else None
         self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
-        self.optimizer = AdamW(self.params, self._matrices(), config.optimizer)
-
-    def _bind(self) -> nn.Module:
-        model = empty_model(self._config.model)
-        model.load_state_dict(dict(views_of(self.params, self._layout)), assign=True)
-        grads = dict(views_of(self._grad, self._layout))
-        for name, param in model.named_parameters():
-            param.requires_grad_()
-            param.grad = grads[name]
-        return model
-
-    def _matrices(self) -> list[Tensor]:
-        """Return the tensors that weight decay applies to: neither norms nor the embedding, which is also the output
-        layer."""
-        views = views_of(self.params, self._layout)
-        return [view for name, view in views if view.dim() == 2 and "embed" not in name]
+        self.optimizer = AdamW(self.params, decayed(self._model), config.optimizer)
 
     @property
     def learning_rate(self) -> float:
@@ -200,7 +186,8 @@ class InnerLoop:
         """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are."""
         train = self._config.train
         windows = holdout_windows(self._corpus.holdout, context=train.context, count=train.eval_windows)
-        weights = dict(views_of(outer_params.to(self._device.device), self._layout))
+        views, prefix = views_of(outer_params.to(self._device.device), self._layout), prefix_of(self._model)
+        weights = {prefix + name: view for name, view in views}
         together = max(1, EVAL_TOKENS // train.context)
         total = 0.0
         for at in range(0, len(windows), together):

@@ -19,6 +19,7 @@ from peer.errors import (
     HomeUnusable,
     MachineTooSmall,
     ManifestError,
+    ModelError,
     PeerError,
     StateError,
     TrainerDied,
@@ -32,7 +33,7 @@ ASKED_S, TERMINATED_S, KILLED_S = 1.0, 0.3, 0.5
 """Seconds that each way of ending the process gets, together less than two."""
 LOG_TAIL_BYTES = 4096
 
-_MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError, UsageError)
+_MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, ModelError, StateError, UsageError)
 REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
 

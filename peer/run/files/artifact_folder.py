@@ -1,0 +1,52 @@
+"""The artifacts of a run on its operator's disk: the folder beside the manifest in which each is called by its digest.
+`run.toml` has `run.artifacts/`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from peer.errors import ManifestError
+from peer.protocol.model.layout import TensorSpec
+from peer.run.files.artifact import ArtifactRef
+from peer.run.files.layout_file import MOST_LAYOUT_BYTES, parse_layout
+from peer.run.schema import Manifest, check_layout
+from peer.run.sections import TransformersSection
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def folder_of(manifest: Path) -> Path:
+    """Return the folder of this manifest's artifacts."""
+    return manifest.with_suffix(".artifacts")
+
+
+def sources(manifest: Path) -> dict[str, Path]:
+    """Return the artifacts beside a manifest by their digests. What they hold is not checked."""
+    folder = folder_of(manifest)
+    try:
+        return {path.name: path for path in sorted(folder.iterdir()) if _DIGEST.fullmatch(path.name)}
+    except OSError:
+        return {}
+
+
+def needed(manifest: Manifest) -> dict[str, ArtifactRef]:
+    """Return the artifacts that a manifest names, by what they are. The first state is an artifact too, for a run that
+    names one: peers fetch it as any state."""
+    found: dict[str, ArtifactRef | None] = {"tokenizer": manifest.tokenizer.file, "index": manifest.data.index}
+    if isinstance(manifest.model, TransformersSection):
+        found |= {"config": manifest.model.config, "layout": manifest.model.layout}
+    return {name: artifact for name, artifact in found.items() if artifact is not None}
+
+
+def read_tensors(manifest: Manifest, layout: Path) -> list[TensorSpec]:
+    """Read the tensors of a foreign model from its layout artifact, and check the manifest with them. Raises
+    ManifestError."""
+    try:
+        with layout.open("rb") as file:
+            raw = file.read(MOST_LAYOUT_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"cannot read the layout {layout}: {error.strerror}", "Fetch or make it again.") from error
+    tensors = parse_layout(raw, manifest.model.parameters)
+    check_layout(manifest, tensors)
+    return tensors
