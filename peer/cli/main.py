@@ -22,6 +22,8 @@ COMMANDS = {
     "bootstrap": "Be the entry to a run: manifest, ticket, first state.",
     "manifest": "Make, check, sign and show manifests.",
     "ticket": "Show what a ticket holds.",
+    "tokenizer": "Make a tokenizer from texts.",
+    "data": "Make token shards from texts.",
     "id": "Show this peer's identity.",
     "swarm": "Run a complete swarm on this machine.",
     "simulate": "Plan a run by arithmetic: bandwidth, waiting.",

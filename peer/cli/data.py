@@ -1,0 +1,105 @@
+"""`peer data`: texts to token shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from peer.cli.options import as_json
+from peer.cli.reading import SOURCES, YES, bar, data_extra, found_sources
+
+if TYPE_CHECKING:
+    from peer.data.build import Built
+    from peer.data.sources import Sources
+    from peer.run.files.token_index import ShardEntry
+
+
+@click.group("data")
+def command() -> None:
+    """Make the training data of a run from texts."""
+
+
+@command.command("build", epilog="Example: peer data build texts/ --tokenizer tokenizer.json --out data/")
+@SOURCES
+@click.option("--tokenizer", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A tokenizer.json.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new folder for the shards.")
+@click.option(
+    "--holdout-one-in",
+    type=click.IntRange(2, 10**6),
+    help="Hold one in so many documents out of training.  [default: 100, fewer for few documents]",
+)
+@click.option("--end-token", help="The tokenizer's token that ends a document.  [default: found by its usual names]")
+@YES
+@as_json
+def build(
+    sources: tuple[Path, ...],
+    tokenizer: Path,
+    out: Path,
+    holdout_one_in: int | None,
+    end_token: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Turn folders of text, JSONL (plain, .gz, .zst) and parquet (field or column `text`) into token shards.
+
+    A text file, a line of JSONL or a row is one document. The same command continues a build that was stopped."""
+    with data_extra():
+        from peer.data.build import build as build_data
+        from peer.data.encoding import open_tokenizer
+
+        encoder = open_tokenizer(tokenizer, end_token)
+        found = found_sources(sources, yes, (out, tokenizer))
+        with bar("tokens") as told:
+            built = build_data(found, encoder, out, holdout_one_in, told)
+    report = _report(built, found, out, encoder.end_text)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+        return
+    for part in ("train", "holdout"):
+        sums = report[part]
+        click.echo(
+            f"{part:8} {sums['tokens']:>15,} tokens  {sums['documents']:>11,} documents  {sums['shards']:,} shards"
+        )
+    click.echo(f"hold-out: 1 in {built.holdout_one_in} ({built.reason})")
+    if built.empty:
+        click.echo(f"left out: {built.empty:,} empty documents")
+    click.echo(
+        f"wrote {out}: vocabulary {built.index.vocab_size:,} as {built.index.dtype}, end token {encoder.end_text}"
+    )
+    click.echo(f"next: peer manifest new run.toml --tokenizer {out / 'tokenizer.json'} --data {out}")
+
+
+def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[str, Any]:
+    index = built.index
+    seen = sources.seen
+    return {
+        "out": str(out),
+        "index": {"digest": built.index_digest, "size": built.index_nbytes},
+        "tokenizer": {"digest": index.tokenizer, "vocab_size": index.vocab_size},
+        "end_token": {"id": index.end_token, "text": end_text},
+        "dtype": index.dtype,
+        "train": _sums(index.train),
+        "holdout": _sums(index.holdout),
+        "holdout_one_in": {"value": built.holdout_one_in, "reason": built.reason},
+        "empty_documents": built.empty,
+        "resumed": built.resumed,
+        "sources": {
+            "files": len(seen.files),
+            "nbytes": seen.nbytes,
+            "skipped_binary": seen.skipped_binary,
+            "skipped_hidden": seen.skipped_hidden,
+            "suspicious": seen.suspicious,
+        },
+    }
+
+
+def _sums(entries: tuple[ShardEntry, ...]) -> dict[str, int]:
+    rows = [dataclasses.asdict(entry) for entry in entries]
+    return {
+        "shards": len(rows),
+        **{name: sum(row[name] for row in rows) for name in ("tokens", "documents", "text_bytes")},
+    }

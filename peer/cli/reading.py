@@ -1,0 +1,62 @@
+"""The sources of texts on the command line: found, told, asked about, and read behind a bar."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from peer.errors import UsageError
+
+if TYPE_CHECKING:
+    from peer.data.sources import Sources
+
+SHOWN = 5
+"""Suspicious files that are named."""
+SOURCES = click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
+YES = click.option("--yes", is_flag=True, help="Do not ask about files that look like secrets.")
+
+
+@contextlib.contextmanager
+def data_extra() -> Iterator[None]:
+    """Say how to install what is missing. Raises UsageError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed", "Run: pip install 'peer-swarm[data]'") from error
+
+
+def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...]) -> Sources:
+    """Look through the sources, tell what is taken, and ask about secrets when somebody can answer.
+
+    `without`: files and folders of the command itself."""
+    from peer.data.sources import find
+
+    sources = find(given, without)
+    click.echo(sources.seen.told(), err=True)
+    if suspicious := sources.seen.suspicious:
+        for name in suspicious[:SHOWN]:
+            click.echo(f"looks like a secret: {name}", err=True)
+        if len(suspicious) > SHOWN:
+            click.echo(f"and {len(suspicious) - SHOWN:,} more", err=True)
+        click.echo("Others may read these texts back from the shards and from the model.", err=True)
+        if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+            click.confirm("Take them?", abort=True, err=True)
+    return sources
+
+
+@contextlib.contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal. The value is a callback with the bytes read, and all of them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

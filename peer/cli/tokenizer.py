@@ -1,0 +1,42 @@
+"""`peer tokenizer`: make tokenizers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+
+from peer.cli.options import as_json
+from peer.cli.reading import SOURCES, YES, bar, data_extra, found_sources
+
+
+@click.group("tokenizer")
+def command() -> None:
+    """Make tokenizers from texts."""
+
+
+@command.command("train", epilog="Example: peer tokenizer train texts/ --vocab 32000 --out tokenizer.json")
+@SOURCES
+@click.option("--vocab", required=True, type=click.IntRange(257, 2**20), help="Tokens of the vocabulary, at most.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write. It must be new.")
+@YES
+@as_json
+def train(sources: tuple[Path, ...], vocab: int, out: Path, yes: bool, as_json: bool) -> None:
+    """Train a byte-level BPE tokenizer with the end token <|endoftext|>, from the sources that `peer data build` takes.
+
+    The same texts give the same file."""
+    with data_extra():
+        from peer.data.train_tokenizer import train_tokenizer
+
+        found = found_sources(sources, yes, (out,))
+        with bar("texts") as told:
+            trained = train_tokenizer(found, vocab, out, told)
+    if as_json:
+        click.echo(json.dumps({"out": str(out), **dataclasses.asdict(trained)}, indent=2))
+        return
+    click.echo(f"wrote {out}: {trained.vocab_size:,} tokens from {trained.documents:,} documents")
+    if trained.vocab_size < vocab:
+        click.echo(f"{vocab:,} were asked for, and the texts have no more pairs")
+    click.echo(f"next: peer data build {' '.join(map(str, sources))} --tokenizer {out} --out data")

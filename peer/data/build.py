@@ -1,0 +1,207 @@
+"""Texts to a folder of token shards with an index. A build that is killed continues where its last shard was closed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from peer.data import build_progress
+from peer.data.build_progress import BuildProgress
+from peer.data.documents import DocumentReader, Place, TextDocument
+from peer.data.encoding import TextEncoder
+from peer.data.pipeline import EncodedPiece, encoded
+from peer.data.shard_writer import ShardWriter, settle
+from peer.data.sources import Sources, refused
+from peer.run.files.token_index import TokenIndex, format_index, parse_index
+
+HOLDOUT_ONE_IN = 100
+DIVISORS = (100, 50, 20, 10, 5, 3, 2)
+"""Choices of the hold-out's share, for texts of few documents."""
+
+Told = Callable[[int, int], None]
+"""A callback with the bytes of the sources that are read, and all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A complete build. `reason`: why the hold-out has its share."""
+
+    index: TokenIndex
+    index_digest: str
+    index_nbytes: int
+    holdout_one_in: int
+    reason: str
+    empty: int
+    resumed: bool
+
+
+class _PartEmpty(Exception):
+    """No document fell into one of the parts. `fitting`: the largest other share that fills both, if there is one."""
+
+    def __init__(self, documents: int, part: str, fitting: int | None) -> None:
+        super().__init__(part)
+        self.documents = documents
+        self.part = part
+        self.fitting = fitting
+
+
+def build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, told: Told) -> Built:
+    """Make the shards of all sources in the folder `out`. Raises DataError.
+
+    `holdout_one_in`: part of the documents that go to the hold-out. None: 1 in 100, more if they are few."""
+    try:
+        with build_progress.own_folder(out):
+            return _build(sources, encoder, out, holdout_one_in, told)
+    except OSError as error:
+        raise refused(
+            f"cannot write below {out}: {error.strerror}",
+            "Free some space or choose another --out. The same command continues a build that was stopped.",
+        ) from error
+
+
+def _build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, told: Told) -> Built:
+    identity = f"{sources.fingerprint()} {encoder.digest} {encoder.end_token} {holdout_one_in}"
+    fingerprint = blake3(identity.encode()).hexdigest()
+    progress = build_progress.load(out)
+    if progress is not None and progress.fingerprint != fingerprint:
+        raise refused(
+            f"{out} holds a build of other texts, another tokenizer or other options, which was stopped",
+            f"Remove {out} or name another folder. If the texts changed, the build begins again.",
+        )
+    resumed = progress is not None and progress.place != Place()
+    share = progress.holdout_one_in if progress is not None else holdout_one_in or HOLDOUT_ONE_IN
+    reason = "given" if holdout_one_in is not None else "the usual share"
+    if holdout_one_in is None and share != HOLDOUT_ONE_IN:
+        reason = _few(HOLDOUT_ONE_IN)
+    while True:
+        begin = BuildProgress(fingerprint, share)
+        try:
+            index, empty = _Pass(sources, encoder, out, told).run(progress or begin)
+            break
+        except _PartEmpty as missing:
+            if holdout_one_in is not None or missing.fitting is None:
+                build_progress.remove(out)
+                raise _empty(missing, share) from None
+            progress, share, reason = None, missing.fitting, _few(share)
+    raw = format_index(index)
+    parse_index(raw)
+    build_progress.finish(out, encoder.raw, raw)
+    return Built(index, blake3(raw).hexdigest(), len(raw), share, reason, empty, resumed)
+
+
+def _few(share: int) -> str:
+    return f"with 1 in {share} one part would have no document"
+
+
+def _empty(missing: _PartEmpty, share: int) -> Exception:
+    found = f"of {missing.documents:,} documents none falls into the {missing.part} with 1 in {share} held out"
+    if missing.fitting is not None:
+        return refused(found, f"Say --holdout-one-in {missing.fitting}, or add texts.")
+    return refused(found, "Add texts. A file is one document, in JSONL a line is one.")
+
+
+class _Pass:
+    """One reading of the sources, with one share of hold-out."""
+
+    def __init__(self, sources: Sources, encoder: TextEncoder, out: Path, told: Told) -> None:
+        self._files = sources.files
+        self._encoder = encoder
+        self._out = out
+        self._told = told
+        self._end = np.array([encoder.end_token], encoder.dtype)
+        self._total = sum(file.nbytes for file in sources.files)
+
+    def run(self, progress: BuildProgress) -> tuple[TokenIndex, int]:
+        """Read from where the progress is to the end. Return the index, and how many documents were empty."""
+        with self._writers(progress) as (train, holdout):
+            for piece in self._encoded(progress.place):
+                document = piece.document
+                if document.nbytes == 0:
+                    progress = dataclasses.replace(progress, empty=progress.empty + 1)
+                    continue
+                number = int.from_bytes(document.digest, "big")
+                writer = holdout if number % progress.holdout_one_in == 0 else train
+                writer.add(piece.tokens)
+                if piece.last:
+                    writer.add(self._end)
+                    closed = writer.end(document.nbytes)
+                    progress = _counted(progress, number)
+                    if closed:
+                        progress = self._save(progress, document, train, holdout)
+                    self._told(document.read, self._total)
+            self._complete(progress, train, holdout)
+            index = TokenIndex(
+                self._encoder.dtype,
+                self._encoder.vocab_size,
+                self._encoder.end_token,
+                self._encoder.digest,
+                train.progress.closed,
+                holdout.progress.closed,
+            )
+        return index, progress.empty
+
+    def _encoded(self, place: Place) -> Iterator[EncodedPiece]:
+        return encoded(DocumentReader(self._files, place), self._encoder)
+
+    @contextlib.contextmanager
+    def _writers(self, progress: BuildProgress) -> Iterator[tuple[ShardWriter, ShardWriter]]:
+        dtype = self._encoder.dtype
+        build_progress.save(self._out, progress)
+        if not (
+            settle(self._out, "train", dtype, progress.train) and settle(self._out, "holdout", dtype, progress.holdout)
+        ):
+            raise refused(
+                f"shards are missing from {self._out}, or have another length than when they were written",
+                f"Remove {self._out} and build again.",
+            )
+        train = ShardWriter(self._out, "train", dtype, progress.train)
+        holdout = ShardWriter(self._out, "holdout", dtype, progress.holdout)
+        try:
+            yield train, holdout
+        finally:
+            train.drop()
+            holdout.drop()
+
+    def _save(
+        self, progress: BuildProgress, document: TextDocument, train: ShardWriter, holdout: ShardWriter
+    ) -> BuildProgress:
+        for writer in (train, holdout):
+            writer.sync()
+        progress = dataclasses.replace(progress, place=document.behind, train=train.progress, holdout=holdout.progress)
+        build_progress.save(self._out, progress)
+        for writer in (train, holdout):
+            writer.name_closed()
+        return progress
+
+    def _complete(self, progress: BuildProgress, train: ShardWriter, holdout: ShardWriter) -> None:
+        for writer in (train, holdout):
+            writer.close()
+        for writer, part in ((train, "training"), (holdout, "hold-out")):
+            if not writer.progress.closed:
+                documents = sum(next(iter(progress.divisors.values()), (0, 0)))
+                raise _PartEmpty(documents, part, _fitting(progress))
+        end = Place(len(self._files))
+        build_progress.save(
+            self._out, dataclasses.replace(progress, place=end, train=train.progress, holdout=holdout.progress)
+        )
+        for writer in (train, holdout):
+            writer.name_closed()
+
+
+def _counted(progress: BuildProgress, number: int) -> BuildProgress:
+    """Count a document for every share that the hold-out could have."""
+    for divisor in DIVISORS:
+        train, holdout = progress.divisors.get(divisor, (0, 0))
+        held = number % divisor == 0
+        progress.divisors[divisor] = train + (not held), holdout + held
+    return progress
+
+
+def _fitting(progress: BuildProgress) -> int | None:
+    return next((one for one, (train, holdout) in progress.divisors.items() if train and holdout), None)

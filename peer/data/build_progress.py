@@ -1,0 +1,128 @@
+"""The progress of a build, in its folder: what is closed, what is open, and where reading continues."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peer.data.documents import Place
+from peer.data.shard_writer import DRAFT, OURS, PartProgress
+from peer.data.sources import refused
+from peer.run.files.token_index import INDEX_FILE, TOKENIZER_FILE, ShardEntry
+
+PROGRESS_FILE = "build-progress.json"
+LOCK_FILE = "build.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildProgress:
+    """The state of a build at the end of a document."""
+
+    fingerprint: str
+    """Digest of the sources, the tokenizer and the options. A build only continues with the same."""
+    holdout_one_in: int
+    place: Place = field(default_factory=Place)
+    train: PartProgress = field(default_factory=PartProgress)
+    holdout: PartProgress = field(default_factory=PartProgress)
+    empty: int = 0
+    """Documents without text, which are left out."""
+    divisors: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Documents that each other choice of `holdout_one_in` would have put into training and hold-out."""
+
+
+def save(folder: Path, progress: BuildProgress) -> None:
+    """Write the progress. A crash leaves the former one. Raises OSError."""
+    write_synced(folder / PROGRESS_FILE, json.dumps(dataclasses.asdict(progress)).encode())
+
+
+def load(folder: Path) -> BuildProgress | None:
+    """Read the progress, None when there is none. Raises DataError when it is damaged."""
+    path = folder / PROGRESS_FILE
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+        return BuildProgress(
+            found["fingerprint"],
+            found["holdout_one_in"],
+            Place(**found["place"]),
+            _part(found["train"]),
+            _part(found["holdout"]),
+            found["empty"],
+            {int(number): (train, holdout) for number, (train, holdout) in found["divisors"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise refused(f"{path} is damaged: {error}", f"Remove {folder} and build again.") from error
+
+
+def _part(found: dict[str, Any]) -> PartProgress:
+    closed = tuple(ShardEntry(**entry) for entry in found["closed"])
+    return PartProgress(closed, found["tokens"], found["documents"], found["text_bytes"])
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file completely or not at all. Raises OSError."""
+    draft = path.with_name(path.name + DRAFT)
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a build, or enter that of one that was stopped. One process at a time.
+
+    Raises DataError for a folder with anything else in it, and for a build that is complete."""
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    _refuse_complete(folder)
+    if found and LOCK_FILE not in found:
+        raise refused(f"{folder} holds other files, such as {found[0]}", "Name a new or empty folder with --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refused(f"another process builds in {folder}", "Let it end, or name another folder.") from None
+        _refuse_complete(folder)  # the process that held the lock may have ended well
+        yield
+
+
+def _refuse_complete(folder: Path) -> None:
+    if (folder / INDEX_FILE).exists():
+        raise refused(f"{folder} holds a complete build", "Name another folder with --out, or remove this one.")
+
+
+def finish(folder: Path, tokenizer: bytes, index: bytes) -> None:
+    """Write the tokenizer and, last of all, the index; then remove the notes of the build. Raises OSError."""
+    write_synced(folder / TOKENIZER_FILE, tokenizer)
+    write_synced(folder / INDEX_FILE, index)
+    sync_folder(folder)
+    for name in (PROGRESS_FILE, LOCK_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove the files of a build that can never be complete, and its folder if nothing else is there."""
+    for path in folder.iterdir():
+        if path.name in (PROGRESS_FILE, LOCK_FILE) or OURS.fullmatch(path.name):
+            path.unlink()
+    with contextlib.suppress(OSError):  # it holds other files
+        folder.rmdir()
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,217 @@
+"""Documents of source files: text files, lines of JSONL, rows of parquet files. Reading takes little memory."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from blake3 import blake3
+
+from peer.data.lines import MAX_LINE_BYTES, lines
+from peer.data.pieces import pieces
+from peer.data.sources import SourceFile, refused
+
+FIELD = "text"
+WHOLE_BYTES = 2**23
+"""Most bytes of a text file that is read at once."""
+BLOCK_BYTES = 2**20
+MOST_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the sources: file, and record within the file."""
+
+    file: int = 0
+    record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextDocument:
+    """A document without its text. `digest`: BLAKE3 of the text in UTF-8, which decides the part that it goes to."""
+
+    behind: Place
+    """The place where the next document begins."""
+    digest: bytes
+    nbytes: int
+    read: int
+    """Bytes of all sources that are read when it is."""
+
+
+Read = tuple[TextDocument, Iterator[str]]
+"""A document and the pieces of its text, at least one."""
+
+
+class DocumentReader:
+    """All documents from a place on, in the order of the files. `Read` pieces are taken before the next document."""
+
+    def __init__(self, files: tuple[SourceFile, ...], start: Place) -> None:
+        self._files = files
+        self._start = start
+        self._before = sum(file.nbytes for file in files[: start.file])
+        self._within = 0
+
+    def __iter__(self) -> Iterator[Read]:
+        """Read on. Raises DataError, with file, and line or row."""
+        readers = {"text": self._text, "jsonl": self._lines, "parquet": self._rows}
+        for number in range(self._start.file, len(self._files)):
+            file = self._files[number]
+            self._within = 0
+            yield from readers[file.kind](number, self._start.record if number == self._start.file else 0)
+            self._before += file.nbytes
+
+    def _text(self, number: int, _: int) -> Iterator[Read]:
+        file, behind = self._files[number], Place(number + 1)
+        if file.nbytes <= WHOLE_BYTES:
+            content = b"".join(_blocks(file.path))
+            text = "".join(_decoded(file.path, iter([content])))
+            yield self._document(behind, text, content, file.nbytes)
+            return
+        hasher, nbytes = blake3(), 0
+        for block in _blocks(file.path):
+            hasher.update(block)
+            nbytes += len(block)
+        digest = hasher.digest()
+        document = TextDocument(behind, digest, nbytes, self._before + nbytes)
+        yield document, pieces(_decoded(file.path, _unchanged(file.path, digest)))
+
+    def _lines(self, number: int, first: int) -> Iterator[Read]:
+        path = self._files[number].path
+        for at, line in enumerate(lines(path, self._tell)):
+            if at < first or not line.strip():
+                continue
+            text = _text_of(line, f"{path}, line {at + 1}")
+            yield self._document(Place(number, at + 1), text, _utf8(text, f"{path}, line {at + 1}"), self._within)
+
+    def _rows(self, number: int, first: int) -> Iterator[Read]:
+        file = self._files[number]
+        for row, rows, value in _rows(file.path, first):
+            where = f"{file.path}, row {row + 1}"
+            if not isinstance(value, str):
+                raise refused(f"{where} has no `{FIELD}`", "Leave out the rows without text, or fill them.")
+            content = _utf8(value, where)
+            if len(content) > MAX_LINE_BYTES:
+                raise refused(
+                    f"{where} has a text of more than {MAX_LINE_BYTES >> 20} MiB", "Put it into a .txt file of its own."
+                )
+            yield self._document(Place(number, row + 1), value, content, file.nbytes * (row + 1) // rows)
+
+    def _document(self, behind: Place, text: str, content: bytes, within: int) -> Read:
+        document = TextDocument(behind, blake3(content).digest(), len(content), self._before + within)
+        return document, pieces([text]) if text else iter([""])
+
+    def _tell(self, within: int) -> None:
+        self._within = within
+
+
+# -- text files --------------------------------------------------------------------------------------------------------
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                yield block
+    except OSError as error:
+        raise refused(f"{path} cannot be read: {error.strerror}", "Make it readable, or leave it out.") from error
+
+
+def _unchanged(path: Path, digest: bytes) -> Iterator[bytes]:
+    """Read a file a second time. Raises DataError at its end if it is another one meanwhile."""
+    hasher = blake3()
+    for block in _blocks(path):
+        hasher.update(block)
+        yield block
+    if hasher.digest() != digest:
+        raise refused(f"{path} changed while it was read", "Run the command again when nothing writes to it.")
+
+
+def _decoded(path: Path, blocks: Iterator[bytes]) -> Iterator[str]:
+    decoder, before, held = codecs.getincrementaldecoder("utf-8")(), 0, 0
+    try:
+        for block in blocks:
+            yield decoder.decode(block)
+            before += len(block)
+            held = len(decoder.getstate()[0])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise refused(
+            f"{path} is not UTF-8 at byte {before - held + error.start}",
+            "Convert it, e.g. with iconv -t UTF-8, or leave it out.",
+        ) from error
+
+
+# -- JSONL -------------------------------------------------------------------------------------------------------------
+
+
+def _text_of(line: bytes, where: str) -> str:
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise refused(f"{where} is not UTF-8", "Convert the file, e.g. with iconv -t UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise refused(f"{where} is no JSON: {error.msg} at column {error.colno}", "Mend or remove the line.") from error
+    except RecursionError as error:
+        raise refused(f"{where} is nested too deeply", "Mend or remove the line.") from error
+    text = record.get(FIELD) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise refused(f"{where} has no `{FIELD}` that is a string", f'Every line is an object {{"{FIELD}": "…"}}.')
+    return text
+
+
+def _utf8(text: str, where: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise refused(f"{where} has half a character (a lone surrogate)", "Mend or remove the record.") from error
+
+
+# -- parquet -----------------------------------------------------------------------------------------------------------
+
+
+def _rows(path: Path, first: int) -> Iterator[tuple[int, int, object]]:
+    """Read a column: (row, rows of the file, value), from row `first` on."""
+    try:
+        with pq.ParquetFile(path, buffer_size=BLOCK_BYTES, pre_buffer=False) as file:
+            column = _column(path, file)
+            begin, rows = 0, file.metadata.num_rows
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                if begin + group.num_rows > first:
+                    for row, value in _values(file, number, column, begin):
+                        if row >= first:
+                            yield row, rows, value
+                begin += group.num_rows
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        what = str(error).partition("\n")[0]
+        raise refused(f"{path} is cut off, damaged or no parquet: {what}", "Get it again, or leave it out.") from error
+    except OSError as error:
+        what = (error.strerror or str(error)).partition("\n")[0]
+        raise refused(f"{path} cannot be read: {what}", "Get it again, or leave it out.") from error
+
+
+def _column(path: Path, file: pq.ParquetFile) -> int:
+    """Find the column of the texts among the file's, nested ones counted."""
+    schema = file.schema_arrow
+    if FIELD not in schema.names:
+        found = ", ".join(schema.names[:10])
+        raise refused(f"{path} has no column `{FIELD}`, but {found}", f"Rename the column of the texts to `{FIELD}`.")
+    kind = schema.field(FIELD).type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
+        raise refused(f"{path} has a column `{FIELD}` of {kind}, not of strings", "Write the texts as strings.")
+    return [file.schema.column(at).path for at in range(len(file.schema))].index(FIELD)
+
+
+def _values(file: pq.ParquetFile, group: int, column: int, begin: int) -> Iterator[tuple[int, object]]:
+    about = file.metadata.row_group(group)
+    nbytes = about.column(column).total_uncompressed_size
+    rows = max(1, min(MOST_ROWS, BLOCK_BYTES * about.num_rows // max(1, nbytes)))
+    for batch in file.iter_batches(rows, row_groups=[group], columns=[FIELD], use_threads=False):
+        yield from enumerate(batch.column(0).to_pylist(), begin)
+        begin += batch.num_rows

@@ -1,0 +1,70 @@
+"""A tokenizer.json, opened to encode many texts. It is the operator's own file, which this process may open itself."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from peer.data.sources import refused
+from peer.run.files.token_index import MAX_VOCABULARY, TokenDtype, dtype_for
+
+Tokens = NDArray[np.uint16] | NDArray[np.uint32]
+
+MAX_TOKENIZER_BYTES = 64 * 2**20
+END_TEXT = "<|endoftext|>"
+END_TEXTS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|end|>", "<|im_end|>", "[SEP]")
+"""Names of the token that ends a document, most likely first."""
+
+
+class TextEncoder:
+    """A tokenizer with its end token. Text that spells a special token is encoded as ordinary text."""
+
+    def __init__(self, raw: bytes, tokenizer: Tokenizer, end_text: str) -> None:
+        self.raw = raw
+        self.digest = blake3(raw).hexdigest()
+        self.end_text = end_text
+        vocabulary = tokenizer.get_vocab()
+        self.end_token = vocabulary[end_text]
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.dtype: TokenDtype = dtype_for(self.vocab_size)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        self._code = "H" if self.dtype == "uint16" else "I"
+
+    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+        """Encode on as many threads as RAYON_NUM_THREADS or the machine has. The tokens do not depend on it."""
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.frombuffer(array(self._code, one.ids), self.dtype) for one in found]
+
+
+def open_tokenizer(path: Path, end_text: str | None = None) -> TextEncoder:
+    """Open a tokenizer.json. Raises DataError. `end_text`: the end token's name, or None for one that is known."""
+    make = "Make one with `peer tokenizer train`, or download the model's tokenizer.json again."
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_TOKENIZER_BYTES + 1)
+    except OSError as error:
+        raise refused(f"the tokenizer {path} cannot be read: {error.strerror}", make) from error
+    if len(raw) > MAX_TOKENIZER_BYTES:
+        raise refused(f"the tokenizer {path} is larger than {MAX_TOKENIZER_BYTES >> 20} MiB", make)
+    try:
+        tokenizer = Tokenizer.from_buffer(raw)
+    except ValueError as error:
+        raise refused(f"{path} is not a tokenizer.json: {str(error)[:200]}", make) from error
+    vocabulary = tokenizer.get_vocab()
+    largest = max(vocabulary.values(), default=0)
+    if not 1 <= largest < MAX_VOCABULARY:
+        raise refused(f"the tokenizer {path} has token numbers up to {largest:,}, at most {MAX_VOCABULARY:,}", make)
+    known = [text for text in ((end_text,) if end_text is not None else END_TEXTS) if text in vocabulary]
+    if not known:
+        wanted = end_text or ", ".join(END_TEXTS)
+        raise refused(f"the tokenizer {path} has no end token {wanted}", "Name its end token with --end-token TEXT.")
+    return TextEncoder(raw, tokenizer, known[0])

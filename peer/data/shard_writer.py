@@ -1,0 +1,170 @@
+"""Shards of one part, training or hold-out, as they are filled and closed.
+
+A shard has a draft until its progress is saved. Only then it gets its final name."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from blake3 import blake3
+
+from peer.data.encoding import Tokens
+from peer.data.sources import refused
+from peer.run.files.token_index import (
+    MAX_SHARD_TOKENS,
+    SHARD_TOKENS,
+    Part,
+    ShardEntry,
+    TokenDtype,
+    shard_file,
+    token_bytes,
+)
+
+DRAFT = ".draft"
+OURS = re.compile(rf"(train|holdout)-\d{{5,}}\.tokens(?:{re.escape(DRAFT)})?")
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PartProgress:
+    """The closed shards of a part and the content of its open one, at the end of a document."""
+
+    closed: tuple[ShardEntry, ...] = ()
+    tokens: int = 0
+    documents: int = 0
+    text_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A shard that is being filled."""
+
+    file: BinaryIO
+    hasher: blake3 = field(default_factory=blake3)
+    tokens: int = 0
+    documents: int = 0
+    text_bytes: int = 0
+
+
+class ShardWriter:
+    """The shards of one part. All methods raise OSError when the disk refuses."""
+
+    def __init__(self, folder: Path, part: Part, dtype: TokenDtype, progress: PartProgress) -> None:
+        self._folder = folder
+        self._part: Part = part
+        self._dtype = dtype
+        self._closed = list(progress.closed)
+        self._named = len(progress.closed)
+        self._open: _Open | None = self._reopen(progress) if progress.documents else None
+        self._pending: list[Tokens] = []
+        self._pending_tokens = 0
+        self._alone = False
+
+    @property
+    def progress(self) -> PartProgress:
+        """The state to save. It may only be asked for between two documents."""
+        assert not self._pending
+        if self._open is None:
+            return PartProgress(tuple(self._closed))
+        return PartProgress(tuple(self._closed), self._open.tokens, self._open.documents, self._open.text_bytes)
+
+    def add(self, tokens: Tokens) -> None:
+        """Take the next tokens of a document. Raises DataError when the document is too long for a shard."""
+        self._pending.append(tokens)
+        self._pending_tokens += len(tokens)
+        if self._alone or self._pending_tokens > SHARD_TOKENS:
+            if not self._alone:
+                self.close()
+                self._alone = True
+            self._flush()
+
+    def end(self, nbytes: int) -> bool:
+        """End a document, whose end token has been added. Return whether a shard was closed for it."""
+        before = len(self._closed)
+        if self._open is not None and not self._alone and self._open.tokens + self._pending_tokens > SHARD_TOKENS:
+            self.close()
+        shard = self._flush()
+        shard.documents += 1
+        shard.text_bytes += nbytes
+        if self._alone:
+            self.close()
+        return len(self._closed) > before
+
+    def close(self) -> None:
+        """Close the open shard, if there is one. Its file is on the disk then, as a draft."""
+        if self._open is None:
+            return
+        shard, self._open, self._alone = self._open, None, False
+        with shard.file:
+            shard.file.flush()
+            os.fsync(shard.file.fileno())
+        self._closed.append(ShardEntry(shard.hasher.hexdigest(), shard.tokens, shard.documents, shard.text_bytes))
+
+    def sync(self) -> None:
+        """Bring the open shard to the disk."""
+        if self._open is not None:
+            self._open.file.flush()
+            os.fsync(self._open.file.fileno())
+
+    def name_closed(self) -> None:
+        """Give the closed shards their final names."""
+        for number in range(self._named, len(self._closed)):
+            self._draft(number).replace(self._folder / shard_file(self._part, number))
+        self._named = len(self._closed)
+
+    def drop(self) -> None:
+        """Close the file of the open shard and leave its draft as it is."""
+        if self._open is not None:
+            self._open.file.close()
+
+    def _flush(self) -> _Open:
+        shard = self._open = self._open or _Open(self._draft(len(self._closed)).open("wb"))
+        for tokens in self._pending:
+            content = tokens.astype(np.dtype(self._dtype).newbyteorder("<"), copy=False).tobytes()
+            shard.file.write(content)
+            shard.hasher.update(content)
+        shard.tokens += self._pending_tokens
+        self._pending, self._pending_tokens = [], 0
+        if shard.tokens > MAX_SHARD_TOKENS:
+            raise refused(
+                f"a document has more than {MAX_SHARD_TOKENS:,} tokens",
+                "Cut it into several files, or write it as JSONL with one document a line.",
+            )
+        return shard
+
+    def _draft(self, number: int) -> Path:
+        return self._folder / (shard_file(self._part, number) + DRAFT)
+
+    def _reopen(self, progress: PartProgress) -> _Open:
+        path, left = self._draft(len(progress.closed)), progress.tokens * token_bytes(self._dtype)
+        os.truncate(path, left)
+        hasher = blake3()
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                hasher.update(block)
+        return _Open(path.open("ab"), hasher, progress.tokens, progress.documents, progress.text_bytes)
+
+
+def settle(folder: Path, part: Part, dtype: TokenDtype, progress: PartProgress) -> bool:
+    """Bring the files of a part to where its progress is. Return whether they are all there.
+
+    A closed shard without its final name gets it. Shards and drafts beyond the progress are removed."""
+    for number, entry in enumerate(progress.closed):
+        final = folder / shard_file(part, number)
+        draft = folder / (final.name + DRAFT)
+        if not final.exists() and draft.exists():
+            draft.replace(final)
+        if not final.exists() or final.stat().st_size != entry.tokens * token_bytes(dtype):
+            return False
+    kept = folder / (shard_file(part, len(progress.closed)) + DRAFT)
+    known = {shard_file(part, number) for number in range(len(progress.closed))}
+    for path in folder.iterdir():
+        ours = OURS.fullmatch(path.name)
+        if ours and ours[1] == part and path.name not in known and not (progress.documents and path == kept):
+            path.unlink()
+    return not progress.documents or (kept.exists() and kept.stat().st_size >= progress.tokens * token_bytes(dtype))

@@ -1,0 +1,117 @@
+"""The files that texts are read from, in a fixed order, each with its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from blake3 import blake3
+
+from peer.errors import DataError
+from peer.run.files.own_texts import HEAD_BYTES, Survey, is_text, looks_secret, survey
+
+Kind = Literal["text", "jsonl", "parquet"]
+
+_LINES = tuple(f"{name}{packed}" for name in (".jsonl", ".ndjson") for packed in ("", ".gz", ".zst"))
+_PACKED_LINES = (".json.gz", ".json.zst")
+_WHY = "The work stops here, and no file with a final name is half-written."
+
+
+def refused(found: str, fix: str) -> DataError:
+    """Return the error for an input that cannot be used."""
+    return DataError(found, fix, _WHY)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file with texts, as it was when the sources were looked through."""
+
+    path: Path
+    kind: Kind
+    nbytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All files to read, in their order, and what was left out."""
+
+    files: tuple[SourceFile, ...]
+    seen: Survey
+
+    def fingerprint(self) -> str:
+        """Return a digest of all names, sizes and times, in hex. Other files have another one."""
+        hasher = blake3()
+        for file in self.files:
+            hasher.update(
+                f"{file.path}\0{file.kind}\0{file.nbytes}\0{file.mtime_ns}\0".encode(errors="surrogateescape")
+            )
+        return hasher.hexdigest()
+
+
+def kind_of(name: str) -> Kind:
+    """Tell the kind of a file by the end of its name."""
+    lower = name.lower()
+    if lower.endswith(".parquet"):
+        return "parquet"
+    return "jsonl" if lower.endswith((*_LINES, *_PACKED_LINES)) else "text"
+
+
+def find(given: Sequence[Path], without: Sequence[Path] = ()) -> Sources:
+    """List the files of folders and single files, each once. Raises DataError.
+
+    The order is that of `given`, and by path within a folder. `without`: files and folders of our own among them."""
+    ours = [path.resolve() for path in without]
+    files: dict[Path, SourceFile] = {}
+    nbytes = binary = hidden = 0
+    suspicious: list[str] = []
+    for source in given:
+        found = survey(source, lambda name: kind_of(name) != "text") if source.is_dir() else _single(source)
+        folder = source if source.is_dir() else source.parent
+        binary += found.skipped_binary
+        hidden += found.skipped_hidden
+        suspicious += [str(folder / name) for name in found.suspicious]
+        for file in _looked_up(folder, found.files):
+            real = file.path.resolve()
+            if any(real.is_relative_to(path) for path in ours):
+                continue
+            if files.setdefault(real, file) is file:
+                nbytes += file.nbytes
+    if not files:
+        names = ", ".join(str(source) for source in given)
+        raise refused(
+            f"there is no text in {names}: {binary:,} files are binary, {hidden:,} are hidden",
+            "Name folders or files with text in UTF-8, JSONL (also .gz, .zst) or parquet.",
+        )
+    paths = tuple(str(file.path) for file in files.values())
+    return Sources(tuple(files.values()), Survey(paths, nbytes, binary, hidden, suspicious))
+
+
+def _single(path: Path) -> Survey:
+    """Look at a file that was named by itself."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            nbytes = path.stat().st_size
+    except OSError as error:
+        raise refused(f"{path} cannot be read: {error.strerror}", "Name a folder or file that you can read.") from error
+    if not head:
+        raise refused(f"{path} is empty", "Leave it out, or name a file with text.")
+    if kind_of(path.name) == "text" and not is_text(head):
+        raise refused(
+            f"{path} is not text in UTF-8, and its name is not that of JSONL (also .gz, .zst) or parquet",
+            "Convert it, e.g. with iconv -t UTF-8, or leave it out.",
+        )
+    return Survey((path.name,), nbytes, 0, 0, [path.name] if looks_secret(path.name, head) else [])
+
+
+def _looked_up(folder: Path, names: Sequence[str]) -> Iterator[SourceFile]:
+    for name in names:
+        path = folder / name
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise refused(f"{path} cannot be read: {error.strerror}", "Run the command again.") from error
+        yield SourceFile(path, kind_of(name), stat.st_size, stat.st_mtime_ns)

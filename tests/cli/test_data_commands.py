@@ -1,0 +1,87 @@
+"""`peer tokenizer train` and `peer data build` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+from click.testing import CliRunner, Result
+
+from peer.cli.main import peer
+from peer.errors import DataError
+
+SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(peer, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(30):
+        (folder / f"{number}.txt").write_text(f"Document {number} tells of rounds. " * (number + 1))
+    (folder / "a.png").write_bytes(b"\x89PNG\0")
+    (folder / ".hidden").write_text(SECRET)
+    return folder
+
+
+def test_from_texts_to_shards(texts: Path, tmp_path: Path) -> None:
+    tokenizer, out = tmp_path / "tokenizer.json", tmp_path / "data"
+    made = run("tokenizer", "train", texts, "--vocab", "400", "--out", tokenizer, "--json")
+    assert made.exit_code == 0, made.output
+    trained = json.loads(made.stdout)
+    assert trained["digest"] == blake3(tokenizer.read_bytes()).hexdigest()
+    assert trained["documents"] == 30
+    built = run("data", "build", texts, "--tokenizer", tokenizer, "--out", out, "--json")
+    assert built.exit_code == 0, built.output
+    assert "30 files, 13 kB; skipped 1 binary, 1 hidden" in built.stderr
+    report = json.loads(built.stdout)
+    index = (out / "index.json").read_bytes()
+    assert report["index"] == {"digest": blake3(index).hexdigest(), "size": len(index)}
+    assert report["train"]["documents"] + report["holdout"]["documents"] == 30
+    assert report["end_token"] == {"id": 0, "text": "<|endoftext|>"}
+    assert report["sources"]["skipped_binary"] == report["sources"]["skipped_hidden"] == 1
+
+
+def test_the_result_is_told(texts: Path, tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    made = run("tokenizer", "train", texts, "--vocab", "20000", "--out", tokenizer)
+    assert "20,000 were asked for, and the texts have no more pairs" in made.stdout
+    (texts / "empty.jsonl").write_text('{"text": ""}\n')
+    built = run("data", "build", texts, "--tokenizer", tokenizer, "--out", tmp_path / "data")
+    assert "hold-out: 1 in " in built.stdout
+    assert "left out: 1 empty documents" in built.stdout
+    assert "next: peer manifest new" in built.stdout
+
+
+def test_secrets_are_named(texts: Path, tmp_path: Path) -> None:
+    for number in range(7):
+        (texts / f"key{number}.pem").write_text(f"{SECRET}{number}")
+    made = run("tokenizer", "train", texts, "--vocab", "300", "--out", tmp_path / "tokenizer.json")
+    assert made.exit_code == 0
+    assert f"looks like a secret: {texts / 'key0.pem'}" in made.stderr
+    assert "and 2 more" in made.stderr
+
+
+def test_the_output_is_not_its_own_source(texts: Path, tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    run("tokenizer", "train", tmp_path, "--vocab", "300", "--out", tokenizer)
+    built = run("data", "build", tmp_path, "--tokenizer", tokenizer, "--out", tmp_path / "data", "--json")
+    assert json.loads(built.stdout)["sources"]["files"] == 30
+
+
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
+    made = run("tokenizer", "train", tmp_path / "gone", "--vocab", "300", "--out", tmp_path / "tokenizer.json")
+    assert isinstance(made.exception, DataError)
+    assert "gone cannot be read" in made.exception.found
+
+
+def test_a_vocabulary_holds_every_byte(texts: Path, tmp_path: Path) -> None:
+    made = run("tokenizer", "train", texts, "--vocab", "256", "--out", tmp_path / "tokenizer.json")
+    assert made.exit_code == 2
+    assert "256 is not in the range" in made.stderr
