@@ -13,6 +13,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
+├── ModelError           23    a foreign model or tokenizer cannot be used, its reason is named
 ├── SwarmUnreachable     30    nobody of the run answered in time                  (retry is useful)
 ├── AddressError         31    a port is occupied or an address cannot be parsed
 ├── JoinRefused          32    a peer of the run refused us, with its reason
@@ -159,6 +160,15 @@ class DataError(PeerError):
     exit_code = 22
     why = "Without its data this peer has nothing to learn from, and nothing to contribute."
     fix = "Give --data a folder with readable text files."
+
+
+class ModelError(PeerError):
+    """A foreign model or tokenizer cannot be used: its files are unsafe, too large or no model that this machine can
+    make."""
+
+    exit_code = 23
+    why = "Such files come from strangers. They are opened only within limits, and no code of others is run."
+    fix = "The operator has to name a model that transformers builds from its config alone, without code of others."
 
 
 class SwarmUnreachable(PeerError):

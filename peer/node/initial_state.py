@@ -3,39 +3,96 @@ their digest, or a checkpoint that the operator wants everybody to go on from.""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from peer.errors import StateError
 from peer.join.reset import digest_of
 from peer.outer.state import OuterState
-from peer.protocol.model.layout import Layout
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.manifest import Manifest
+from peer.run.model_layout import own_layout
 from peer.run.sections import LlamaSection
 from peer.state.checkpoint import Checkpoint, CheckpointError
-from peer.trainer.models.factory import layout_of
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.llama import first_params
+from peer.trainer.sandbox import write_weights
 
 
-def first_state(manifest: Manifest, layout: Layout, folder: Path | None, say: Callable[[str], None]) -> OuterState:
-    """`folder`: a checkpoint of a peer, if one was given. Raises StateError when it is not what the run needs."""
-    if folder is None:
+@dataclass(frozen=True, slots=True)
+class FirstFiles:
+    """The operator's files that a first state is made of."""
+
+    tensors: Sequence[TensorSpec] | None = None
+    """Those of a foreign model, in its own order."""
+    config: Path | None = None
+    """The config.json of a foreign model."""
+    init: Path | None = None
+    """The state that the manifest names: flat fp32, little endian, in the model's own order."""
+    scratch: Path = Path()
+    """Folder in which random weights of a foreign model lie for a moment."""
+
+
+NO_FILES = FirstFiles()
+
+
+def first_state(
+    manifest: Manifest, layout: Layout, folder: Path | None, say: Callable[[str], None], files: FirstFiles = NO_FILES
+) -> OuterState:
+    """`folder`: a checkpoint of a peer, if one was given. Raises StateError when it is not what the run needs, and
+    ModelError when a foreign model cannot be made here."""
+    own = own_layout(manifest.model, files.tensors)
+    if folder is not None:
+        params = load_params(folder, layout.elements)
         if manifest.init:
+            return OuterState.fresh(layout, _named_by(manifest, params, own, layout, folder))
+        digest = digest_of(params).hex()
+        say(f"serving the state in {folder}; to make everybody go on from it:  peer manifest amend … refound {digest}")
+        return OuterState.fresh(layout, params)
+    if not manifest.init:
+        return OuterState.fresh(layout, _random(manifest, own, layout, files, say))
+    if files.init is None:
+        raise StateError(
+            f"run {manifest.name!r} begins from the state {manifest.init[:16]}…, which this node does not have",
+            "Give the checkpoint folder that holds it with --state, or put its file beside the manifest again.",
+        )
+    params = load_flat(files.init, own.elements)
+    return OuterState.fresh(layout, _named_by(manifest, params, own, layout, files.init))
+
+
+def _random(
+    manifest: Manifest, own: Layout, layout: Layout, files: FirstFiles, say: Callable[[str], None]
+) -> torch.Tensor:
+    """Make the first parameters from the seed, in the order of the run's layout."""
+    if isinstance(manifest.model, LlamaSection):
+        return first_params(manifest.model, manifest.seed, layout)
+    assert files.config is not None, "a foreign model has a config"
+    say("making the first weights of the model")
+    draft = files.scratch / f"first_weights.{os.getpid()}"
+    try:
+        write_weights(files.config, manifest.seed, own.elements, draft)
+        return rearranged(load_flat(draft, own.elements), own, layout)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load_flat(file: Path, elements: int) -> torch.Tensor:
+    """Read flat fp32 parameters. Raises StateError."""
+    try:
+        size = file.stat().st_size
+        if size != 4 * elements:
             raise StateError(
-                f"run {manifest.name!r} begins from the state {manifest.init[:16]}…, which this node does not have",
-                "Give the checkpoint folder that holds it with --state.",
+                f"the state {file} has {size:,} bytes, {elements:,} parameters take {4 * elements:,}",
+                "Make it again: peer manifest new.",
             )
-        assert isinstance(manifest.model, LlamaSection), manifest.model.kind
-        return OuterState.fresh(layout, first_params(manifest.model, manifest.seed, layout))
-    params = load_params(folder, layout.elements)
-    if manifest.init:
-        return OuterState.fresh(layout, _named_by(manifest, params, layout, folder))
-    digest = digest_of(params).hex()
-    say(f"serving the state in {folder}; to make everybody go on from it:  peer manifest amend … refound {digest}")
-    return OuterState.fresh(layout, params)
+        return torch.from_numpy(np.fromfile(file, "<f4").astype(np.float32, copy=False))
+    except OSError as error:
+        raise StateError(f"cannot read the state {file}: {error.strerror}") from error
 
 
 def load_params(folder: Path, elements: int | None) -> torch.Tensor:
@@ -52,14 +109,14 @@ def load_params(folder: Path, elements: int | None) -> torch.Tensor:
     return params.to(torch.float32)
 
 
-def _named_by(manifest: Manifest, params: torch.Tensor, layout: Layout, folder: Path) -> torch.Tensor:
+def _named_by(manifest: Manifest, params: torch.Tensor, own: Layout, layout: Layout, where: Path) -> torch.Tensor:
     """The manifest's first state, in the order of the run's layout."""
     if (found := digest_of(params).hex()) != manifest.init:
         raise StateError(
-            f"the state in {folder} is {found[:16]}…, the run begins from {manifest.init[:16]}…",
+            f"the state in {where} is {found[:16]}…, the run begins from {manifest.init[:16]}…",
             "Give --state the checkpoint whose digest the manifest names (of a run with a full schedule).",
         )
-    return rearranged(params, layout_of(manifest.model), layout)
+    return rearranged(params, own, layout)
 
 
 def rearranged(params: torch.Tensor, now: Layout, wanted: Layout) -> torch.Tensor:

@@ -13,9 +13,15 @@ from peer.run.sections import LlamaSection, ModelSection
 def layout_for(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Layout:
     """Return the model's tensors in the order of the method's fragments. `tensors`: those of the layout artifact, which
     a foreign model needs. The method must fit them (that of a checked manifest does: see `why_no_layout`)."""
+    own = own_layout(model, tensors).tensors
+    return cut(own, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
+
+
+def own_layout(model: ModelSection, tensors: Sequence[TensorSpec] | None = None) -> Layout:
+    """Return the tensors in the model's own order, uncut. `tensors`: as above."""
     own = tensors_of(model) if isinstance(model, LlamaSection) else tensors
     assert own is not None, "a foreign model needs its layout"
-    return cut(own, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
+    return Layout.whole(own)
 
 
 def why_no_layout(method: Method, tensors: Sequence[TensorSpec]) -> str:

@@ -9,14 +9,15 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from peer.protocol.model.fragments import MOST_FRAGMENTS
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES
+from peer.run.files.model_config import MOST_CONFIG_BYTES
 from peer.run.files.section import Section
+from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
 
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """A factor of a moving average. At 1 Adam's bias correction divides by zero."""
-MOST_CONFIG_BYTES = 2**20
-MOST_TOKENIZER_BYTES = MOST_INDEX_BYTES = 64 * 2**20
+MOST_INDEX_BYTES = 64 * 2**20
 BYTE_VALUES = 256
 Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
 Schedule = Literal["cosine", "linear", "wsd"]

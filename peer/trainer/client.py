@@ -91,6 +91,7 @@ class TrainerClient:
         opening = {
             "config": self._config.model_dump(mode="json"),
             "tensors": [tensor.name for tensor in self._layout.tensors],
+            "shapes": [tensor.shape for tensor in self._layout.tensors],
             "fragments": self._layout.fragments,
             "folder": str(self._folder),
         }

@@ -25,6 +25,8 @@ class TrainerConfig(BaseModel):
     clock: Literal["steps", "seconds"] = "steps"
     sync_every: float
     """Inner steps or seconds, as `clock` says, between two exchanges of the same fragment."""
+    config_file: str | None = None
+    """Where the config.json of a foreign model lies, verified and inspected."""
     seed: int
     """Seed of the run."""
     peer_id: str

@@ -20,7 +20,7 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
 from peer.trainer.loss import TokenLoss, Windows
-from peer.trainer.models.factory import empty_model
+from peer.trainer.models.factory import bind, decayed, empty_model
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.language_model import LanguageModel
 from peer.trainer.optimizer import AdamW, progress_of, schedule
@@ -74,7 +74,7 @@ class InnerLoop:
         self.batches = _batches_of(config, data)
         self.params = params.to(device.device, torch.float32, copy=True)
         self._grad = torch.zeros_like(self.params)
-        network = self._bind()
+        network = self._network()
         self.params.copy_(params)  # a trial of the model may have changed them
         self._loss = TokenLoss(network, device.device, config.mask_end_token)
         self.chunked = self.recomputed = False
@@ -87,18 +87,14 @@ class InnerLoop:
         self._steps_per_round = steps_per_round if config.clock == "steps" else None
         self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
-        self.optimizer = AdamW(self.params, self._matrices(), config.optimizer)
+        self.optimizer = AdamW(self.params, decayed(network), config.optimizer)
 
-    def _bind(self) -> LanguageModel:
+    def _network(self) -> LanguageModel:
         """Make the model of views of the flat vectors.
 
-        Raises ManifestError when documents have to be kept apart, and the model cannot."""
-        model = empty_model(self._config.model)
-        model.load_state_dict(dict(views_of(self.params, self._layout)), assign=True)
-        grads = dict(views_of(self._grad, self._layout))
-        for name, param in model.named_parameters():
-            param.requires_grad_()
-            param.grad = grads[name.removeprefix(model.prefix)]
+        Raises ManifestError when documents have to be kept apart, and the model cannot. Raises ModelError."""
+        model = empty_model(self._config)
+        bind(model, self._layout, self.params, self._grad)
         model.examine()
         if self._config.mask_end_token is not None and not model.masks:
             raise ManifestError(
@@ -106,12 +102,6 @@ class InnerLoop:
                 "The operator has to set data.document_mask to false, or choose a model with attention.",
             )
         return model
-
-    def _matrices(self) -> list[Tensor]:
-        """Return the tensors that weight decay applies to: neither norms nor the embedding, which is also the output
-        layer."""
-        views = views_of(self.params, self._layout)
-        return [view for name, view in views if view.dim() == 2 and "embed" not in name]
 
     @property
     def learning_rate(self) -> float:

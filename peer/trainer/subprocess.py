@@ -19,6 +19,7 @@ from peer.errors import (
     HomeUnusable,
     MachineTooSmall,
     ManifestError,
+    ModelError,
     PeerError,
     StateError,
     TrainerDied,
@@ -35,7 +36,7 @@ LOG_TAIL_BYTES = 4096
 TOLD = frozenset({"progress", "note", "shards", "skipped"})
 """Keys of the messages that answer no call."""
 
-_MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, StateError, UsageError)
+_MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, ModelError, StateError, UsageError)
 REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
 

@@ -19,6 +19,7 @@ from peer.clock.phases import PhaseTimer
 from peer.errors import ManifestError, PeerError
 from peer.ports.trainer import Merge
 from peer.protocol.data_span import cursor_text
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import margin
 from peer.run.sections import LlamaSection
 from peer.trainer import checkpoint as saved
@@ -32,7 +33,7 @@ from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.micro_batch import Fit, fit
-from peer.trainer.models.factory import layout_of
+from peer.trainer.models.factory import check_tensors, layout_of
 from peer.trainer.orders import PendingMerge, WorkOrder
 
 PROGRESS_EVERY_S = 0.25
@@ -49,7 +50,9 @@ def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) ->
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
         fragments = tuple((first, end) for first, end in opening["fragments"])
-        session = TrainerWorker(link, config, fragments, Path(opening["folder"]), opening["tensors"], laps)
+        named = zip(opening["tensors"], opening["shapes"], strict=True)
+        tensors = [TensorSpec(name, tuple(shape)) for name, shape in named]
+        session = TrainerWorker(link, config, fragments, Path(opening["folder"]), tensors, laps)
         session.prepare()
         session.run()
     except PeerError as error:
@@ -69,17 +72,20 @@ class TrainerWorker:
         config: TrainerConfig,
         fragments: tuple[tuple[int, int], ...],
         folder: Path,
-        order: Sequence[str] = (),
+        order: Sequence[TensorSpec] = (),
         laps: PhaseTimer | None = None,
     ) -> None:
-        """Map arena and counters. `order`: names of the tensors as they lie in the flat vector; none: as the model has
-        them."""
+        """Map arena and counters. `order`: the tensors as they lie in the flat vector; none: as the model has them.
+
+        Raises ModelError when the model made here has others."""
         self._link = link
         self._laps = laps or PhaseTimer()
         self._config = config
         self._folder = folder
-        own = layout_of(config.model)
-        self._layout = own.arranged(order or [tensor.name for tensor in own.tensors], fragments)
+        own = layout_of(config)
+        given = order or own.tensors
+        check_tensors(own, given)
+        self._layout = Layout(tuple(given), fragments)
         self._arena = Arena(folder, self._layout, create=False)
         self._counters = CounterFile(folder, len(fragments))
         self._loop: InnerLoop

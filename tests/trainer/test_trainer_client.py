@@ -182,6 +182,7 @@ def test_it_ends_with_its_daemon_even_in_the_middle_of_something_long(home: Path
         opening = {
             "config": config(data, eval_windows=2**16).model_dump(mode="json"),
             "tensors": [tensor.name for tensor in LAYOUT.tensors],
+            "shapes": [tensor.shape for tensor in LAYOUT.tensors],
             "fragments": LAYOUT.fragments,
             "folder": str(home),
         }

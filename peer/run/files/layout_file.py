@@ -10,8 +10,9 @@ from typing import Any
 from peer.errors import ManifestError
 from peer.protocol.model.layout import TensorSpec
 
-MOST_LAYOUT_BYTES = 16 * 2**20
-MOST_TENSORS = 10**5
+MOST_LAYOUT_BYTES = 2**19
+"""So the names and shapes fit into one line to the trainer."""
+MOST_TENSORS = 10**4
 LONGEST_NAME = 400
 MOST_DIMENSIONS = 8
 FIX = "The operator makes it again: peer manifest new."

@@ -2,19 +2,86 @@
 
 from __future__ import annotations
 
-from peer.protocol.model.layout import Layout
-from peer.run.sections import LlamaSection, ModelSection
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from peer.errors import ModelError
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.run.sections import LlamaSection
+from peer.trainer.config import TrainerConfig
 from peer.trainer.models import llama
+from peer.trainer.models.flat import views_of
+from peer.trainer.models.foreign import ForeignModel
 from peer.trainer.models.language_model import LanguageModel
 
+RATES = ("A_log",)
+"""Last part of the names of matrices that hold no weights, but the rates of a state space. Decay would change how long
+it remembers."""
+MOST_NAMED = 5
+"""Tensors named in one message."""
 
-def empty_model(model: ModelSection) -> LanguageModel:
-    """Make the model on the meta device: names and shapes without memory."""
-    assert isinstance(model, LlamaSection), model.kind
-    return llama.empty_model(model)
+
+def empty_model(config: TrainerConfig) -> LanguageModel:
+    """Make the model with its parameters on the meta device: names and shapes without memory. Raises ModelError."""
+    if isinstance(config.model, LlamaSection):
+        return llama.empty_model(config.model)
+    try:
+        from peer.trainer.models import builder  # transformers takes seconds to load, and need not be installed
+    except ImportError as error:
+        raise ModelError(
+            f"the run's model needs transformers, which cannot be loaded: {error}",
+            "Install it: pip install 'peer-swarm[hf]'",
+        ) from error
+    assert config.config_file is not None, "a foreign model has a config"
+    return ForeignModel(builder.build_shell(builder.config_of(Path(config.config_file))))
 
 
-def layout_of(model: ModelSection) -> Layout:
-    """Return all tensors in the order of `named_parameters`, in one fragment."""
-    assert isinstance(model, LlamaSection), model.kind
-    return llama.layout_of(model)
+def layout_of(config: TrainerConfig) -> Layout:
+    """Return all tensors in the order of `named_parameters`, tied ones once, in one fragment. Raises ModelError."""
+    model = empty_model(config)
+    named = model.named_parameters()
+    return Layout.whole([TensorSpec(name.removeprefix(model.prefix), tuple(param.shape)) for name, param in named])
+
+
+def check_tensors(own: Layout, tensors: Sequence[TensorSpec]) -> None:
+    """Raise ModelError, which names the tensors, when those of the run are not those of the model made here."""
+    here = {tensor.name: tensor.shape for tensor in own.tensors}
+    run = {tensor.name: tensor.shape for tensor in tensors}
+    wrong = [f"{name} is not in the model here" for name in run if name not in here]
+    wrong += [f"{name} is not in the run's layout" for name in here if name not in run]
+    both = [name for name in run if name in here and run[name] != here[name]]
+    wrong += [f"{name} is {list(here[name])} here, {list(run[name])} in the run" for name in both]
+    if wrong:
+        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise ModelError(
+            f"the model made here differs from the run's layout: {'; '.join(wrong[:MOST_NAMED])}{more}",
+            "Install the version of transformers that the operator used, or ask the operator.",
+        )
+
+
+def bind(model: LanguageModel, layout: Layout, params: Tensor, grad: Tensor) -> None:
+    """Make the model's parameters views of `params`, their gradients views of `grad`, both flat. Buffers go to their
+    device."""
+    values, grads = dict(views_of(params, layout)), dict(views_of(grad, layout))
+    bound = dict[int, nn.Parameter]()
+    for name, empty in model.named_parameters():
+        parameter = bound[id(empty)] = nn.Parameter(values[name.removeprefix(model.prefix)])
+        parameter.grad = grads[name.removeprefix(model.prefix)]
+    for module in model.modules():
+        for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, name, bound[id(empty)])
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(params.device))
+
+
+def decayed(model: nn.Module) -> list[Tensor]:
+    """Return the tensors that weight decay applies to: matrices, but none that an embedding uses, and no
+    `RATES`."""
+    tables = {id(param) for part in model.modules() if isinstance(part, nn.Embedding) for param in part.parameters()}
+    return [
+        param.data
+        for name, param in model.named_parameters()
+        if param.dim() >= 2 and id(param) not in tables and not name.endswith(RATES)
+    ]

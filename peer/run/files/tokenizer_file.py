@@ -1,0 +1,112 @@
+"""What a tokenizer.json may hold, told before the tokenizers library opens it. A pattern is compiled into an engine
+that backtracks, so only patterns of well-known tokenizers are taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from peer.errors import ModelError
+
+MOST_TOKENIZER_BYTES = 64 * 2**20
+MOST_TOKENS, MOST_ADDED, LONGEST_STRING = 2**24, 2**16, 256
+DEEPEST = 8
+PARTS: dict[str, str] = {
+    "normalizer": "Sequence NFC NFD NFKC NFKD Lowercase Prepend Replace Strip StripAccents BertNormalizer "
+    "ByteLevel Nmt",
+    "pre_tokenizer": "Sequence ByteLevel Split Digits Whitespace WhitespaceSplit Metaspace Punctuation "
+    "BertPreTokenizer UnicodeScripts CharDelimiterSplit",
+    "model": "BPE Unigram WordPiece WordLevel",
+    "post_processor": "Sequence ByteLevel TemplateProcessing BertProcessing RobertaProcessing",
+    "decoder": "Sequence ByteLevel Metaspace Replace ByteFallback Fuse Strip WordPiece BPEDecoder CTC",
+}
+"""The kinds that each part of a tokenizer may be of."""
+INNER = ("normalizers", "pretokenizers", "processors", "decoders")
+"""Keys of the parts of a Sequence."""
+_SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_BLANK = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+PATTERNS = frozenset(
+    {
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # gpt2
+        r"(?:'s|'t|'re|'ve|'m|'ll|'d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_REST}",  # cl100k
+        rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_REST}",  # qwen2
+        rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*{_REST}",
+        rf"{_CASED[0]}{_SUFFIXES}?|{_CASED[1]}{_SUFFIXES}?|\p{{N}}{{1,3}}|{_BLANK}{_REST}",  # o200k
+        rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_BLANK}{_REST}",  # tekken
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+        rf" ?[\p{{P}}\p{{S}}]+[\r\n]*{_REST}",  # deepseek v3
+        "[一-龥぀-ゟ゠-ヿ]+",
+        "[一-龥ࠀ-一가-퟿]+",
+        r"[\r\n]",
+        r"\s?\p{L}+",
+        r"\s?\p{P}+",
+        r"\s+$",
+        r"\p{N}{1,3}",
+        r"\p{N}",
+        r"\d{1,3}",
+        r"\d",
+        "[0-9]",
+        "[0-9][0-9][0-9]",  # falcon
+        r" ?[^(\s|[.,!?…。，、।۔،])]+",  # bloom
+        r"\s+",
+        r" {2,}",
+        " ",
+    }
+)
+"""Patterns of gpt2, cl100k (llama 3), qwen2 and 3.5, o200k, tekken, deepseek, falcon, bloom and what they combine."""
+
+
+def check_tokenizer(raw: bytes) -> None:
+    """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers."""
+    if len(raw) > MOST_TOKENIZER_BYTES:
+        raise _refused(f"has {len(raw):,} bytes, at most {MOST_TOKENIZER_BYTES:,} are read")
+    try:
+        table = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"is not JSON: {str(error)[:200]}") from error
+    if not isinstance(table, dict) or not isinstance(table.get("model"), dict):
+        raise _refused("is no table with a model")
+    for name, kinds in PARTS.items():
+        for part in _parts(table.get(name), name, 0):
+            _check(name, part, kinds)
+    added = table.get("added_tokens") or []
+    if not isinstance(added, list) or len(added) > MOST_ADDED:
+        raise _refused(f"adds more than {MOST_ADDED:,} tokens")
+
+
+def _parts(part: Any, name: str, depth: int) -> Iterator[dict[str, Any]]:
+    """Yield a part, and the parts that it is a sequence of."""
+    if part is None:
+        return
+    if not isinstance(part, dict) or depth > DEEPEST:
+        raise _refused(f"has a {name} that is no table, or nested too deep")
+    yield part
+    for key in INNER:
+        for inner in part.get(key) or ():
+            yield from _parts(inner, name, depth + 1)
+
+
+def _check(name: str, part: dict[str, Any], kinds: str) -> None:
+    kind = part.get("type", "BPE" if name == "model" else None)
+    if not isinstance(kind, str) or kind not in kinds.split():
+        raise _refused(f"has a {name} of kind {str(kind)[:80]!r}, which is not taken")
+    pattern = part.get("pattern")
+    if pattern is None:
+        return
+    match pattern:
+        case {"String": str(text)} if len(text) <= LONGEST_STRING:
+            return
+        case {"Regex": str(text)} if text in PATTERNS:
+            return
+    raise _refused(f"has a pattern in its {name} that is not one of a well-known tokenizer: {str(pattern)[:120]}")
+
+
+def _refused(what: str) -> ModelError:
+    fix = "The operator has to name a tokenizer that `peer tokenizer train` made, or that of a well-known model."
+    return ModelError(f"the tokenizer.json {what}", fix)

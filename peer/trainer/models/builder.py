@@ -1,0 +1,103 @@
+"""Foreign models, built by transformers from a config. The module is loaded only where such a model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+# Its registration hook is public, though torch does not list it.
+from torch.nn.modules.module import register_module_parameter_registration_hook as on_each_parameter
+from transformers import AutoModelForCausalLM
+from transformers.initialization import no_init_weights
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from peer.errors import ModelError
+from peer.run.files.model_config import read_config
+
+Seen = Callable[[nn.Parameter], nn.Parameter | None]
+
+
+def config_of(path: Path) -> Any:
+    """Read a config.json. Raises ModelError."""
+    table = read_config(path.read_bytes())
+    kind = table["model_type"]
+    if kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"the installed transformers knows no model_type {kind!r}",
+            "Update it: pip install -U 'peer-swarm[hf]'. A model that needs code of others cannot be trained.",
+        )
+    return CONFIG_MAPPING[kind].from_dict(table)
+
+
+def load_module(model_type: str) -> None:
+    """Load the library's module of a type of model, if it has one."""
+    if model_type in CONFIG_MAPPING and (kind := CONFIG_MAPPING[model_type]) in AutoModelForCausalLM._model_mapping:
+        AutoModelForCausalLM._model_mapping[kind]
+
+
+def build(config: Any) -> nn.Module:
+    """Make the model with its first weights, in fp32. The global generator is drawn from.
+
+    Dropout is off: in a long pretraining a token is hardly ever seen twice. Raises ModelError for a model that
+    predicts no next token."""
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise ModelError(
+            f"a model of type {config.model_type!r} predicts no next token (no AutoModelForCausalLM has it)"
+        )
+    library: Any = AutoModelForCausalLM
+    made: nn.Module = library.from_config(config, trust_remote_code=False, dtype=torch.float32)
+    return made.eval()
+
+
+def build_shell(config: Any) -> nn.Module:
+    """Make the model with its parameters on the meta device. Its buffers are computed and real, as nobody fetches
+    them."""
+
+    def to_meta(parameter: nn.Parameter) -> nn.Parameter | None:
+        if parameter.is_meta:  # a tied one, which has to stay the same object
+            return None
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+    with _each_parameter(to_meta), no_init_weights():
+        return _tied(build(config))
+
+
+def build_counted(config: Any, most: int) -> nn.Module:
+    """Make the model on the meta device. Raises ModelError once it has many more than `most` parameters."""
+    seen = 0
+
+    def count(parameter: nn.Parameter) -> None:
+        nonlocal seen
+        seen += parameter.numel()
+        if seen > 2 * most:  # tied ones are made twice
+            raise ModelError(f"the model has more than the {most:,} parameters that its run allows")
+
+    with torch.device("meta"), _each_parameter(count), no_init_weights():
+        return _tied(build(config))
+
+
+def _tied(model: Any) -> nn.Module:
+    """Tie the weights, which `no_init_weights` leaves out."""
+    model.tie_weights()
+    tied: nn.Module = model
+    return tied
+
+
+@contextmanager
+def _each_parameter(seen: Seen) -> Iterator[None]:
+    """Call `seen` with each parameter of a module made meanwhile. It may return another in its place."""
+
+    def hook(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        return None if parameter is None else seen(parameter)
+
+    register: Any = on_each_parameter  # its annotation lacks the parameter that a hook may return
+    handle = register(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

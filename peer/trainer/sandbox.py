@@ -1,0 +1,184 @@
+"""Foreign configs and tokenizers, opened in a process of their own with a deadline and a limit of memory. Whatever they
+do to a library, the daemon and its trainer live on."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peer
+from peer.errors import ModelError
+from peer.protocol.model.layout import TensorSpec
+from peer.run.files.layout_file import MOST_LAYOUT_BYTES
+from peer.run.files.model_config import MOST_CONFIG_BYTES, read_config
+from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
+
+OPEN_S = 5.0
+"""Seconds that opening a file may take, once the libraries are loaded."""
+LOAD_S = 180.0
+"""Seconds that loading the libraries may take."""
+MEMORY = 512 * 2**20
+"""Bytes that opening a file may take beyond the loaded libraries."""
+MOST_ANSWER_BYTES = 2 * MOST_LAYOUT_BYTES
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "MALLOC_ARENA_MAX": "2",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "USE_HUB_KERNELS": "0",
+}
+"""Nothing is fetched, and the size of the process does not depend on the machine's cores or devices."""
+WEIGHT_BYTES = 16
+"""Bytes a parameter that making first weights may take: the model, the mapped files, and one copy on the way."""
+WEIGHTS_S, WEIGHTS_A_SECOND = 60.0, 5e6
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The model of a config. `max_positions`: its longest context, None if it has no bound. `attention`: whether it
+    takes a mask and positions."""
+
+    parameters: int
+    tensors: tuple[TensorSpec, ...]
+    max_positions: int | None
+    vocab: int
+    attention: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedTokenizer:
+    """A tokenizer.json. `end_token`: the token that closes a document, None if no token has a usual name for it."""
+
+    vocab_size: int
+    end_token: int | None
+
+
+def inspect_config(path: Path, most_parameters: int, deadline_s: float = OPEN_S) -> Inspected:
+    """Tell what model a config.json makes. Raises ModelError, within the deadline once the libraries are loaded."""
+    read_config(_start_of(path, MOST_CONFIG_BYTES))
+    told = _ask({"job": "config", "path": str(path), "most_parameters": most_parameters}, deadline_s, MEMORY)
+    tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in told.pop("tensors"))
+    return Inspected(tensors=tensors, **told)
+
+
+def inspect_tokenizer(path: Path, deadline_s: float = OPEN_S) -> InspectedTokenizer:
+    """Tell what a tokenizer.json holds. Raises ModelError, within the deadline once the library is loaded."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}", "Name a file that is there.") from error
+    if size > MOST_TOKENIZER_BYTES:
+        raise ModelError(f"the tokenizer.json has {size:,} bytes, at most {MOST_TOKENIZER_BYTES:,} are read")
+    return InspectedTokenizer(**_ask({"job": "tokenizer", "path": str(path)}, deadline_s, MEMORY))
+
+
+def write_weights(config: Path, seed: int, parameters: int, out: Path, folder: Path | None = None) -> None:
+    """Write a model's first weights to `out`: flat fp32, little endian, in the model's own order.
+
+    They are random, a function of config, seed and the versions of torch and transformers, or those of a `folder` of
+    safetensors. Raises ModelError."""
+    read_config(_start_of(config, MOST_CONFIG_BYTES))
+    if folder is not None:
+        check_folder(folder)
+    job = {"job": "weights", "path": str(config), "seed": seed, "out": str(out)}
+    job["folder"] = str(folder) if folder else None
+    seconds = WEIGHTS_S + parameters / WEIGHTS_A_SECOND
+    made = _ask(job, seconds, MEMORY + WEIGHT_BYTES * parameters)["parameters"]
+    if made != parameters:
+        raise ModelError(f"the model has {made:,} parameters here, {parameters:,} in its run")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ModelError when a folder of weights holds what is not read: no safetensors, or names with paths."""
+    if not any(folder.glob("*.safetensors")):
+        fix = (
+            "Give a folder with config.json and *.safetensors. Weights in pickle files (*.bin, *.pt) are never opened."
+        )
+        raise ModelError(f"the folder {folder} holds no weights in safetensors", fix)
+    if (folder / "adapter_config.json").exists():
+        raise ModelError(f"the folder {folder} holds an adapter, not a model", "Merge it into its model first.")
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    try:
+        files = set(json.loads(_start_of(index, MOST_TOKENIZER_BYTES))["weight_map"].values())
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} is no index of weights") from error
+    for name in files:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError(f"{index} names {str(name)[:80]!r}, which is no safetensors file of the folder")
+
+
+def _start_of(path: Path, most: int) -> bytes:
+    """Return a file's bytes, one more than `most` at most. Raises ModelError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most + 1)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}", "Name a file that is there.") from error
+
+
+def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
+    """Have a fresh process do a job, and return its answer. The process is gone afterwards. Raises ModelError."""
+    job |= {"seconds": seconds, "memory": memory}
+    paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with subprocess.Popen(  # noqa: S603 - our own module, and the file is an argument
+        [sys.executable, "-P", "-m", "peer.trainer.sandbox_child", json.dumps(job)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)},
+    ) as process:
+        try:
+            lines = SaidLines(process)
+            ready = lines.next(LOAD_S, "the libraries did not load")
+            told = ready if "refused" in ready else lines.next(seconds, "opening it took longer than allowed")
+        finally:
+            process.kill()
+    if "refused" in told:
+        raise ModelError(_what(job) + told["refused"], told.get("fix", ""))
+    answer: dict[str, Any] = told["answer"]
+    return answer
+
+
+def _what(job: dict[str, Any]) -> str:
+    return f"{Path(job['path']).name}: "
+
+
+class SaidLines:
+    """The lines that a child says, each with a deadline and of bounded length."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self._descriptor = process.stdout.fileno()
+        self._process = process
+        self._read = b""
+
+    def next(self, seconds: float, why: str) -> dict[str, Any]:
+        """Return the next line. Raises ModelError when it does not come in time or is too long."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._read:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._descriptor], [], [], left)[0]:
+                raise ModelError(f"{why}: {seconds:g} s")
+            part = os.read(self._descriptor, 2**16)
+            if not part or len(self._read) + len(part) > MOST_ANSWER_BYTES:
+                raise ModelError(self._end() if not part else "what it holds has no bounded description")
+            self._read += part
+        line, _, self._read = self._read.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def _end(self) -> str:
+        code = self._process.wait(timeout=5.0)
+        return f"the process that opened it ended with code {code} (too much memory is the usual cause)"

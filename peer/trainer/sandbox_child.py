@@ -1,0 +1,173 @@
+"""A process that opens a stranger's files: `python -m peer.trainer.sandbox_child JOB`. Its limits are its own.
+
+It loads the libraries, says that it is ready, limits its memory, and does the job. Its answer is one line of JSON.
+Only `peer.trainer.sandbox` starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from peer.errors import ModelError, PeerError
+from peer.run.files.model_config import read_config
+
+Answer = dict[str, Any]
+END_TOKENS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",
+    "<|im_end|>",
+    "[EOS]",
+)
+"""Names of the token that closes a document, the likeliest first."""
+
+
+MODEL_LIBRARIES = ("transformers.generation.utils", "transformers.modeling_utils", "peer.trainer.models.builder")
+"""What building any model takes. It is loaded first, so that it is no part of the job."""
+TOKENIZER_LIBRARIES = ("tokenizers", "peer.run.files.tokenizer_file")
+
+
+def _load_model(job: Answer) -> None:
+    """Load the library's module of the model. A model that the library does not have is told later."""
+    from peer.trainer.models import builder
+
+    path = Path(job["path"])
+    with contextlib.suppress(PeerError):
+        builder.load_module(read_config(path.read_bytes())["model_type"])
+
+
+def _config(job: Answer) -> Answer:
+    """Tell what the model of a config is."""
+    from peer.trainer.models import builder
+
+    config = builder.config_of(Path(job["path"]))
+    model: Any = builder.build_counted(config, job["most_parameters"])
+    tensors = [[name, list(param.shape)] for name, param in model.named_parameters()]
+    elements = sum(param.numel() for param in model.parameters())
+    if elements > job["most_parameters"]:
+        raise ModelError(f"the model has {elements:,} parameters, its run allows {job['most_parameters']:,}")
+    takes = inspect.signature(model.forward).parameters
+    return {
+        "parameters": elements,
+        "tensors": tensors,
+        "max_positions": _positions(config),
+        "vocab": model.get_input_embeddings().num_embeddings,
+        "attention": "position_ids" in takes and "attention_mask" in takes and not model._is_stateful,
+    }
+
+
+def _positions(config: Any) -> int | None:
+    most = getattr(config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def _tokenizer(job: Answer) -> Answer:
+    """Tell how many tokens a tokenizer.json has, and which one closes a document."""
+    from tokenizers import Tokenizer
+
+    from peer.run.files.tokenizer_file import MOST_TOKENS, check_tokenizer
+
+    raw = Path(job["path"]).read_bytes()
+    check_tokenizer(raw)
+    try:
+        tokenizer = Tokenizer.from_buffer(raw)
+    except ValueError as error:  # also what the library itself raises
+        raise ModelError(f"the tokenizers library cannot read the tokenizer.json: {str(error)[:200]}") from error
+    vocabulary = tokenizer.get_vocab()
+    size = max(vocabulary.values(), default=-1) + 1
+    if not 2 <= size <= MOST_TOKENS:
+        raise ModelError(f"the tokenizer.json has {size:,} tokens, not 2 to {MOST_TOKENS:,}")
+    end = next((vocabulary[name] for name in END_TOKENS if name in vocabulary), None)
+    return {"vocab_size": size, "end_token": end}
+
+
+def _weights(job: Answer) -> Answer:
+    """Write a model's first weights to a file: fp32, little endian, in the order of `named_parameters`."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    from peer.trainer.models import builder
+
+    config, folder = builder.config_of(Path(job["path"])), job["folder"]
+    if folder is None:
+        torch.manual_seed(job["seed"] % 2**63)
+        model = builder.build(config)
+    else:
+        options: Answer = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True}
+        made: Any = GenerationConfig
+        options["generation_config"] = made()  # else its file is looked for
+        loader: Any = AutoModelForCausalLM
+        model, info = loader.from_pretrained(
+            folder, config=config, dtype=torch.float32, output_loading_info=True, **options
+        )
+        if missing := sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]])):
+            raise ModelError(f"the folder {folder} lacks weights of its model: {', '.join(missing[:5])}")
+    with Path(job["out"]).open("wb") as file:
+        for parameter in model.parameters():
+            values = parameter.detach().to(torch.float32).contiguous().numpy()
+            file.write(values.astype("<f4", copy=False).data.cast("B") if values.ndim else values.tobytes())
+    return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
+JOBS: dict[str, tuple[tuple[str, ...], Callable[[Answer], None], Callable[[Answer], Answer]]] = {
+    "config": (MODEL_LIBRARIES, _load_model, _config),
+    "tokenizer": (TOKENIZER_LIBRARIES, lambda job: None, _tokenizer),
+    "weights": (MODEL_LIBRARIES, _load_model, _weights),
+}
+"""Per job: the libraries, what to load for this job, and the job."""
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Let this process take so many bytes of address space more than it has."""
+    status = Path("/proc/self/status").read_text()
+    size = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSize:"))
+    resource.setrlimit(resource.RLIMIT_AS, (size + more_bytes, size + more_bytes))
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a library that prints does not answer
+
+    def say(message: Answer) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    libraries, prepare, work = JOBS[job["job"]]
+    try:
+        for library in libraries:
+            importlib.import_module(library)
+        prepare(job)
+    except ImportError as error:
+        say({"refused": f"a library is missing: {error}", "fix": "Install it: pip install 'peer-swarm[hf]'"})
+        return
+    say({"ready": True})
+    limit_memory(job["memory"])
+    signal.alarm(int(job["seconds"]) + 1)  # the parent kills it in time, unless it is gone
+    say(_outcome(work, job))
+
+
+def _outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:
+    try:
+        return {"answer": work(job)}
+    except PeerError as error:
+        return {"refused": error.found, "fix": error.fix}
+    except MemoryError:
+        return {"refused": f"opening it takes more than {job['memory'] >> 20} MiB of memory"}
+    except Exception as error:  # noqa: BLE001 - a library may raise anything at a stranger's file
+        return {"refused": f"the libraries cannot use it: {type(error).__name__}: {str(error)[:300]}"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Hostile files, opened in their process: each is refused in time, with bounded memory, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from peer.errors import ModelError
+from peer.protocol.model.layout import Layout
+from peer.trainer import sandbox
+from peer.trainer.models.flat import views_of
+from peer.trainer.sandbox import MEMORY, OPEN_S, Inspected, inspect_config, inspect_tokenizer, write_weights
+
+TINY = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+ANY = 2**40
+
+
+def config(folder: Path, **changes: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(TINY | changes))
+    return path
+
+
+def tokenizer(folder: Path, **changes: Any) -> Path:
+    vocabulary = {"a": 0, "b": 1, "ab": 2}
+    added = [{"id": 5, "content": "<|endoftext|>", "special": True}]
+    added = [item | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) for item in added]
+    table = {"version": "1.0", "model": {"type": "BPE", "vocab": vocabulary, "merges": ["a b"]}, "added_tokens": added}
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(table | changes))
+    return path
+
+
+def refused_in_time(work: Callable[[], object], words: str) -> None:
+    """The time after the libraries are loaded is what counts. A process that is refused never gets to them."""
+    began, opened = time.monotonic(), list[float]()
+    lines = sandbox.SaidLines.next
+
+    def noted(self: sandbox.SaidLines, seconds: float, why: str) -> dict[str, Any]:
+        said = lines(self, seconds, why)
+        opened.append(time.monotonic())
+        return said
+
+    with mock.patch.object(sandbox.SaidLines, "next", noted), pytest.raises(ModelError, match=re.escape(words)):
+        work()
+    assert time.monotonic() - (opened[0] if opened else began) < 3 * OPEN_S
+
+
+def test_a_config_is_told_without_making_its_model(tmp_path: Path) -> None:
+    told = inspect_config(config(tmp_path, vocab_size=2**20, hidden_size=2**12), ANY)
+    assert isinstance(told, Inspected)
+    assert (told.vocab, told.max_positions, told.attention) == (2**20, 64, True)
+    assert told.parameters == sum(tensor.elements for tensor in told.tensors) > 2**32
+    assert told.tensors[0].name == "model.embed_tokens.weight"
+
+
+def test_a_model_without_attention_or_with_unbounded_positions_says_so(tmp_path: Path) -> None:
+    told = inspect_config(config(tmp_path, model_type="mamba", num_hidden_layers=1, state_size=4), ANY)
+    assert (told.max_positions, told.attention) == (64, False)
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "mamba", "num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 96}')
+    assert inspect_config(path, ANY).max_positions is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
+        ({"num_hidden_layers": 10**4, "hidden_size": 8, "head_dim": 2, "intermediate_size": 1, "vocab_size": 2}, "o"),
+        ({"vocab_size": 2**31}, "vocab_size = 2147483648"),
+        ({"vocab_size": 2**24, "hidden_size": 2**20}, "parameters that its run allows"),
+        ({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "code of others"),
+        ({"model_type": "never-heard-of"}, "knows no model_type"),
+        ({"hidden_size": "/etc/passwd"}, "holds a path"),
+        ({"hidden_size": "many"}, "the libraries cannot use it"),
+    ],
+)
+def test_a_hostile_config_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    refused_in_time(lambda: inspect_config(config(tmp_path, **change), 10**8), words)
+
+
+def test_memory_is_limited_from_when_the_libraries_are_loaded(tmp_path: Path) -> None:
+    with mock.patch.object(sandbox, "MEMORY", 2**20):
+        refused_in_time(lambda: inspect_tokenizer(wide_tokenizer(tmp_path)), "memory")
+    assert inspect_tokenizer(wide_tokenizer(tmp_path)).vocab_size == 300_000
+    assert MEMORY == 512 * 2**20
+
+
+def wide_tokenizer(folder: Path) -> Path:
+    vocabulary = {f"token {number}": number for number in range(300_000)}
+    return tokenizer(folder, model={"type": "BPE", "vocab": vocabulary, "merges": []}, added_tokens=[])
+
+
+def test_a_tokenizer_is_told(tmp_path: Path) -> None:
+    told = inspect_tokenizer(tokenizer(tmp_path))
+    assert (told.vocab_size, told.end_token) == (4, 3)
+    assert inspect_tokenizer(tokenizer(tmp_path, added_tokens=[])).end_token is None
+
+
+def test_a_tokenizer_of_a_gigabyte_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    with path.open("wb") as file:
+        file.truncate(2**30)
+    refused_in_time(lambda: inspect_tokenizer(path), "1,073,741,824 bytes")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": {"type": "BPE", "vocab": {"a": 2**40}, "merges": []}}, "cannot read"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": ["x y"]}}, "cannot"),
+        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}}}, "a pattern in its pre_tokenizer"),
+    ],
+)
+def test_a_hostile_tokenizer_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    refused_in_time(lambda: inspect_tokenizer(tokenizer(tmp_path, **change)), words)
+
+
+def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
+    for work in (lambda: inspect_config(tmp_path / "x", ANY), lambda: inspect_tokenizer(tmp_path / "x")):
+        with pytest.raises(ModelError, match="No such file"):
+            work()
+
+
+def test_a_library_that_is_missing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tokenizers.py").write_text("raise ImportError('no tokenizers here')")
+    with mock.patch.dict("os.environ", {"PYTHONPATH": str(tmp_path)}), pytest.raises(ModelError) as caught:
+        inspect_tokenizer(tokenizer(tmp_path))
+    assert "no tokenizers here" in caught.value.found
+    assert "peer-swarm[hf]" in caught.value.fix
+
+
+def test_first_weights_are_a_function_of_config_and_seed_or_those_of_a_folder(tmp_path: Path) -> None:
+    path, told = config(tmp_path), inspect_config(config(tmp_path), ANY)
+
+    def made(name: str, seed: int, folder: Path | None = None) -> torch.Tensor:
+        out = tmp_path / name
+        write_weights(path, seed, told.parameters, out, folder)
+        return torch.frombuffer(bytearray(out.read_bytes()), dtype=torch.float32)
+
+    one, again, other = made("1", 7), made("2", 7), made("3", 8)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert one.numel() == told.parameters
+    weights = dict(views_of(one, Layout.whole(told.tensors)))
+    assert bool((weights["model.norm.weight"] == 1).all())
+    assert 0.01 < float(weights["model.embed_tokens.weight"].std()) < 0.03
+
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "pretrained"
+    folder.mkdir()
+    save_file({name: view.clone() for name, view in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    assert torch.equal(made("4", 0, folder), one)
+    lacking = {name: view.clone() for name, view in weights.items() if name != "model.norm.weight"}
+    save_file(lacking, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks weights of its model: model\.norm\.weight"):
+        made("5", 0, folder)
+    with pytest.raises(ModelError, match="parameters here"):
+        write_weights(path, 7, told.parameters + 1, tmp_path / "6")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"pytorch_model.bin": "x"}, "no weights in safetensors"),
+        ({"a.safetensors": "", "adapter_config.json": "{}"}, "an adapter"),
+        ({"a.safetensors": "", "model.safetensors.index.json": '{"weight_map": {"a": "../b.safetensors"}}'}, "../b"),
+        ({"a.safetensors": "", "model.safetensors.index.json": '{"weight_map": {"a": "b.bin"}}'}, "b.bin"),
+        ({"a.safetensors": "", "model.safetensors.index.json": '{"weight_map": 5}'}, "no index"),
+        ({"a.safetensors": "", "model.safetensors.index.json": "[" * 10**5}, "no index"),
+    ],
+    ids=["pickle", "adapter", "path", "other file", "no map", "deep"],
+)
+def test_a_folder_of_weights_with_anything_odd_is_refused(files: dict[str, str], words: str, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ModelError, match=re.escape(words)):
+        sandbox.check_folder(tmp_path)
