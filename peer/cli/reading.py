@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.errors import UsageError
+from peer.observe.formatting import harmless
 
 if TYPE_CHECKING:
     from peer.data.sources import Sources
@@ -40,13 +41,18 @@ def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...])
     click.echo(sources.seen.told(), err=True)
     if suspicious := sources.seen.suspicious:
         for name in suspicious[:SHOWN]:
-            click.echo(f"looks like a secret: {name}", err=True)
+            click.echo(f"looks like a secret: {harmless(name)}", err=True)
         if len(suspicious) > SHOWN:
             click.echo(f"and {len(suspicious) - SHOWN:,} more", err=True)
         click.echo("Others may read these texts back from the shards and from the model.", err=True)
-        if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        if not yes and is_interactive():
             click.confirm("Take them?", abort=True, err=True)
     return sources
+
+
+def is_interactive() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 from blake3 import blake3
 from click.testing import CliRunner, Result
 
+from peer.cli import reading
 from peer.cli.main import peer
 from peer.errors import DataError
 
@@ -66,6 +67,20 @@ def test_secrets_are_named(texts: Path, tmp_path: Path) -> None:
     assert made.exit_code == 0
     assert f"looks like a secret: {texts / 'key0.pem'}" in made.stderr
     assert "and 2 more" in made.stderr
+
+
+def test_secrets_are_asked_about(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "is_interactive", lambda: True)
+    (texts / "key\x1b.pem").write_text(SECRET)
+    tokenizer = tmp_path / "tokenizer.json"
+    command = ["tokenizer", "train", str(texts), "--vocab", "300", "--out", str(tokenizer)]
+    refused = CliRunner().invoke(peer, command, input="n\n")
+    assert refused.exit_code == 1
+    assert "key\\x1b.pem" in refused.stderr
+    assert not tokenizer.exists()
+    assert CliRunner().invoke(peer, command, input="y\n").exit_code == 0
+    tokenizer.unlink()
+    assert CliRunner().invoke(peer, [*command, "--yes"]).exit_code == 0
 
 
 def test_the_output_is_not_its_own_source(texts: Path, tmp_path: Path) -> None:
