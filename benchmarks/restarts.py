@@ -35,6 +35,7 @@ from peer import __version__
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap
 from peer.observe.totals import ledger, read_totals
+from peer.protocol.sampling import START
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.run.model_layout import layout_for
@@ -46,6 +47,7 @@ from peer.trainer.batch_log import TRAIL, digest_of, read_trail
 from peer.trainer.batches import BatchStream
 from peer.trainer.checkpoint import PLACE, data_place
 from peer.trainer.data import load_corpus
+from peer.trainer.data.desk import kept_place
 from tests.support.batch_lineage import Life, Resumed, line_of
 
 ABOUT = Benchmark(
@@ -111,7 +113,7 @@ class Victim:
 
     async def start(self, ticket: str) -> None:
         tokens = read_counters(self.folder.path, 1).tokens
-        self.lives.append(Life(tokens, self.newest()))
+        self.lives.append(Life(tokens, self.newest(), kept=kept_place(self.folder.path) or START))
         self._log_at = self.daemon.log.stat().st_size if self.daemon.log.exists() else 0
         options = ("--checkpoint-every", "1", "--trail", "--plain")
         threads = {"OMP_NUM_THREADS": "1"}

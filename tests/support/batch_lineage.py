@@ -42,6 +42,8 @@ class Life:
     resumed: Resumed | None
     """None: it began with a donor's state, before its first round."""
     trained: list[Trained] = field(default_factory=list)
+    kept: Cursor = START
+    """Where its data goes on when it begins with a donor's state: at the last snapshot that was taken here."""
 
     @property
     def exact(self) -> bool:
@@ -56,7 +58,9 @@ class Life:
 
     def draws_from(self) -> Cursor:
         """The cursor of its first batch."""
-        if self.resumed is None or self.resumed.data is None:
+        if self.resumed is None:
+            return self.kept
+        if self.resumed.data is None:
             return START
         data = self.resumed.data
         return Cursor(*data.cursor) if self.exact else data.base
@@ -94,7 +98,7 @@ def _seam(line: list[Trained], life: Life, steps_per_round: int) -> Iterator[str
         what = "repeats" if first < begins else "leaves out"
         yield f"resumed from {name} it {what} steps: begins at {first} and not at {begins}"
     drawn = line[-1].end if line else START
-    if life.draws_from() != drawn:
+    if life.resumed is not None and line and life.draws_from() != drawn:
         yield f"{name} says that the data goes on at {life.draws_from()}, but what was trained up to it ends at {drawn}"
     if life.trained and (cursor := life.trained[0].begin) != life.draws_from():
         what = "repeats" if cursor < life.draws_from() else "leaves out"

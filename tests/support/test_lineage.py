@@ -90,6 +90,12 @@ def test_a_lost_life_s_batches_are_drawn_again_from_its_base() -> None:
     assert "leaves out batches" in told(goes_on)
 
 
+def test_a_donor_s_state_does_not_take_the_place_in_the_data_along() -> None:
+    kept = Life(10 * TOKENS, None, trained(10 * TOKENS, (0, 0), batch=8), at(8))
+    assert told(kept) == ""
+    assert "repeats batches" in told(Life(10 * TOKENS, None, trained(10 * TOKENS, (0, 0)), at(8)))
+
+
 def test_a_gap_in_the_data_within_a_life_is_seen() -> None:
     jumped = [*trained(10 * TOKENS, (2, 2)), *trained(11 * TOKENS, (2, 3), batch=12)]
     assert "leaves out some" in told(Life(10 * TOKENS, LEFT, jumped))

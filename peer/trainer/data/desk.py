@@ -83,13 +83,8 @@ class DataDesk:
 
     def _kept(self) -> Cursor | None:
         """Return the place of the last snapshot in exactly this data."""
-        try:
-            kept = json.loads((self._folder / PLACE).read_bytes())
-            epoch, place, window = (int(number) for number in kept["cursor"])
-            fits = kept["digest"] == self.data.digest and 0 <= place < len(self.data.tokens_per_shard)
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        return Cursor(epoch, place, window) if fits and min(epoch, window) >= 0 else None
+        kept = kept_place(self._folder, self.data.digest)
+        return kept if kept is not None and kept.place < len(self.data.tokens_per_shard) else None
 
     def position(self) -> DataPosition:
         """Return the place in the data for a checkpoint."""
@@ -104,6 +99,17 @@ class DataDesk:
         with contextlib.suppress(HomeUnusable):  # only a later start without a checkpoint begins at another place
             write_whole(self._folder / PLACE, json.dumps(place).encode())
         return self.account.snapshot(fragment, tokens)
+
+
+def kept_place(folder: Path, digest: str | None = None) -> Cursor | None:
+    """Return the place of the last snapshot taken in a run's folder. `digest`: of this data only."""
+    try:
+        kept = json.loads((folder / PLACE).read_bytes())
+        numbers = [int(number) for number in kept["cursor"]]
+        fits = digest in (None, kept["digest"]) and min(numbers) >= 0
+        return Cursor(*numbers) if fits else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _open_shards(config: TrainerConfig, send: Callable[[dict[str, Any]], None]) -> TokenShards:
