@@ -18,7 +18,7 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
 from peer.outer.rules import all_finite
 from peer.protocol.endpoints import host_of_caller
-from peer.protocol.messages import PeerId, PeerRecord, Piece, RoundKey, RunId, Status
+from peer.protocol.messages import MAX_ARTIFACTS, PeerId, PeerRecord, Piece, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -30,7 +30,7 @@ from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
 from peer.transport.wire.refusals import _refusal
 from peer.transport.wire.resumption import TransferProgress
-from peer.transport.wire.validation import index_of, offset_of, open_of, piece_request_of
+from peer.transport.wire.validation import digests_of, held_of, index_of, offset_of, open_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.parts import drive, join, split
@@ -193,6 +193,22 @@ def piece_request() -> Target:
     return Target(name="piece-request", run=run, corpus=corpus, refuses=(BadPayload,), special=change_field, limit=8192)
 
 
+def artifacts() -> Target:
+    """Read the question for artifacts, and the answer to two of them."""
+
+    def run(raw: bytes) -> None:
+        try:
+            digests = digests_of(pb.ArtifactsRequest.FromString(raw))
+            assert len(digests) <= MAX_ARTIFACTS
+            assert all(len(digest) == len(DIGEST) for digest in digests)
+        except (DecodeError, BadPayload):
+            assert len(held_of(pb.ArtifactsReply.FromString(raw), 2)) == 2
+
+    question, answer = pb.ArtifactsRequest(digests=[DIGEST] * 3), pb.ArtifactsReply(held=[True, False])
+    corpus = (question.SerializeToString(), answer.SerializeToString())
+    return Target(name="artifacts", run=run, corpus=corpus, refuses=(DecodeError, BadPayload), special=change_field)
+
+
 def codec() -> Target:
     """Codec, elements, payload: decoded and looked at for values that are not finite."""
     names = sorted(CODECS)
@@ -339,6 +355,6 @@ def seen_as() -> Target:
 
 
 TARGETS = (
-    frame, payload, swap_open, swap_again, piece_request, codec, hello, hello_reply, refusal, state_index, piece,
-    seen_as,
+    frame, payload, swap_open, swap_again, piece_request, artifacts, codec, hello, hello_reply, refusal, state_index,
+    piece, seen_as,
 )  # fmt: skip

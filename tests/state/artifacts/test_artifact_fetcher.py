@@ -108,6 +108,15 @@ def test_several_donors_bring_one_artifact_at_once(tmp_path: Path) -> None:
     run_virtual(test())
 
 
+def test_each_piece_puts_the_deadline_off(tmp_path: Path) -> None:
+    async def test() -> None:
+        timeout_s = 3 * PIECE / RATE
+        assert timeout_s < SIZE / RATE / 4
+        assert (await Swarm(a=[DATA]).fetcher(tmp_path).fetch(REF, timeout_s)).read_bytes() == DATA
+
+    run_virtual(test())
+
+
 def test_what_is_here_needs_nobody(tmp_path: Path) -> None:
     async def test() -> None:
         await Swarm(a=[DATA]).fetcher(tmp_path).fetch(REF, 60.0)

@@ -6,6 +6,7 @@ from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import Rate, TokenBuckets
 from peer.transport.grpc_transport import MAX_CALLS
 from peer.transport.server.rate_limits import (
+    ARTIFACTS,
     CALLS_AT_ONCE,
     CALLS_AT_ONCE_OF_ADDRESS,
     HELLOS,
@@ -169,6 +170,24 @@ def test_state_may_be_fetched_with_some_retries_but_not_for_ever() -> None:
     assert limits.enter_piece(Caller(HERE, peer(2)), piece) == "", "another peer has its own"
     time.now += STATES_S / 2
     assert 0 < pieces_served() <= STATES * 10 * LEAST_STATE / piece / 2
+
+
+def test_artifacts_have_a_bound_of_their_own() -> None:
+    time = Time()
+    limits, caller, piece = CallLimits(time), Caller(HERE, peer(1)), 16 * 2**20
+
+    def pieces_served(*, artifact: bool) -> int:
+        count = 0
+        while limits.enter_piece(caller, piece, artifact=artifact) == "":
+            limits.leave_piece(caller)
+            count += 1
+        return count
+
+    assert pieces_served(artifact=True) == ARTIFACTS.burst // piece
+    assert "bytes of artifacts" in limits.enter_piece(caller, piece, artifact=True)
+    assert pieces_served(artifact=False) == STATES * LEAST_STATE / piece, "the state comes all the same"
+    time.now += STATES_S / 2
+    assert 0 < pieces_served(artifact=True) <= ARTIFACTS.burst / piece / 2 + 1
 
 
 def test_pieces_under_way_leave_a_place_for_other_addresses() -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.server.state_uploads import ACTIVE_S, MAX_JOINERS, SHARE, YIELD_S, StateUploads
+from peer.transport.server.state_uploads import (
+    ACTIVE_S,
+    ARTIFACTS_AT_ONCE,
+    MAX_JOINERS,
+    SHARE,
+    YIELD_S,
+    StateUploads,
+)
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter, send_payload
 
@@ -93,5 +101,24 @@ def test_a_piece_that_breaks_off_frees_its_place() -> None:
         assert gives.why_busy(joiner(9)) is not None
         await asyncio.sleep(ACTIVE_S + 0.1)
         assert gives.why_busy(joiner(9)) is None
+
+    run_virtual(test())
+
+
+def test_artifacts_and_joiners_do_not_take_each_others_places() -> None:
+    async def test() -> None:
+        gives, _ = giving(None)
+        with contextlib.ExitStack() as sending:
+            for _ in range(ARTIFACTS_AT_ONCE):
+                assert gives.why_no_artifact() is None
+                sending.enter_context(gives.artifact())
+            busy = gives.why_no_artifact()
+            assert busy is not None
+            assert 0 < busy[1] < 10
+            for number in range(MAX_JOINERS):
+                assert gives.why_busy(joiner(number)) is None
+                sending.enter_context(gives.to(joiner(number), 100))
+        assert gives.why_no_artifact() is None
+        assert gives.why_busy(joiner(9)) is not None, "joiners keep their place for a while; artifacts need none"
 
     run_virtual(test())
