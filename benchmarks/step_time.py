@@ -2,7 +2,7 @@
 
 Bound: 1.05 times the processor time, at 22 and 110 million parameters. About six minutes.
 
-    python -m benchmarks.step_time [--turns 7] [--sizes 22,110] [--context 256] [--batch 2] [--threads 1] [--json FILE]
+    python -m benchmarks.step_time [--turns 7] [--sizes 22,110] [--context 256] [--batch 1] [--threads 1] [--json FILE]
                                    [--results]
 
 The plain loop has the built-in model with parameters of their own, torch's clipping and its fused AdamW in two groups.
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--sizes", default="22,110", help="million parameters")
     parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
