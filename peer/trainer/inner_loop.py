@@ -58,8 +58,9 @@ def _decays(name: str, tensor: Tensor) -> bool:
 
 
 class InnerLoop:
-    """Live parameters as one flat fp32 vector, of which the model's tensors are views. Autograd makes the gradients anew
-    in each step. They stay until the next one, which takes their memory."""
+    """Live parameters as one flat fp32 vector, of which the model's tensors are views.
+
+    Autograd makes the gradients anew in each step. They stay until the next one, which takes their memory."""
 
     def __init__(
         self,

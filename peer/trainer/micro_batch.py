@@ -13,14 +13,12 @@ from pathlib import Path
 import torch
 
 from peer.errors import MachineTooSmall
-from peer.run.activations import LOGIT_BYTES, largest_micro_batch, window_bytes
+from peer.run.activations import LOGIT_BYTES, largest_micro_batch, recomputed_bytes, window_bytes
 from peer.trainer.config import TrainerConfig
 from peer.trainer.inner_loop import InnerLoop
 
 SHARE = 0.9
 """Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
-KEPT_SHARE = 0.05
-"""Share of the layers' activations that are their inputs, about. They stay when the rest is computed again."""
 MIB = 2**20
 
 
@@ -70,7 +68,7 @@ def _ways(loop: InnerLoop, config: TrainerConfig) -> list[_Way]:
     if network.splits and logits > layers and few_logits < logits:
         ways.append(_Way(True, False, layers + few_logits + head))
     if network.recomputes:
-        kept = int(layers * (KEPT_SHARE + 1 / network.layers))
+        kept = recomputed_bytes(layers, network.layers)
         ways.append(_Way(network.splits, True, kept + few_logits + head))
     return ways
 
