@@ -2,7 +2,7 @@
 
 Bound: 1.05 times the processor time, at 22 and 110 million parameters. About six minutes.
 
-    python -m benchmarks.step_time [--turns 7] [--sizes 22,110] [--context 256] [--batch 2] [--threads 1] [--json FILE]
+    python -m benchmarks.step_time [--turns 7] [--sizes 22,110] [--context 256] [--batch 1] [--threads 1] [--json FILE]
                                    [--results]
 
 The plain loop has the built-in model with parameters of their own, torch's clipping and its fused AdamW in two groups.
@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
-from peer.run.sections import ModelSection, OptimizerSection, TrainSection
+from peer.run.sections import LlamaSection, OptimizerSection, TrainSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
@@ -38,7 +38,7 @@ ABOUT = Benchmark(
 AT_MOST = 1.05
 WARM_UP = 2
 MODELS = {
-    22: ModelSection(
+    22: LlamaSection(
         vocab_size=8192,
         hidden_size=384,
         intermediate_size=1536,
@@ -46,7 +46,7 @@ MODELS = {
         num_attention_heads=6,
         num_key_value_heads=6,
     ),
-    110: ModelSection(
+    110: LlamaSection(
         vocab_size=32000,
         hidden_size=768,
         intermediate_size=2048,
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--sizes", default="22,110", help="million parameters")
     parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)

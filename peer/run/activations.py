@@ -11,6 +11,10 @@ from peer.run.sections import ModelSection, TransformersSection
 LAYER_BYTES, LOGIT_BYTES = 33, 16
 """Bytes for each token of a step, in fp32. A layer keeps so many for each of its (hidden_size + intermediate_size), the
 head so many for each entry of the vocabulary."""
+CHUNK_ENTRIES, DEVICE_CHUNK_ENTRIES = 2**23, 2**26
+"""Logits of a chunk, when the loss is made in chunks, in main memory and on an accelerator."""
+KEPT_SHARE = 0.05
+"""Share of the layers' activations that are their inputs, about. They stay when the rest is computed again."""
 
 
 MATRIX_BYTES = 8
@@ -34,6 +38,29 @@ def _foreign_bytes(tensors: Sequence[TensorSpec]) -> int:
     vocabulary = max((max(shape) for shape in matrices), default=0)
     inner = sum(sum(shape) for shape in matrices if max(shape) < vocabulary)
     return MATRIX_BYTES * inner + LOGIT_BYTES * vocabulary
+
+
+def chunk_tokens(vocab_size: int, entries: int = CHUNK_ENTRIES) -> int:
+    """Return the tokens of a chunk of the loss."""
+    return max(16, entries // vocab_size)
+
+
+def recomputed_bytes(activations: int, layers: int) -> int:
+    """Return what stays of the activations of so many layers when each is computed again for the gradient."""
+    return int(activations * (KEPT_SHARE + 1 / layers))
+
+
+def least_window_bytes(model: ModelSection, context: int, tensors: Sequence[TensorSpec] | None = None) -> int:
+    """Return the bytes of one window with the loss in chunks and the layers computed again, if that is less.
+
+    What a foreign model can do is found out by trying it, so it counts in full here."""
+    window = window_bytes(model, context, tensors)
+    if isinstance(model, TransformersSection):
+        return window
+    logit = LOGIT_BYTES * model.vocab_size
+    layers = recomputed_bytes(window - logit * context, model.num_hidden_layers)
+    head = logit * min(context, chunk_tokens(model.vocab_size)) + 4 * model.vocab_size * model.hidden_size
+    return min(window, layers + head)
 
 
 def largest_micro_batch(batch: int, window: int, free: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from peer.errors import MachineTooSmall
 from peer.protocol.model.layout import TensorSpec
-from peer.run.activations import window_bytes
+from peer.run.activations import least_window_bytes
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
@@ -61,7 +61,7 @@ def need_of(
     parameters = manifest.model.parameters
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
-    step = micro_batch * window_bytes(manifest.model, manifest.train.context, tensors)
+    step = micro_batch * least_window_bytes(manifest.model, manifest.train.context, tensors)
     trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
     return MemoryNeed(DAEMON_BASE + _daemon_bytes(manifest, tensors), trainer, ARENA_BYTES * parameters)
 

@@ -38,6 +38,7 @@ SINCE_FORMAT_2: dict[str, dict[str, str | None]] = {
     "model": {"kind": "transformers"},
     "data": {"kind": "tokens"},
     "tokenizer": {"kind": "file"},
+    "optimizer": {"schedule": None, "decay_fraction": None},
     "limits": {"max_parameters": None},
 }
 """Per section, keys and the value that a program of format 1 does not know. None: it does not know the key."""

@@ -20,7 +20,7 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
 from peer.trainer.loss import TokenLoss, Windows
-from peer.trainer.models.factory import bind, decayed, empty_model
+from peer.trainer.models.factory import bind, decays, empty_model
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.language_model import LanguageModel
 from peer.trainer.optimizer import AdamW, progress_of, schedule
@@ -54,8 +54,9 @@ class LossScale:
 
 
 class InnerLoop:
-    """Live parameters as one flat fp32 vector, of which the model's tensors are views. The gradients are laid out
-    alike."""
+    """Live parameters as one flat fp32 vector, of which the model's tensors are views.
+
+    Autograd makes the gradients anew in each step. They stay until the next one, which takes their memory."""
 
     def __init__(
         self,
@@ -73,10 +74,10 @@ class InnerLoop:
         self._data = data
         self.batches = _batches_of(config, data)
         self.params = params.to(device.device, torch.float32, copy=True)
-        self._grad = torch.zeros_like(self.params)
-        network = self._network()
+        model = self._network()
         self.params.copy_(params)  # a trial of the model may have changed them
-        self._loss = TokenLoss(network, device.device, config.mask_end_token)
+        self._tensors = [param for _, param in model.named_parameters()]
+        self._loss = TokenLoss(model, device.device, config.mask_end_token)
         self.chunked = self.recomputed = False
         self.micro_batch = config.micro_batch or config.train.batch
         """Windows that go through the model at once. The gradient of a step does not depend on it, up to rounding."""
@@ -87,14 +88,14 @@ class InnerLoop:
         self._steps_per_round = steps_per_round if config.clock == "steps" else None
         self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
-        self.optimizer = AdamW(self.params, decayed(network), config.optimizer)
+        self.optimizer = AdamW(self.params, [param.data for param in self._tensors], decays(model), config.optimizer)
 
     def _network(self) -> LanguageModel:
         """Make the model of views of the flat vectors.
 
         Raises ManifestError when documents have to be kept apart, and the model cannot. Raises ModelError."""
         model = empty_model(self._config)
-        bind(model, self._layout, self.params, self._grad)
+        bind(model, self._layout, self.params)
         model.examine()
         if self._config.mask_end_token is not None and not model.masks:
             raise ManifestError(
@@ -109,7 +110,8 @@ class InnerLoop:
         config = self._config.optimizer
         total = self._config.train.total_rounds
         progress = progress_of(self.round, self.step_in_round, self._steps_per_round, total)
-        factor = schedule(progress, config.warmup_fraction, config.final_fraction)
+        bounds = config.warmup_fraction, config.final_fraction
+        factor = schedule(progress, *bounds, config.schedule, config.decay_fraction)
         return config.lr * factor * self.optimizer.freshness * self.lr_scale
 
     def step(self) -> float | None:
@@ -117,12 +119,13 @@ class InnerLoop:
 
         None means that loss or gradient were not finite, and that the parameters are unchanged."""
         loss = self._backward(self._next_windows())
-        norm = float(self._grad.norm())
+        grads = self._gradients()
+        norm = float(torch.stack(torch._foreach_norm(grads)).norm())
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             norm /= self.scale.value
             too_long = max(1.0, (norm + 1e-6) / self._config.optimizer.clip)
-            self.optimizer.step(self._grad, self.learning_rate, self.scale.value * too_long)
+            self.optimizer.step(grads, self.learning_rate, self.scale.value * too_long)
         if self._device.autocast is torch.float16:
             self.scale.update(finite)
         self.step_in_round += 1
@@ -138,7 +141,7 @@ class InnerLoop:
         return self._device.device
 
     def probe(self, windows: int) -> None:
-        """Run one forward and backward pass over so many windows, and zero the gradient.
+        """Run one forward and backward pass over so many windows, and forget the gradient.
 
         Raises torch.OutOfMemoryError on an accelerator whose memory is too small."""
         context = self._config.train.context
@@ -148,7 +151,7 @@ class InnerLoop:
         try:
             self._accumulate(tokens, windows * context)
         finally:
-            self._grad.zero_()
+            self._forget_gradients()
 
     def set_micro_batch(self, windows: int) -> None:
         """Put so many windows through the model at once from here on."""
@@ -190,7 +193,7 @@ class InnerLoop:
         one window is too much."""
         tokens = max(1, self._loss.counted(windows))
         while True:
-            self._grad.zero_()
+            self._forget_gradients()
             try:
                 parts = range(0, len(windows), self.micro_batch)
                 return sum(self._accumulate(windows[at : at + self.micro_batch], tokens) for at in parts)
@@ -198,6 +201,14 @@ class InnerLoop:
                 if self.micro_batch == 1:
                     raise
             self.halve()
+
+    def _gradients(self) -> list[Tensor]:
+        """Return the gradients of all tensors. Those that took no part have zeros."""
+        return [torch.zeros_like(param) if param.grad is None else param.grad for param in self._tensors]
+
+    def _forget_gradients(self) -> None:
+        for param in self._tensors:
+            param.grad = None
 
     def _accumulate(self, windows: Windows, tokens: int) -> float:
         """Add the gradient of these windows, as a share of a batch that predicts so many tokens.

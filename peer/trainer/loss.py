@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from peer.errors import DataError
+from peer.run.activations import CHUNK_ENTRIES, DEVICE_CHUNK_ENTRIES, chunk_tokens
 from peer.trainer.models.documents import documents_of
 from peer.trainer.models.language_model import LanguageModel
 
 IGNORED = -100
 """Target of a place that has no part in the loss."""
-CHUNK_ENTRIES, DEVICE_CHUNK_ENTRIES = 2**23, 2**26
-"""Logits of a chunk in main memory, and on an accelerator, about."""
 Windows = NDArray[np.unsignedinteger[Any]]
 """Tokens of some windows, [windows, context + 1], of any unsigned type."""
 
@@ -37,7 +36,7 @@ class TokenLoss(nn.Module):
         self._device = device
         self._end_token = end_token
         entries = CHUNK_ENTRIES if device.type == "cpu" else DEVICE_CHUNK_ENTRIES
-        self.chunk = max(16, entries // network.vocab_size)
+        self.chunk = chunk_tokens(network.vocab_size, entries)
         """Tokens of a chunk."""
 
     def counted(self, windows: Windows) -> int:

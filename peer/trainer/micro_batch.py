@@ -13,14 +13,12 @@ from pathlib import Path
 import torch
 
 from peer.errors import MachineTooSmall
-from peer.run.activations import LOGIT_BYTES, largest_micro_batch, window_bytes
+from peer.run.activations import LOGIT_BYTES, largest_micro_batch, recomputed_bytes, window_bytes
 from peer.trainer.config import TrainerConfig
 from peer.trainer.inner_loop import InnerLoop
 
 SHARE = 0.9
 """Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
-KEPT_SHARE = 0.05
-"""Share of the layers' activations that are their inputs, about. They stay when the rest is computed again."""
 MIB = 2**20
 
 
@@ -46,7 +44,7 @@ class _Way:
 
 
 def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
-    """Choose, try and set the loop's micro-batch. The gradient is zero afterwards, and the parameters are untouched.
+    """Choose, try and set the loop's micro-batch. There is no gradient afterwards, and the parameters are untouched.
 
     Fewer windows at once come first. When not even one fits, the loss is made in chunks where the logits take most of
     the memory. At last the layers' values are computed again for the gradient. Raises MachineTooSmall when not even so
@@ -64,13 +62,14 @@ def _ways(loop: InnerLoop, config: TrainerConfig) -> list[_Way]:
     logits = LOGIT_BYTES * network.vocab_size * context
     window = max(logits, window_bytes(config.model, context))
     layers = window - logits
+    head = 4 * network.head_weight.numel() if network.splits else 0  # its gradient, which exists beside the sum
     few_logits = LOGIT_BYTES * network.vocab_size * min(context, loop.chunk) if network.splits else logits
     ways = [_Way(False, False, window)]
     if network.splits and logits > layers and few_logits < logits:
-        ways.append(_Way(True, False, layers + few_logits))
+        ways.append(_Way(True, False, layers + few_logits + head))
     if network.recomputes:
-        kept = int(layers * (KEPT_SHARE + 1 / network.layers))
-        ways.append(_Way(network.splits, True, kept + few_logits))
+        kept = recomputed_bytes(layers, network.layers)
+        ways.append(_Way(network.splits, True, kept + few_logits + head))
     return ways
 
 

@@ -20,9 +20,6 @@ FRESH_STEPS = 10
 TILE = 2**18
 """Elements that stay in cache while one tile is updated (CPU)."""
 
-Span = tuple[int, int]
-"""First element of a part of the flat vector, and the one after its last."""
-
 
 def schedule(
     progress: float, warmup: float, final: float, shape: Schedule = "cosine", decay_fraction: float = 0.2
@@ -60,29 +57,12 @@ def progress_of(round_: int, step: int, steps_per_round: float | None, total_rou
     return min(1.0, (round_ + within) / total_rounds)
 
 
-def spans_of(params: Tensor, decayed: Sequence[Tensor]) -> tuple[list[Span], list[Span]]:
-    """Return the parts of the flat vector that weight decay applies to, and the others. Neighbours are joined.
-
-    `decayed`: contiguous views of `params` that do not overlap."""
-    base = int(params.storage_offset())
-    inside: list[Span] = []
-    starts = sorted((int(view.storage_offset()) - base, view.numel()) for view in decayed)
-    for start, elements in starts:
-        end = start + elements
-        if inside and inside[-1][1] == start:
-            inside[-1] = inside[-1][0], end
-        else:
-            inside.append((start, end))
-    edges = [0, *(edge for span in inside for edge in span), params.numel()]
-    outside = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
-    return inside, outside
-
-
 @dataclass(frozen=True, slots=True)
 class _DecayGroup:
-    """Parts of the flat vectors that share one weight decay, as the fused kernel takes them."""
+    """Tensors that share one weight decay, as the fused kernel takes them."""
 
-    spans: list[Span]
+    places: list[int]
+    """Their numbers among all tensors."""
     weight_decay: float
     params: list[Tensor]
     exp_avg: list[Tensor]
@@ -90,40 +70,48 @@ class _DecayGroup:
 
 
 class AdamW:
-    """AdamW (arXiv 1711.05101) with bias correction, over a flat fp32 vector.
+    """AdamW (arXiv 1711.05101) with bias correction, over a flat fp32 vector of which the tensors are views.
 
-    Decay applies to `decayed` only: views of the matrices but the embedding. torch's fused kernel reads and writes each
-    value once. Where it is missing, an equal update in tiles that stay in cache does the same."""
+    torch's fused kernel reads and writes each value once. Where it is missing, an equal update in tiles that stay in
+    cache does the same."""
 
     def __init__(
-        self, params: Tensor, decayed: Sequence[Tensor], config: OptimizerSection, fused: bool | None = None
+        self,
+        params: Tensor,
+        views: Sequence[Tensor],
+        decayed: Sequence[bool],
+        config: OptimizerSection,
+        fused: bool | None = None,
     ) -> None:
-        """`fused`: whether to use torch's kernel. None: where there is one."""
+        """`views`: all of `params`, in the order of the gradients. `decayed`: whether weight decay applies to them.
+
+        `fused`: whether to use torch's kernel. None: where there is one."""
         self._config = config
-        self._params = params
         self.exp_avg = torch.zeros_like(params)
         self.exp_avg_sq = torch.zeros_like(params)
         self.age = 0
         """Updates made since the optimizer was fresh."""
         self.fused = has_fused(params.device) if fused is None else fused
+        self._device = params.device
         self._age = torch.zeros((), device=params.device)
         self._divisor = torch.ones((), device=params.device)
-        self._groups = [
-            self._group(spans, decay)
-            for spans, decay in zip(spans_of(params, decayed), (config.weight_decay, 0.0), strict=True)
-        ]
-
-    def _group(self, spans: list[Span], weight_decay: float) -> _DecayGroup:
-        return _DecayGroup(
-            spans, weight_decay, *(_cut(flat, spans) for flat in (self._params, self.exp_avg, self.exp_avg_sq))
+        base = params.storage_offset()
+        means, squares = (
+            [flat.as_strided(view.shape, view.stride(), view.storage_offset() - base) for view in views]
+            for flat in (self.exp_avg, self.exp_avg_sq)
         )
+        self._groups = []
+        for decays, weight_decay in ((True, config.weight_decay), (False, 0.0)):
+            places = [place for place, given in enumerate(decayed) if given is decays]
+            cut = ([tensors[place] for place in places] for tensors in (views, means, squares))
+            self._groups.append(_DecayGroup(places, weight_decay, *cut))
 
     @property
     def reason(self) -> str:
         """Reason why the update is made as it is, for a person."""
         if self.fused:
             return "AdamW: torch's fused kernel"
-        return f"AdamW: in tiles, as torch has no fused kernel for {self._params.device.type}"
+        return f"AdamW: in tiles, as torch has no fused kernel for {self._device.type}"
 
     @property
     def freshness(self) -> float:
@@ -137,64 +125,53 @@ class AdamW:
         self.age = age
 
     @torch.no_grad()
-    def step(self, grad: Tensor, lr: float, divisor: float = 1.0) -> None:
-        """Make one update with `grad / divisor`. `grad` is flat, like params, and is divided in place."""
+    def step(self, grads: Sequence[Tensor], lr: float, divisor: float = 1.0) -> None:
+        """Make one update with the gradients over `divisor`. They are divided in place."""
         self.age += 1
-        if self.fused:
-            self._step_fused(grad, lr, divisor)
-        else:
-            self._step_tiled(grad, lr, divisor)
-
-    def _step_fused(self, grad: Tensor, lr: float, divisor: float) -> None:
-        config = self._config
-        self._age.fill_(self.age)
-        self._divisor.fill_(divisor)
+        update = self._fused if self.fused else self._tiled
         for group in self._groups:
-            if group.spans:
-                torch._fused_adamw_(
-                    group.params,
-                    _cut(grad, group.spans),
-                    group.exp_avg,
-                    group.exp_avg_sq,
-                    [],
-                    [self._age] * len(group.spans),
-                    lr=lr,
-                    beta1=config.beta1,
-                    beta2=config.beta2,
-                    weight_decay=group.weight_decay,
-                    eps=EPS,
-                    amsgrad=False,
-                    maximize=False,
-                    grad_scale=None if divisor == 1.0 else self._divisor,
-                )
+            if group.places:
+                update(group, [grads[place] for place in group.places], lr, divisor)
 
-    def _step_tiled(self, grad: Tensor, lr: float, divisor: float) -> None:
+    def _fused(self, group: _DecayGroup, grads: list[Tensor], lr: float, divisor: float) -> None:
+        torch._fused_adamw_(
+            group.params,
+            grads,
+            group.exp_avg,
+            group.exp_avg_sq,
+            [],
+            [self._age.fill_(self.age)] * len(grads),
+            lr=lr,
+            beta1=self._config.beta1,
+            beta2=self._config.beta2,
+            weight_decay=group.weight_decay,
+            eps=EPS,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None if divisor == 1.0 else self._divisor.fill_(divisor),
+        )
+
+    def _tiled(self, group: _DecayGroup, grads: list[Tensor], lr: float, divisor: float) -> None:
         config = self._config
         correction1 = 1.0 - config.beta1**self.age
         correction2 = math.sqrt(1.0 - config.beta2**self.age)
-        if divisor != 1.0:
-            grad.mul_(1.0 / divisor)
-        for group in self._groups:
-            for param in group.params:
+        for tensors in zip(group.params, group.exp_avg, group.exp_avg_sq, grads, strict=True):
+            tile = TILE if self._device.type == "cpu" else max(1, tensors[0].numel())
+            for param, mean, square, g in zip(*(torch.split(t.view(-1), tile) for t in tensors), strict=True):
+                if divisor != 1.0:
+                    g.div_(divisor)
                 param.mul_(1.0 - lr * group.weight_decay)
-        tile = TILE if grad.device.type == "cpu" else grad.numel()
-        parts = (torch.split(flat, tile) for flat in (self._params, self.exp_avg, self.exp_avg_sq, grad))
-        for param, mean, square, g in zip(*parts, strict=True):
-            mean.lerp_(g, 1.0 - config.beta1)
-            square.mul_(config.beta2).addcmul_(g, g, value=1.0 - config.beta2)
-            root = square.sqrt().div_(correction2).add_(EPS)
-            param.addcdiv_(mean, root, value=-lr / correction1)
+                mean.lerp_(g, 1.0 - config.beta1)
+                square.mul_(config.beta2).addcmul_(g, g, value=1.0 - config.beta2)
+                root = square.sqrt().div_(correction2).add_(EPS)
+                param.addcdiv_(mean, root, value=-lr / correction1)
 
 
 def has_fused(device: torch.device) -> bool:
     """Return whether torch has its fused AdamW kernel for this device."""
     one = torch.zeros(1, device=device)
     try:
-        AdamW(one, [], OptimizerSection(), fused=True).step(torch.zeros_like(one), 0.0)
+        AdamW(one, [one], [True], OptimizerSection(), fused=True).step([torch.zeros_like(one)], 0.0)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
     return True
-
-
-def _cut(flat: Tensor, spans: Sequence[Span]) -> list[Tensor]:
-    return [flat[start:end] for start, end in spans]

@@ -180,7 +180,8 @@ class TrainerWorker:
         else:
             for fragment in range(len(self._layout.fragments)):
                 self._counters.rebase(fragment, self._counters.tokens)
-        info = {"device": str(device.device), "device_reason": device.reason, "tokens_per_step": config.tokens_per_step}
+        reason = f"{device.reason}; {self._loop.optimizer.reason}"
+        info = {"device": str(device.device), "device_reason": reason, "tokens_per_step": config.tokens_per_step}
         info |= {"micro_batch": fitted.micro_batch, "micro_batch_reason": fitted.reason, "seconds": laps.took}
         info |= {"data": self._desk.data.told, "data_place": f"{cursor_text(cursor)}, {why}"}
         return {"ok": info}

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from peer.errors import MachineTooSmall
+from peer.run.activations import least_window_bytes, window_bytes
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.memory import MIB, check_memory, free_bytes, need_of
 from peer.run.overrides import apply_overrides
+from peer.run.sections import LlamaSection
 
 MODEL = [
     "hidden_size=512",
@@ -38,6 +40,18 @@ def test_the_estimate_covers_what_was_measured_and_not_much_more() -> None:
     bootstrap = need_of(MANIFEST, donates_only=True)
     assert 0.95 * 703 < bootstrap.total / MIB < 1.2 * 703
     assert need_of(MANIFEST, trains_here=False).total < need.total - 16 * MANIFEST.model.parameters
+
+
+def test_a_window_is_counted_in_the_way_that_needs_least() -> None:
+    """The trainer makes the loss in chunks and computes layers again before it gives up."""
+    model = LlamaSection(vocab_size=32000, hidden_size=384, intermediate_size=1024, num_hidden_layers=8)
+    full, least = window_bytes(model, 1024), least_window_bytes(model, 1024)
+    assert (round(full / MIB), round(least / MIB)) == (863, 238)
+    tiny = LlamaSection()
+    assert least_window_bytes(tiny, 8) <= window_bytes(tiny, 8)
+    manifest = MANIFEST.model_copy(update={"model": model})
+    step = need_of(manifest).trainer - need_of(manifest, micro_batch=0).trainer
+    assert step == least_window_bytes(model, manifest.train.context)
 
 
 def test_the_method_counts() -> None:

@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 
-from peer.errors import UsageError
+from peer.errors import ManifestError, UsageError
 from peer.protocol.model.layout import Layout
 from peer.run.sections import LlamaSection, OptimizerSection, TrainSection
 from peer.trainer.batches import Batch
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
-from peer.trainer.device import choose_device
+from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import GROW_AFTER, InnerLoop, LossScale
 from peer.trainer.models.flat import views_of
-from peer.trainer.models.llama import empty_model, first_params, layout_of
+from peer.trainer.models.llama import Llama, empty_model, first_params, layout_of
 
 MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
@@ -191,6 +191,7 @@ def test_loss_scale_falls_at_an_overflow_and_rises_after_long_quiet() -> None:
 
 
 def test_device_choice_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "no CUDA device" in choose_device("auto").reason
     assert choose_device("cpu").autocast is None
@@ -201,3 +202,61 @@ def test_device_choice_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     for bf16, precision in ((True, torch.bfloat16), (False, torch.float16)):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, answer=bf16: answer)
         assert choose_device("auto").autocast is precision
+        assert choose_device("auto", "fp32") == Device(torch.device("cuda"), None, "cuda: Some GPU; fp32: asked for")
+        asked = choose_device("auto", "bf16")
+        assert asked.autocast is torch.bfloat16
+        assert ("emulates" in asked.reason) is not bf16
+
+
+@pytest.mark.parametrize("matrix_units", [True, False])
+def test_a_processor_gets_bf16_when_asked_or_when_it_has_matrix_units(
+    matrix_units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": matrix_units})
+    auto = choose_device("cpu")
+    assert (auto.autocast is torch.bfloat16) is matrix_units
+    assert ("AMX" in auto.reason) is matrix_units
+    assert choose_device("cpu", "bf16").autocast is torch.bfloat16
+    assert choose_device("cpu", "fp32").autocast is None
+
+
+def test_reduced_precision_trains_fp32_params() -> None:
+    rounded = InnerLoop(config(), LAYOUT, choose_device("cpu", "bf16"), corpus(), first_params(MODEL, 1))
+    exact = inner_loop()
+    losses = [(rounded.step() or 0.0, exact.step() or 0.0) for _ in range(20)]
+    assert rounded.params.dtype is torch.float32
+    assert all(one == pytest.approx(other, rel=0.02) for one, other in losses)
+    assert any(one != other for one, other in losses)
+    assert rounded.evaluate(exact.params) == exact.evaluate(exact.params), "an evaluation is always exact"
+
+
+def test_the_schedule_of_the_manifest_is_followed() -> None:
+    section = OptimizerSection(schedule="wsd", decay_fraction=0.5, warmup_fraction=0.0)
+    loop = inner_loop(config(optimizer=section))
+    loop.optimizer.age = 100
+    loop.move_to(4, 5)
+    assert loop.learning_rate == pytest.approx(section.lr)
+    loop.move_to(7, 5)
+    assert loop.learning_rate == pytest.approx(section.lr * (0.05 + 0.95 * (1 - 0.5**0.5)))
+
+
+def test_documents_kept_apart_in_a_batch_of_any_split() -> None:
+    end = ord(".")
+    losses = [documents_apart(micro_batch, end) for micro_batch in (4, 1)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert losses[0] != pytest.approx([inner_loop().step(), inner_loop().evaluate(first_params(MODEL, 9)).loss])
+
+
+def documents_apart(micro_batch: int, end: int) -> list[float]:
+    loop = inner_loop(config(mask_end_token=end, micro_batch=micro_batch))
+    evaluation = loop.evaluate(first_params(MODEL, 9))
+    assert 0 < evaluation.tokens < 8 * 16, "what follows an end is not predicted"
+    return [loop.step() or 0.0, evaluation.loss]
+
+
+def test_a_model_that_cannot_keep_documents_apart_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Llama, "masks", False)
+    assert inner_loop().step() is not None
+    with pytest.raises(ManifestError, match="Llama cannot keep documents apart") as refused:
+        inner_loop(config(mask_end_token=0))
+    assert "document_mask" in refused.value.fix

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from peer.errors import DataError
-from peer.run.sections import ModelSection
+from peer.run.sections import LlamaSection
 from peer.trainer.loss import IGNORED, TokenLoss, Windows, chunked_loss
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.llama import Llama, empty_model, first_params, layout_of
 
-MODEL = ModelSection(vocab_size=500, num_hidden_layers=3, num_key_value_heads=2)
+MODEL = LlamaSection(vocab_size=500, num_hidden_layers=3, num_key_value_heads=2)
 CPU = torch.device("cpu")
 END = 0
 DTYPES = (np.uint16, np.uint32)

@@ -61,14 +61,11 @@ def check_tensors(own: Layout, tensors: Sequence[TensorSpec]) -> None:
         )
 
 
-def bind(model: LanguageModel, layout: Layout, params: Tensor, grad: Tensor) -> None:
-    """Make the model's parameters views of `params`, their gradients views of `grad`, both flat. Buffers go to their
-    device."""
-    values, grads = dict(views_of(params, layout)), dict(views_of(grad, layout))
-    bound = dict[int, nn.Parameter]()
+def bind(model: LanguageModel, layout: Layout, params: Tensor) -> None:
+    """Make the model's parameters views of `params`, which is flat. Buffers go to its device."""
+    values, bound = dict(views_of(params, layout)), dict[int, nn.Parameter]()
     for name, empty in model.named_parameters():
-        parameter = bound[id(empty)] = nn.Parameter(values[name.removeprefix(model.prefix)])
-        parameter.grad = grads[name.removeprefix(model.prefix)]
+        bound[id(empty)] = nn.Parameter(values[name.removeprefix(model.prefix)])
     for module in model.modules():
         for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             setattr(module, name, bound[id(empty)])
@@ -76,12 +73,12 @@ def bind(model: LanguageModel, layout: Layout, params: Tensor, grad: Tensor) -> 
             setattr(module, name, buffer.to(params.device))
 
 
-def decayed(model: nn.Module) -> list[Tensor]:
-    """Return the tensors that weight decay applies to: matrices, but none that an embedding uses, and no
-    `RATES`."""
+def decays(model: nn.Module) -> list[bool]:
+    """Return for each parameter, in the order of `named_parameters`, whether weight decay applies to it.
+
+    It applies to matrices, but to none that an embedding uses, and to no `RATES`."""
     tables = {id(param) for part in model.modules() if isinstance(part, nn.Embedding) for param in part.parameters()}
     return [
-        param.data
+        param.dim() >= 2 and id(param) not in tables and not name.endswith(RATES)
         for name, param in model.named_parameters()
-        if param.dim() >= 2 and id(param) not in tables and not name.endswith(RATES)
     ]
