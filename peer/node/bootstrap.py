@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.aio.threads import LowPriorityThread
-from peer.errors import PeerError, UsageError
+from peer.errors import ManifestError, PeerError, UsageError
 from peer.join.reset import digest_of
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.peer_table import RECORD_TTL_S
@@ -19,7 +19,7 @@ from peer.membership.reputation import Reputation
 from peer.node.control import ControlServer
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import DonatedState, ServedParts
-from peer.node.initial_state import first_state
+from peer.node.initial_state import FirstFiles, first_state
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
 from peer.node.process import freeze_gc, on_stop_signals
@@ -33,12 +33,15 @@ from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import describe
 from peer.run.amendments import Chain, beside
+from peer.run.files.artifact_folder import folder_of, needed, sources, tensors_beside
 from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.presets import resolve
+from peer.run.schema import Manifest
+from peer.run.sections import TransformersSection
 from peer.run.ticket import MAX_ADDRESSES, Ticket
 from peer.transport.config import RunTerms
 from peer.transport.wire.payload_stream import NoBudget
@@ -71,7 +74,8 @@ async def run_bootstrap(
             method = resolve(signed.manifest.sync)
             if method.topology == "group":
                 node.directory.read_everybody()
-            layout = layout_for(signed.manifest.model, method)
+            files = _first_files(local, signed.manifest, manifest_path)
+            layout = layout_for(signed.manifest.model, method, files.tensors)
             amendments = _amendments(local, signed)
             terms = RunTerms(
                 layout.digest(),
@@ -80,7 +84,7 @@ async def run_bootstrap(
             )
             node.transport.begin_run(terms)
             node.handler.serve(ServedParts(manifest=signed, amendments=amendments))
-            outer = first_state(signed.manifest, layout, state, say)
+            outer = await asyncio.to_thread(first_state, signed.manifest, layout, state, say, files)
             run_round, copying = RunProgress(node.local.folder.path / "run_round"), LowPriorityThread()
             given = DonatedState(
                 outer,
@@ -101,6 +105,21 @@ async def run_bootstrap(
                 finally:
                     copying.close()
     return 0
+
+
+def _first_files(local: LocalNode, manifest: Manifest, path: Path) -> FirstFiles:
+    """Find the files of a first state, next to the manifest. Raises ManifestError when one is not there."""
+    found = sources(path)
+    config = None
+    if isinstance(manifest.model, TransformersSection):
+        for name, artifact in needed(manifest).items():
+            if artifact.digest not in found:
+                raise ManifestError(
+                    f"{path} names a {name} {artifact.digest[:16]}…, which is not in {folder_of(path)}",
+                    "Put back the folder that `peer manifest new` wrote beside it.",
+                )
+        config = found[manifest.model.config.digest]
+    return FirstFiles(tensors_beside(path, manifest), config, found.get(manifest.init), local.folder.path)
 
 
 def _why_not(run_round: RunProgress, amendments: AmendmentSync, outer: OuterState) -> Callable[[], str]:
