@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from peer.errors import ManifestError
 from peer.identity import Identity
 from peer.run.costs import Cost, cost_of
 from peer.run.description import cost_rows, method_rows
+from peer.run.files.artifact_folder import folder_of, tensors_beside
 from peer.run.home import Home
 from peer.run.manifest import (
     SignedManifest,
@@ -29,6 +31,7 @@ from peer.run.manifest import (
 from peer.run.presets import Method, resolve, sources
 from peer.run.sections import SyncSection
 
+THERE = click.Path(path_type=Path, exists=True)
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
 
 
@@ -39,16 +42,36 @@ def command() -> None:
 
 @command.command("new", epilog="Example: peer manifest new run.toml --set sync_every=300 --set name=my-run")
 @FILE
+@click.option("--model", type=THERE, help="A model's config.json, or a folder with it and *.safetensors to begin from.")
+@click.option("--tokenizer", type=THERE, help="A tokenizer.json.")
+@click.option("--data", type=THERE, help="A folder that `peer data build` wrote.")
 @settings
 @home
 @identity_path
-def new(file: Path, preset: str | None, settings: tuple[str, ...], home: Path, identity_path: Path | None) -> None:
-    """Write a manifest of the tiny built-in run, with your key as operator, and sign it. Without --set and --preset it
-    is commented. A file that is there is never overwritten."""
+def new(
+    file: Path,
+    model: Path | None,
+    tokenizer: Path | None,
+    data: Path | None,
+    preset: str | None,
+    settings: tuple[str, ...],
+    home: Path,
+    identity_path: Path | None,
+) -> None:
+    """Write a manifest of the tiny built-in run, with your key as operator, and sign it. Without options it is
+    commented. With --model, --tokenizer or --data, the files that it names are copied to a folder beside it, which
+    `peer bootstrap` looks for. A file that is there is never overwritten."""
     if preset is not None:
         settings = (*settings, f"sync.preset={preset}")
     operator = _key(home, identity_path)
-    signed = write_new(file, operator, settings)
+    if model or tokenizer or data:
+        from peer.node.new_run import make_run  # it loads what a plain manifest does not need
+
+        say = functools.partial(click.echo, err=True)
+        signed = make_run(file, operator, settings, say, model=model, tokenizer=tokenizer, data=data)
+        click.echo(f"wrote {folder_of(file)}: the files that the run names")
+    else:
+        signed = write_new(file, operator, settings)
     click.echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
     click.echo(f"next: peer bootstrap {file}    (after an edit first: peer manifest sign {file})")
 
@@ -59,6 +82,7 @@ def new(file: Path, preset: str | None, settings: tuple[str, ...], home: Path, i
 def check(file: Path, as_json: bool) -> None:
     """Say whether a manifest can be run: every finding at once, and whether its operator signed it."""
     signed = load_signed(file)
+    tensors_beside(file, signed.manifest)
     if as_json:
         click.echo(json.dumps({"run_id": signed.run_id.hex(), "operator": signed.manifest.operator}, indent=2))
     else:
@@ -85,7 +109,7 @@ def show(file: Path, as_json: bool) -> None:
     raw = read_raw(file)
     manifest = parse_manifest(raw)
     method = resolve(manifest.sync)
-    cost = cost_of(manifest.model, method)
+    cost = cost_of(manifest.model, method, tensors_beside(file, manifest))
     report = {
         "run_id": SignedManifest(raw, b"").run_id.hex(),
         "name": manifest.name,

@@ -21,7 +21,7 @@ from peer.membership.reputation import Reputation
 from peer.node.control import ControlServer
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import DonatedState, ServedParts
-from peer.node.initial_state import first_state
+from peer.node.initial_state import FirstFiles, first_state
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
 from peer.node.process import freeze_gc, on_stop_signals
@@ -87,11 +87,12 @@ async def run_bootstrap(
             node.transport.begin_run(terms)
             copying = LowPriorityThread()
             cache = ArtifactCache(node.local.home.artifacts, options.cache_disk)
-            served = ServedParts(
-                manifest=signed, amendments=amendments, artifacts=ArtifactShelf(cache, sources, copying.start)
-            )
+            shelf = ArtifactShelf(cache, sources, copying.start)
+            shelf.on_artifacts([bytes.fromhex(digest) for digest in sources])  # begins to check them
+            served = ServedParts(manifest=signed, amendments=amendments, artifacts=shelf)
             node.handler.serve(served)
-            outer = first_state(signed.manifest, layout, state, say)
+            first = FirstFiles(files.tensors, files.config, sources.get(signed.manifest.init), local.folder.path)
+            outer = await asyncio.to_thread(first_state, signed.manifest, layout, state, say, first)
             run_round = RunProgress(node.local.folder.path / "run_round")
             given = DonatedState(
                 outer,

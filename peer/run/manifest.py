@@ -152,12 +152,12 @@ def derive(text: str, settings: Iterable[str]) -> str:
     return derived
 
 
-def write_new(path: Path, operator: Identity, settings: Iterable[str] = ()) -> SignedManifest:
-    """Write the commented default, signed. With `settings` (`key=value`) the comments are lost.
+def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text: str = "") -> SignedManifest:
+    """Write the commented default, or `text`, signed. With `settings` (`key=value`) the comments are lost.
 
     Raises ManifestError when there is a file already or the result does not check, UsageError for an unknown key. Then
     nothing is written."""
-    text, settings = default_text(operator.peer_id), list(settings)
+    text, settings = text or default_text(operator.peer_id), list(settings)
     if settings:
         text = derive(text, settings)
     try:

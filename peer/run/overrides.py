@@ -63,6 +63,11 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
     return dump(table)
 
 
+def with_sections(text: str, given: dict[str, dict[str, Any]]) -> str:
+    """Put these sections in the place of a manifest's own. The manifest has to be TOML: asserted by its parser."""
+    return dump(tomllib.loads(text) | ({"format": 2, **given} if given else {}))
+
+
 def _find(key: str) -> tuple[str, str]:
     """Return (section, field). Section "" is the top of the file."""
     known = {name: ("", name) for name in TOP}

@@ -39,6 +39,15 @@ def needed(manifest: Manifest) -> dict[str, ArtifactRef]:
     return {name: artifact for name, artifact in found.items() if artifact is not None}
 
 
+def tensors_beside(path: Path, manifest: Manifest) -> list[TensorSpec] | None:
+    """Read the tensors of the manifest at `path`. None: its model is built in, or its layout is not there. Raises
+    ManifestError."""
+    if not isinstance(manifest.model, TransformersSection):
+        return None
+    layout = sources(path).get(manifest.model.layout.digest)
+    return None if layout is None else read_tensors(manifest, layout)
+
+
 def read_tensors(manifest: Manifest, layout: Path) -> list[TensorSpec]:
     """Read the tensors of a foreign model from its layout artifact, and check the manifest with them. Raises
     ManifestError."""

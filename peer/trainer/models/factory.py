@@ -68,9 +68,9 @@ def bind(model: LanguageModel, layout: Layout, params: Tensor) -> None:
         bound[id(empty)] = nn.Parameter(values[name.removeprefix(model.prefix)])
     for module in model.modules():
         for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            setattr(module, name, bound[id(empty)])
+            module.register_parameter(name, bound[id(empty)])
         for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, buffer.to(params.device))
+            module.register_buffer(name, buffer.to(params.device), persistent=False)
 
 
 def decays(model: nn.Module) -> list[bool]:

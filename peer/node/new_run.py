@@ -1,0 +1,180 @@
+"""A new run of the operator's: a manifest, and beside it the files that it names, each called by its digest."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from peer.errors import DataError, ManifestError, ModelError
+from peer.identity import Identity
+from peer.run.files.artifact import ArtifactRef
+from peer.run.files.artifact_folder import folder_of
+from peer.run.files.layout_file import format_layout
+from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TOKENIZER_FILE, parse_index
+from peer.run.manifest import SignedManifest, default_text, write_new
+from peer.run.overrides import apply_overrides, with_sections
+from peer.run.schema import Manifest, check_layout, parse_manifest
+from peer.run.sections import LimitsSection
+from peer.trainer.sandbox import Inspected, inspect_config, inspect_tokenizer, write_weights
+
+CONFIG_FILE = "config.json"
+
+
+@dataclass(slots=True)
+class RunDraft:
+    """Sections of a manifest in the making. Its files lie in `folder` under their digests."""
+
+    folder: Path
+    say: Callable[[str], None]
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, file: Path) -> dict[str, Any]:
+        """Copy a file into the folder; return its name as a manifest writes it. Raises DataError."""
+        draft = self.folder / "draft"
+        try:
+            shutil.copyfile(file, draft)
+        except OSError as error:
+            raise DataError(f"cannot copy {file}: {error.strerror}", "Name a file that can be read.") from error
+        return self.name(draft)
+
+    def write(self, raw: bytes) -> dict[str, Any]:
+        """Write a file of ours into the folder; return its name as a manifest writes it."""
+        draft = self.folder / "draft"
+        draft.write_bytes(raw)
+        return self.name(draft)
+
+    def name(self, draft: Path) -> dict[str, Any]:
+        """Call a file of the folder by its digest."""
+        digest, size = blake3().update_mmap(draft).hexdigest(), draft.stat().st_size
+        draft.replace(self.folder / digest)
+        return ArtifactRef(digest=digest, size=size).model_dump()
+
+    def path(self, artifact: dict[str, Any]) -> Path:
+        """Return where a file of the manifest lies."""
+        return self.folder / str(artifact["digest"])
+
+
+def make_run(
+    path: Path,
+    operator: Identity,
+    settings: Iterable[str],
+    say: Callable[[str], None],
+    *,
+    model: Path | None = None,
+    tokenizer: Path | None = None,
+    data: Path | None = None,
+) -> SignedManifest:
+    """Write a manifest, its signature, and the folder of its files. After an error nothing of them is there.
+
+    `model`: a config.json, or a folder with it and safetensors. `data`: what `peer data build` wrote. Raises
+    ManifestError, ModelError, DataError and UsageError."""
+    target, settings = folder_of(path), list(settings)
+    for place in (path, target):
+        if place.exists():
+            raise ManifestError(f"{place} exists", "Choose another name. Nothing was overwritten.")
+    try:
+        scratch = tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise ManifestError(f"cannot write {path}: {error.strerror}", "Choose another place.") from error
+    with scratch as folder:
+        draft = RunDraft(Path(folder, "files"), say)
+        draft.folder.mkdir()
+        _add_tokens(draft, tokenizer, data)
+        text, told = apply_overrides(_with(draft, operator), settings), None
+        if model is not None:
+            told = _add_model(draft, model, text)
+            text = apply_overrides(_with(draft, operator), settings)
+        manifest = parse_manifest(text.encode())
+        if model is not None and told is not None:
+            _check_model(manifest, told)
+            text = apply_overrides(text, [f"init={_weights(draft, manifest, model, told)}"])
+        draft.folder.replace(target)
+    try:
+        return write_new(path, operator, text=text)
+    except BaseException:
+        shutil.rmtree(target)  # ours, made above
+        raise
+
+
+def _with(draft: RunDraft, operator: Identity) -> str:
+    """Return the default manifest with the sections of the draft in place of its own."""
+    return with_sections(default_text(operator.peer_id), draft.sections)
+
+
+def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> None:
+    """Take the tokenizer and the index, which have to belong together."""
+    index = None
+    if data is not None:
+        draft.say(f"reading {data / INDEX_FILE}")
+        name = draft.take(data / INDEX_FILE)
+        if name["size"] > MAX_INDEX_BYTES:
+            raise DataError(f"{data / INDEX_FILE} has more than {MAX_INDEX_BYTES:,} bytes")
+        index = parse_index(draft.path(name).read_bytes())
+        draft.sections["data"] = {"kind": "tokens", "index": name}
+        tokenizer = tokenizer or data / TOKENIZER_FILE
+    if tokenizer is None:
+        return
+    draft.say(f"looking at {tokenizer}")
+    told, file = inspect_tokenizer(tokenizer), draft.take(tokenizer)
+    if index is not None and file["digest"] != index.tokenizer:
+        raise DataError(
+            f"{tokenizer} is not the tokenizer that the shards in {data} were made with",
+            f"Leave --tokenizer out, or build the data again: peer data build … --tokenizer {tokenizer}",
+        )
+    end = told.end_token if index is None else index.end_token
+    size = told.vocab_size if index is None else index.vocab_size
+    if end is None:
+        raise ModelError(f"{tokenizer} has no token with a usual name for the end of a document", "Give --data too.")
+    draft.sections["tokenizer"] = {"kind": "file", "vocab_size": size, "end_token": end, "file": file}
+
+
+def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
+    """Take the config and make the layout. `text`: the manifest without the model, for its limit."""
+    config = model / CONFIG_FILE if model.is_dir() else model
+    limits = LimitsSection.model_validate(tomllib.loads(text).get("limits", {}))
+    draft.say(f"looking at {config}")
+    told = inspect_config(config, limits.max_parameters)
+    draft.sections["model"] = {
+        "kind": "transformers",
+        "parameters": told.parameters,
+        "config": draft.take(config),
+        "layout": draft.write(format_layout(told.tensors)),
+    }
+    return told
+
+
+def _check_model(manifest: Manifest, told: Inspected) -> None:
+    """Check the manifest with what the model itself tells."""
+    check_layout(manifest, told.tensors)
+    if manifest.tokenizer.vocab_size > told.vocab:
+        raise ModelError(
+            f"the tokenizer has {manifest.tokenizer.vocab_size:,} tokens, the model {told.vocab:,}",
+            f"Raise vocab_size in the model's config to {manifest.tokenizer.vocab_size} at least.",
+        )
+    if told.max_positions is not None and manifest.train.context > told.max_positions:
+        raise ModelError(
+            f"train.context is {manifest.train.context}, the model's longest is {told.max_positions}",
+            f"Give --set context={told.max_positions} at most.",
+        )
+    if manifest.data.document_mask and not told.attention:
+        raise ModelError(
+            "data.document_mask needs a model that takes a mask and positions, which this one does not",
+            "Leave document_mask out.",
+        )
+
+
+def _weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspected) -> str:
+    """Take the weights of a pretrained folder; return their digest, which is empty without one."""
+    if not model.is_dir():
+        return ""
+    draft.say(f"reading the weights in {model}")
+    out = draft.folder / "weights"
+    write_weights(model / CONFIG_FILE, manifest.seed, told.parameters, out, model)
+    return str(draft.name(out)["digest"])
