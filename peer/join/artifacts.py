@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from peer.aio.threads import Offload
-from peer.errors import DataError, ManifestError
+from peer.errors import DataError, ManifestError, ModelError
 from peer.observe.progress import WaitProgress
 from peer.ports.console import Say
 from peer.protocol.model.layout import TensorSpec
@@ -18,6 +19,7 @@ from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import MAX_INDEX_BYTES, TokenIndex, parse_index
 from peer.run.manifest import Manifest
 from peer.state.artifacts.cache import ArtifactCache
+from peer.trainer.sandbox import inspect_config, inspect_tokenizer
 
 
 class FileFetcher(Protocol):
@@ -55,13 +57,16 @@ class RunFileStore:
         self._held = contextlib.ExitStack()
 
     async def obtain(self, manifest: Manifest, patience_s: float, progress: WaitProgress) -> RunFiles:
-        """Fetch what this machine needs to train. Raises ArtifactMissing, CacheTooSmall, DataError, HomeUnusable and
-        ManifestError."""
+        """Fetch what this machine needs to train, and look at it in a process of its own.
+
+        Raises ArtifactMissing, CacheTooSmall, DataError, HomeUnusable, ManifestError and ModelError."""
         found: dict[str, Path] = {}
         for name, ref in files_to_train(manifest).items():
             self._held.enter_context(self._cache.holding(ref.digest))
             found[name] = await self._fetcher.fetch(ref, patience_s, progress, f"the run's {name}")
-        return await self._offload(lambda: opened(manifest, found))
+        files = await self._offload(lambda: opened(manifest, found))
+        await asyncio.to_thread(check_foreign, manifest, files)
+        return files
 
     def close(self) -> None:
         """Let the cache have its files back."""
@@ -78,6 +83,24 @@ def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
         index=None if index is None else _read_index(index),
         index_file=index,
     )
+
+
+def check_foreign(manifest: Manifest, files: RunFiles) -> None:
+    """Have a child process open the foreign files before the trainer does. Raises ModelError."""
+    if files.config is not None:
+        found = inspect_config(files.config, manifest.model.parameters)
+        if list(found.tensors) != list(files.tensors or ()):
+            raise ModelError(
+                "the model that transformers makes of the run's config here differs from the run's layout",
+                "Install the version of transformers that the operator used, or ask the operator.",
+            )
+    if files.tokenizer is not None:
+        size = inspect_tokenizer(files.tokenizer).vocab_size
+        if size > manifest.tokenizer.vocab_size:
+            raise ModelError(
+                f"the run's tokenizer has {size:,} tokens, its manifest names {manifest.tokenizer.vocab_size:,}",
+                "Ask the operator of the run.",
+            )
 
 
 def _read_index(file: Path) -> TokenIndex:

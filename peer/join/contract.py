@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from peer.errors import JoinDeclined
+from peer.errors import DataError, JoinDeclined
 from peer.observe.formatting import amount
 from peer.ports.console import Say
 from peer.run.costs import cost_of
+from peer.run.files.artifact_folder import needed
+from peer.run.files.own_texts import survey
 from peer.run.home import write_whole
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
@@ -22,6 +24,9 @@ from peer.state.checkpoint import checkpoint_bytes
 
 AGREED = "contract.json"
 """File in the run's folder with the contract that was agreed to."""
+
+MOST_NAMED = 5
+"""Files that one warning names."""
 
 Ask = Callable[[str], Awaitable[bool | None]]
 """Function that asks a person a question; None: there is nobody to ask."""
@@ -60,29 +65,53 @@ class JoinContract:
         ]
 
 
-def contract_of(signed: SignedManifest, options: JoinOptions) -> JoinContract:
-    """Work out what the run takes from this machine, from its manifest and the volunteer's options alone."""
+def contract_of(signed: SignedManifest, options: JoinOptions, texts: str) -> JoinContract:
+    """Work out what the run takes from this machine, from its manifest and the volunteer's options alone.
+
+    `texts` tells the volunteer's own texts, for a run that trains on them."""
     manifest = signed.manifest
     method = resolve(manifest.sync)
     cost = cost_of(manifest.model, method)
-    checkpoints = (options.checkpoints_kept + 1) * checkpoint_bytes(manifest.model.parameters)
+    files = needed(manifest)
+    cache = options.cache_disk if manifest.data.kind == "tokens" else sum(ref.size for ref in files.values())
     need = need_of(manifest, trains_here=trains_in_main_memory(options.device))
     return JoinContract(
         run=f"{manifest.name} ({signed.run_id.hex()[:16]})",
         operator=manifest.operator,
         model=manifest.model.kind,
         parameters=manifest.model.parameters,
-        data=_data(manifest, options),
+        data=_data(manifest, options, texts),
         memory_bytes=need.total,
-        disk_bytes=checkpoints,
+        disk_bytes=cache + (options.checkpoints_kept + 1) * checkpoint_bytes(manifest.model.parameters),
         bytes_an_hour=0.0 if method.topology == "solo" else cost.bytes_per_hour,
     )
 
 
-def _data(manifest: Manifest, options: JoinOptions) -> str:
-    if manifest.data.kind == "text":
-        return f"your own texts in {options.data_dir}, which stay on this machine"
+def _data(manifest: Manifest, options: JoinOptions, texts: str) -> str:
+    match manifest.data.kind:
+        case "text":
+            return f"your own texts in {options.data_dir}, which stay on this machine: {texts}"
+        case "tokens":
+            return "token shards of the run, fetched from its peers as they are needed"
     return "the Python standard library of this machine"
+
+
+def look_through(manifest: Manifest, options: JoinOptions) -> tuple[str, list[str]]:
+    """Return what the volunteer's own texts are, and a warning for files that look like secrets. Runs in a thread.
+
+    Raises DataError when the run needs texts and none were given."""
+    if manifest.data.kind != "text":
+        return "", []
+    if options.data_dir is None:
+        found = "this run trains on your own texts, and no folder was given"
+        raise DataError(found, "Add --data DIR with text files.")
+    found_texts = survey(options.data_dir)
+    names = found_texts.suspicious
+    if not names:
+        return found_texts.told(), []
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    warning = f"these look like secrets, and would be trained on: {', '.join(names[:MOST_NAMED])}{more}"
+    return found_texts.told(), [warning]
 
 
 async def agree(contract: JoinContract, folder: Path, ask: Ask | None, say: Say, warnings: list[str]) -> None:

@@ -14,7 +14,7 @@ from peer.errors import PeerError
 from peer.join.amendments import catch_up
 from peer.join.artifacts import RunFiles
 from peer.join.clock import keep_start, round_clock
-from peer.join.contract import agree, contract_of
+from peer.join.contract import agree, contract_of, look_through
 from peer.join.manifest import fetch_manifest, kept_manifest
 from peer.join.messages import check_clock
 from peer.join.preflight import check_volunteer
@@ -222,9 +222,10 @@ class PeerDaemon:
     async def _agree(self, signed: SignedManifest) -> None:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
         node, options = self._node, self._options
-        contract = contract_of(signed, options)
+        texts, warnings = await asyncio.to_thread(look_through, signed.manifest, options)
+        contract = contract_of(signed, options, texts)
         ask = None if options.agreed else self._display.ask
-        await agree(contract, node.local.folder.path, ask, node.local.say, [])
+        await agree(contract, node.local.folder.path, ask, node.local.say, warnings)
 
     async def _obtain_files(self, manifest: Manifest) -> RunFiles:
         self._facts.is_doing("getting the run's files")
