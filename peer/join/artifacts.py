@@ -65,7 +65,9 @@ class RunFileStore:
             self._held.enter_context(self._cache.holding(ref.digest))
             found[name] = await self._fetcher.fetch(ref, patience_s, progress, f"the run's {name}")
         files = await self._offload(lambda: opened(manifest, found))
-        await asyncio.to_thread(check_foreign, manifest, files)
+        if files.config is not None or files.tokenizer is not None:
+            progress("looking at the run's model and tokenizer", 0.0, None, "s")
+            await asyncio.to_thread(check_foreign, manifest, files)
         return files
 
     def close(self) -> None:

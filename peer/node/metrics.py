@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from peer import __version__
-from peer.node.http_server import HttpServer, Page
 from peer.observe.counters import EventCounters
+from peer.observe.http_server import HttpServer, Page
 from peer.observe.process_stats import open_files, resident_bytes
 from peer.observe.totals import Totals
 from peer.protocol.endpoints import join_host

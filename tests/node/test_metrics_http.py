@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from peer.errors import AddressError
-from peer.node.http_server import MAX_CONNECTIONS, MAX_HEAD, HttpServer, Page
 from peer.node.metrics import LoopLag, MetricsEndpoint, serving
+from peer.observe.http_server import MAX_CONNECTIONS, MAX_HEAD, HttpServer, Page
 from peer.run.options import NodeOptions
 from tests.prometheus_text import parse
 

@@ -67,6 +67,10 @@ def build_shell(config: Any) -> nn.Module:
         return _tied(build(config))
 
 
+MADE_AGAIN = 8
+"""Times that a model in the making may have its parameters: tied ones are made twice, and some are replaced."""
+
+
 def build_counted(config: Any, most: int) -> nn.Module:
     """Make the model on the meta device. Raises ModelError once it has many more than `most` parameters."""
     seen = 0
@@ -74,7 +78,7 @@ def build_counted(config: Any, most: int) -> nn.Module:
     def count(parameter: nn.Parameter) -> None:
         nonlocal seen
         seen += parameter.numel()
-        if seen > 2 * most:  # tied ones are made twice
+        if seen > MADE_AGAIN * most:
             raise ModelError(f"the model has more than the {most:,} parameters that its run allows")
 
     with torch.device("meta"), _each_parameter(count), no_init_weights():

@@ -18,7 +18,7 @@ from peer.run.sections import LlamaSection, TransformersSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models import llama
 from peer.trainer.models.builder import build_counted, config_of
-from peer.trainer.models.factory import bind, check_tensors, decayed, empty_model, layout_of, prefix_of
+from peer.trainer.models.factory import bind, check_tensors, decays, empty_model, layout_of
 from peer.trainer.models.flat import views_of
 
 TRANSFORMER = {
@@ -70,18 +70,19 @@ def test_a_model_of_views_has_the_logits_and_gradients_of_one_made_plainly(kind:
     plain, layout = plain_model(tmp_path / "config.json"), layout_of(config)
     assert layout.tensors == tuple(TensorSpec(name, tuple(p.shape)) for name, p in plain.named_parameters())
     params = torch.cat([param.detach().flatten() for param in plain.parameters()])
-    grad, model = torch.zeros_like(params), empty_model(config)
+    model = empty_model(config)
     assert all(param.is_meta for param in model.parameters())
-    bind(model, layout, params, grad)
-    logits, wanted = model(TOKENS[:, :-1]), plain(input_ids=TOKENS[:, :-1], use_cache=False).logits
+    bind(model, layout, params)
+    logits, wanted = model.logits(TOKENS[:, :-1]), plain(input_ids=TOKENS[:, :-1], use_cache=False).logits
     assert torch.equal(logits, wanted)
     loss_of(logits).backward()
     loss_of(wanted).backward()
-    for (name, view), param in zip(views_of(grad, layout), plain.parameters(), strict=True):
-        assert torch.equal(view, param.grad), name
-    assert float(grad.norm()) > 0.1
+    for (name, own), param in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert own.grad is not None
+        assert torch.equal(own.grad, param.grad), name
+    assert sum(float(param.grad.norm()) for param in plain.parameters()) > 0.1
     params.mul_(0.5)
-    assert not torch.equal(model(TOKENS[:, :-1]), logits), "the model does not see its flat vector"
+    assert not torch.equal(model.logits(TOKENS[:, :-1]), logits), "the model does not see its flat vector"
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -90,9 +91,9 @@ def test_weight_decay_leaves_out_embeddings_norms_and_what_the_model_excepts(kin
     layout = layout_of(config)
     params = torch.zeros(layout.elements)
     model = empty_model(config)
-    bind(model, layout, params, torch.zeros_like(params))
-    for view in decayed(model):
-        view.fill_(1.0)
+    bind(model, layout, params)
+    for decay, param in zip(decays(model), model.parameters(), strict=True):
+        param.data.fill_(float(decay))
     names = {name for name, view in views_of(params, layout) if bool(view.any())}
     assert names == {
         tensor.name
@@ -107,9 +108,9 @@ def test_the_built_in_llama_decays_the_same_matrices_as_ever() -> None:
     config = TrainerConfig(model=section, sync_every=4, seed=1, peer_id="a")
     layout = layout_of(config)
     params, model = torch.zeros(layout.elements), empty_model(config)
-    bind(model, layout, params, torch.zeros_like(params))
-    for view in decayed(model):
-        view.fill_(1.0)
+    bind(model, layout, params)
+    for decay, param in zip(decays(model), model.parameters(), strict=True):
+        param.data.fill_(float(decay))
     for name, view in views_of(params, layout):
         assert bool(view.any()) == (view.dim() == 2 and "embed" not in name), name
 
@@ -118,8 +119,8 @@ def test_the_built_in_llama_decays_the_same_matrices_as_ever() -> None:
 def test_the_built_in_llama_is_transformers_llama(heads: int) -> None:
     section = LlamaSection(num_key_value_heads=heads, rope_theta=5000.0)
     own_layout, params = llama.layout_of(section), llama.first_params(section, 11)
-    model, grad = llama.empty_model(section), torch.zeros_like(params)
-    bind(model, own_layout, params, grad)
+    model = llama.empty_model(section)
+    bind(model, own_layout, params)
     fields = section.model_dump(exclude={"kind", "rope_theta"})
     theirs = LlamaForCausalLM(
         LlamaConfig(**fields, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
@@ -134,8 +135,8 @@ def test_the_built_in_llama_is_transformers_llama(heads: int) -> None:
     loss_of(wanted).backward()
     theirs_by_name = dict(theirs.named_parameters())
     assert theirs_by_name.keys() == {tensor.name for tensor in own_layout.tensors}
-    for name, view in views_of(grad, own_layout):
-        torch.testing.assert_close(view, theirs_by_name[name].grad, rtol=0, atol=1e-5)
+    for name, param in model.named_parameters():
+        torch.testing.assert_close(param.grad, theirs_by_name[name].grad, rtol=0, atol=1e-5)
     assert float(logits.detach().std()) > 0.1
 
 
@@ -153,7 +154,7 @@ def test_what_differs_from_the_runs_layout_is_refused_by_name() -> None:
 def test_tied_weights_count_once_and_their_names_are_the_embeddings(tmp_path: Path) -> None:
     config = config_for(config_file(tmp_path, "gpt2"))
     model = empty_model(config)
-    assert prefix_of(model) == "model."
+    assert model.prefix == "model."
     assert [tensor.name for tensor in layout_of(config).tensors][:1] == ["transformer.wte.weight"]
     assert "lm_head.weight" not in {tensor.name for tensor in layout_of(config).tensors}
 
