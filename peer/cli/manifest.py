@@ -73,7 +73,8 @@ def new(
     else:
         signed = write_new(file, operator, settings)
     click.echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
-    click.echo(f"next: peer bootstrap {file}    (after an edit first: peer manifest sign {file})")
+    shards = f" --data {data}" if data else ""
+    click.echo(f"next: peer bootstrap {file}{shards}    (after an edit first: peer manifest sign {file})")
 
 
 @command.command("check", epilog="Example: peer manifest check run.toml --json")

@@ -115,7 +115,12 @@ class Daemon:
 
 
 async def start_bootstrap(
-    daemon: Daemon, manifest: Path, min_peers: int, state: Path | None = None, where: tuple[str, ...] = ANYWHERE
+    daemon: Daemon,
+    manifest: Path,
+    min_peers: int,
+    state: Path | None = None,
+    where: tuple[str, ...] = ANYWHERE,
+    data: Path | None = None,
 ) -> str:
     """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up."""
     ticket = daemon.home / "ticket"
@@ -130,6 +135,7 @@ async def start_bootstrap(
         "--min-peers",
         str(min_peers),
         *(("--state", str(state)) if state else ()),
+        *(("--data", str(data)) if data else ()),
     )
     deadline = time.monotonic() + STARTUP_S
     while not ticket.exists():
