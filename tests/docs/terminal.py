@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,8 @@ class Terminal:
             (self.folder / name).mkdir(parents=True)
         (self.folder / ".venv").symlink_to(BIN.parent)
         (self.folder / "texts" / "a.txt").write_text("A text of one's own, again and again. " * 8000)
+        for name in ("argparse", "ast", "bdb", "cmd"):  # documents that differ, as those of a reader do
+            shutil.copyfile(Path(os.__file__).with_name(f"{name}.py"), self.folder / "texts" / f"{name}.txt")
 
     # -- what a page means ---------------------------------------------------------------------------------------------
 
