@@ -9,9 +9,9 @@ STAMP := .venv/.ready
 swarm: $(STAMP)
 	$(BIN)/peer swarm --peers 4 --rounds 40
 
-# Two at a time: many of them wait for real processes.
+# One more than there are cores: many of them wait for real processes.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # NO_MKDOCS_2_WARNING: the theme announces its successor at every build.
 lint: $(STAMP)

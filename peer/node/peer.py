@@ -185,12 +185,12 @@ class PeerDaemon:
         self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.learn(manifest)
-        await self._agree(signed)
-        check_memory(manifest, need_of(manifest, trains_here=trains_in_main_memory(options.device)), free_bytes())
+        self._check_memory(manifest, RunFiles())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
         self._arrival.check_caps(manifest, method, options)
         self._quota.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads))
+        await self._agree(signed)
         files = await self._obtain_files(manifest)
         layout = layout_for(manifest.model, method, files.tensors)
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
@@ -231,7 +231,14 @@ class PeerDaemon:
         self._facts.is_doing("getting the run's files")
         files = await self._files.obtain(manifest, self._waits.tell)
         self._waits.end()
+        if files.tensors is not None:  # only now is it known what a step of a foreign model holds
+            self._check_memory(manifest, files)
         return files
+
+    def _check_memory(self, manifest: Manifest, files: RunFiles) -> None:
+        """Raise MachineTooSmall for a run that does not fit into this machine."""
+        trains_here = trains_in_main_memory(self._options.device)
+        check_memory(manifest, need_of(manifest, files.tensors, trains_here=trains_here), free_bytes())
 
     def _begin_run(self, manifest: Manifest, method: Method, layout: Layout, amendments: AmendmentSync) -> None:
         """Tell the network side the terms of the run."""

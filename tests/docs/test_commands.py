@@ -189,7 +189,7 @@ def test_a_command_that_is_not_there_is_found(text: str, there: bool) -> None:
 def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "t")
     terminal.run(Command("cd texts", 1))
-    assert terminal.run(Command("ls", 2)) == "a.txt\n"
+    assert terminal.run(Command("ls", 2)).startswith("a.txt\n")
     with pytest.raises(AssertionError, match="line 3: peer ticket nonsense\nexit code 21"):
         terminal.run(Command("peer ticket nonsense", 3))
     with pytest.raises(AssertionError, match="exit code"):
