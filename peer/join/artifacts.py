@@ -19,7 +19,10 @@ from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import MAX_INDEX_BYTES, TokenIndex, parse_index
 from peer.run.manifest import Manifest
 from peer.state.artifacts.cache import ArtifactCache
+from peer.state.files import digest_of
 from peer.trainer.sandbox import inspect_config, inspect_tokenizer
+
+COPY_AGAIN = "Copy the folder from where the manifest was made, or make both again: peer manifest new."
 
 
 class FileFetcher(Protocol):
@@ -114,6 +117,16 @@ def _read_index(file: Path) -> TokenIndex:
     return parse_index(raw)
 
 
+def _check_own(name: str, file: Path, ref: ArtifactRef) -> None:
+    """Raise ManifestError for a file beside the manifest that is not what the manifest names."""
+    try:
+        digest, size = digest_of(file)
+    except OSError as error:
+        raise ManifestError(f"cannot read the run's {name} {file}: {error.strerror}", COPY_AGAIN) from error
+    if (digest, size) != (ref.digest, ref.size):
+        raise ManifestError(f"the run's {name} {file} is damaged: its bytes are not those of its name", COPY_AGAIN)
+
+
 def operator_files(
     manifest_path: Path, manifest: Manifest, data: Path | None, say: Say
 ) -> tuple[RunFiles, dict[str, Path]]:
@@ -126,9 +139,12 @@ def operator_files(
         folder = folder_of(manifest_path)
         raise ManifestError(
             f"{folder} does not hold the run's {', '.join(missing)}",
-            "Copy the folder from where the manifest was made, or make both again: peer manifest new.",
+            COPY_AGAIN,
         )
-    files = opened(manifest, {name: found[ref.digest] for name, ref in wanted.items()})
+    own = {name: found[ref.digest] for name, ref in wanted.items()}
+    for name, ref in wanted.items():
+        _check_own(name, own[name], ref)
+    files = opened(manifest, own)
     if files.index is not None:
         shards = {} if data is None else shard_files(files.index, data)
         total = len(files.index.train) + len(files.index.holdout)
