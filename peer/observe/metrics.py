@@ -166,7 +166,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_train_loss_nats",
         "gauge",
-        "Training loss of the latest step, nats a token (a byte). Divided by ln 2: bits per byte.",
+        "Training loss of the latest step, nats a token.",
         "status.loss",
         unit="nats",
     ),

@@ -32,7 +32,7 @@ class History:
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=MAX_LOSSES)
-        """Nats a byte, in the order they were seen."""
+        """Nats a token, in the order they were seen."""
         self._steps = -1
         self._bytes: deque[tuple[float, int, int]] = deque(maxlen=64)
 
@@ -158,10 +158,10 @@ def _partner(report: Report) -> Text:
 
 
 def _loss(report: Report) -> Text:
-    """Draw the loss. A token is a byte, so nats a token are nats a byte."""
+    """Draw the loss of training, which is of tokens."""
     if report["loss"] is None:
         return Text("none yet")
-    return Text(f"{report['loss']:.3f} nats = {report['loss'] / math.log(2):.3f} bits per byte")
+    return Text(f"{report['loss']:.3f} nats per token")
 
 
 def _peers(report: Report) -> Text:

@@ -74,7 +74,7 @@ def test_a_peer_that_trains_shows_what_matters() -> None:
     assert row(TRAINING, "rounds") == "took part in 82%: 9 exchanged, 2 solo"
     assert row(TRAINING, "partner") == "…UVWXYZ, 1.3 s"
     assert row(TRAINING, "step") == "1,234 · 5,321 tokens/s"
-    assert row(TRAINING, "loss") == "1.871 nats = 2.699 bits per byte"
+    assert row(TRAINING, "loss") == "1.871 nats per token"
     assert row(TRAINING, "hold-out") == "2.741 bits per byte, round 10"
     assert row(TRAINING, "peers") == "2 known, 1 train, 1 can be dialled"
     assert row(TRAINING, "refused") == "12 s ago, 203.0.113.9: clock: your clock is 90 s ahead"
@@ -144,7 +144,7 @@ def test_at_60_columns_nothing_that_matters_is_cut() -> None:
     for words in (
         "12 of 40, due in 23 s",
         "took part in 82%: 9 exchanged, 2 solo",
-        "1.871 nats = 2.699 bits per byte",
+        "1.871 nats per token",
         "2.0 MB · 50.0 kB/s of 125.0 kB/s",
         "12.3 MB of 40.0 MB, 1.2 MB/s, 23 s left",
         "203.0.113.9: clock:",
