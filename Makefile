@@ -9,9 +9,9 @@ STAMP := .venv/.ready
 swarm: $(STAMP)
 	$(BIN)/peer swarm --peers 4 --rounds 40
 
-# One more than there are cores: many of them wait for real processes.
+# One more than there are cores, and in order: many of them wait for real processes, and would be the last ones.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # NO_MKDOCS_2_WARNING: the theme announces its successor at every build.
 lint: $(STAMP)
