@@ -155,10 +155,11 @@ def main() -> None:
     say({"ready": True})
     limit_memory(job["memory"])
     signal.alarm(int(job["seconds"]) + 1)  # the parent kills it in time, unless it is gone
-    say(_outcome(work, job))
+    say(outcome(work, job))
 
 
-def _outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:
+def outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:
+    """Do a job; return its answer, or why it is refused."""
     try:
         return {"answer": work(job)}
     except PeerError as error:

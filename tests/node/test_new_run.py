@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import functools
 import json
-import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -26,25 +24,16 @@ from peer.run.model_layout import layout_for, own_layout
 from peer.run.presets import resolve
 from peer.run.sections import LlamaSection, TransformersSection
 from peer.trainer.models.flat import views_of
-from peer.trainer.sandbox import Inspected, inspect_config
+from tests.support.sandbox_here import open_here
 
 KEY = Identity.generate()
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 256, "n_positions": 64}
 
 
-@functools.cache
-def told_once(raw: bytes) -> Inspected:
-    """A child process tells the model of a config once for all tests: it loads its libraries for seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_bytes(raw)
-        return inspect_config(path, 10**9)
-
-
 @pytest.fixture
-def known_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of the same config, whose model is known."""
-    monkeypatch.setattr(new_run, "inspect_config", lambda path, most: told_once(path.read_bytes()))
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Foreign files are opened in this process."""
+    open_here(monkeypatch)
 
 
 def quiet(note: str) -> None:
@@ -107,6 +96,7 @@ def test_a_run_names_its_files_and_they_lie_beside_it(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("first_weights*"))
 
 
+@pytest.mark.usefixtures("here")
 def test_a_pretrained_folder_becomes_the_first_state(tmp_path: Path) -> None:
     folder = tmp_path / "pretrained"
     folder.mkdir()
@@ -135,21 +125,16 @@ def test_a_pretrained_folder_becomes_the_first_state(tmp_path: Path) -> None:
     [
         (["context=65"], ModelError, "the model's longest is 64"),
         (["lr=-1"], ManifestError, "optimizer.lr"),
+        (["max_parameters=1000"], ModelError, "more than the 1,000 parameters"),
         (["hidden_size=8"], ManifestError, "model.hidden_size"),
     ],
 )
-@pytest.mark.usefixtures("known_model")
+@pytest.mark.usefixtures("here")
 def test_nothing_is_left_of_a_run_that_cannot_be(
     settings: list[str], error: type[PeerError], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=words):
         run_of(tmp_path, *settings, model=config(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_nothing_is_left_of_a_run_whose_model_is_too_large(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="more than the 1,000 parameters"):
-        run_of(tmp_path, "max_parameters=1000", model=config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 

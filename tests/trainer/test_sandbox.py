@@ -18,6 +18,7 @@ from peer.protocol.model.layout import Layout
 from peer.trainer import sandbox
 from peer.trainer.models.flat import views_of
 from peer.trainer.sandbox import MEMORY, OPEN_S, Inspected, inspect_config, inspect_tokenizer, write_weights
+from tests.support.sandbox_here import open_here
 
 TINY = {
     "model_type": "llama",
@@ -64,6 +65,12 @@ def refused_in_time(work: Callable[[], object], words: str) -> None:
     assert time.monotonic() - (opened[0] if opened else began) < 3 * OPEN_S
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are done in this process."""
+    open_here(monkeypatch)
+
+
 def test_a_config_is_told_without_making_its_model(tmp_path: Path) -> None:
     told = inspect_config(config(tmp_path, vocab_size=2**20, hidden_size=2**12), ANY)
     assert isinstance(told, Inspected)
@@ -72,6 +79,7 @@ def test_a_config_is_told_without_making_its_model(tmp_path: Path) -> None:
     assert told.tensors[0].name == "model.embed_tokens.weight"
 
 
+@pytest.mark.usefixtures("here")
 def test_a_model_without_attention_or_with_unbounded_positions_says_so(tmp_path: Path) -> None:
     told = inspect_config(config(tmp_path, model_type="mamba", num_hidden_layers=1, state_size=4), ANY)
     assert (told.max_positions, told.attention) == (64, False)
@@ -88,13 +96,24 @@ def test_a_model_without_attention_or_with_unbounded_positions_says_so(tmp_path:
         ({"vocab_size": 2**31}, "vocab_size = 2147483648"),
         ({"vocab_size": 2**24, "hidden_size": 2**20}, "parameters that its run allows"),
         ({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "code of others"),
-        ({"model_type": "never-heard-of"}, "knows no model_type"),
         ({"hidden_size": "/etc/passwd"}, "holds a path"),
-        ({"hidden_size": "many"}, "the libraries cannot use it"),
     ],
 )
 def test_a_hostile_config_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     refused_in_time(lambda: inspect_config(config(tmp_path, **change), 10**8), words)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "never-heard-of"}, "knows no model_type"),
+        ({"hidden_size": "many"}, "the libraries cannot use it"),
+    ],
+)
+def test_a_config_of_no_model_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=words):
+        inspect_config(config(tmp_path, **change), 10**8)
 
 
 def test_memory_is_limited_from_when_the_libraries_are_loaded(tmp_path: Path) -> None:
@@ -148,6 +167,7 @@ def test_a_library_that_is_missing_is_told(tmp_path: Path) -> None:
     assert "peer-swarm[hf]" in caught.value.fix
 
 
+@pytest.mark.usefixtures("here")
 def test_first_weights_are_a_function_of_config_and_seed_or_those_of_a_folder(tmp_path: Path) -> None:
     path, told = config(tmp_path), inspect_config(config(tmp_path), ANY)
 
