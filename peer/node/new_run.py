@@ -87,6 +87,8 @@ def make_run(
         draft = RunDraft(Path(folder, "files"), say)
         draft.folder.mkdir()
         _add_tokens(draft, tokenizer, data)
+        if model is None and "tokenizer" in draft.sections:  # the built-in model takes as many tokens as there are
+            settings = [f"model.vocab_size={draft.sections['tokenizer']['vocab_size']}", *settings]
         text, told = apply_overrides(_with(draft, operator), settings), None
         if model is not None:
             told = _add_model(draft, model, text)
