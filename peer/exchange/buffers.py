@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
+
+from peer.outer.pages import zeros
 
 
 class Buffers:
-    """Flat fp32 tensors, used again and again. There is one from the beginning, with all its pages; exchanges that
-    overlap get one more each, `most` of them in all, and what was made stays.
+    """Flat fp32 tensors, used again and again. There is one from the beginning; exchanges that overlap get one more
+    each, `most` of them in all, and what was made stays. A buffer takes memory from its first use on.
 
     The caller has a buffer alone until the block ends. Nothing may read or write it after that, in whatever thread."""
 
@@ -20,7 +20,7 @@ class Buffers:
         """elements: of the largest payload."""
         self._elements = elements
         self._most = most
-        self._free = [torch.zeros(elements).fill_(0)]  # zeros alone would leave the pages to the first swap
+        self._free = [zeros(elements)]
         self.made = 1
 
     @contextmanager
@@ -34,10 +34,4 @@ class Buffers:
     def _another(self) -> Tensor:
         assert self.made < self._most, "a fragment has one exchange at a time"
         self.made += 1
-        return torch.empty(self._elements)
-
-
-def pages(nbytes: int) -> memoryview:
-    """Return zeros, in pages that the system gets back with the last view. Other memory that a daemon frees stays with
-    the process (`peer.node.process`)."""
-    return memoryview(mmap.mmap(-1, nbytes))
+        return zeros(self._elements)

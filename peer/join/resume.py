@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
+from peer.aio.threads import Offload
 from peer.observe.events import Event, RoundEnded
+from peer.outer.pages import zeros
 from peer.outer.state import OuterState
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout
@@ -60,6 +63,9 @@ class OwnCheckpoint:
 
     name: str
     state: JoinedState
+    """Its outer state is read by `fill`."""
+    fill: Callable[[], None]
+    """Reads the outer state from the disk. Raises CheckpointError."""
     left: str = ""
     """Why it was not taken, for a person."""
 
@@ -77,17 +83,21 @@ class OwnCheckpoint:
         return replace(self.state, why=why, stale=self.left)
 
 
-def newest_checkpoint(run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say) -> OwnCheckpoint | None:
-    """The newest valid one of this run and layout; those skipped are said."""
-    checkpoint, skipped = checkpoints.latest(run_id, layout.digest())
+async def newest_checkpoint(
+    run_id: RunId, layout: Layout, checkpoints: CheckpointStore, say: Say, offload: Offload, into: Tensor | None
+) -> OwnCheckpoint | None:
+    """The newest valid one of this run and layout; those skipped are said. `into`: where its params are to lie."""
+    checkpoint, skipped = await offload(lambda: checkpoints.latest(run_id, layout.digest()))
     for reason in skipped:
         say(f"checkpoint skipped: {reason}")
-    return None if checkpoint is None else OwnCheckpoint(checkpoint.folder.name, _state_of(checkpoint, layout))
+    if checkpoint is None:
+        return None
+    outer = OuterState(layout, zeros(layout.elements) if into is None else into, zeros(layout.elements))
+    fill = partial(checkpoint.load_into, outer.params, outer.momentum)
+    return OwnCheckpoint(checkpoint.folder.name, _state_of(checkpoint, outer), fill)
 
 
-def _state_of(checkpoint: Checkpoint, layout: Layout) -> JoinedState:
-    params, momentum = checkpoint.load()
-    outer = OuterState(layout, params.to(torch.float32), momentum.to(torch.float32))
+def _state_of(checkpoint: Checkpoint, outer: OuterState) -> JoinedState:
     facts = checkpoint.facts
     round_, tokens = int(facts["round"]), int(facts["tokens"])
     why = f"resumed from own {checkpoint.folder.name} of round {round_}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from torch import Tensor
+
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
@@ -74,19 +76,21 @@ async def obtain_state(
     progress: WaitProgress = untold,
     offload: Offload = inline,
     patience_s: float = PATIENCE_S,
+    into: Tensor | None = None,
 ) -> JoinedState:
     """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
     for them, saying so. `momentum`: a group's state has it, too. Pieces that are here survive a kill in the run's
-    folder. `offload`: where pieces are checked and written.
+    folder. `offload`: where pieces are checked and written. `into`: where outer_params are to lie, flat fp32.
 
     Raises StateError when no donor gave anything for `patience_s` seconds, SwarmUnreachable when nobody answered."""
-    own = newest_checkpoint(context.run_id, layout, checkpoints, context.say)
+    own = await newest_checkpoint(context.run_id, layout, checkpoints, context.say, offload, into)
     folder = None if context.folder is None else context.folder.path / TRANSFER
-    pieces = PieceStore(layout, folder, momentum=momentum)
+    pieces = PieceStore(layout, folder, momentum=momentum, into=into)
     joining = StateFetch(context, layout, pieces, progress, offload, momentum=momentum, patience_s=patience_s)
     if own is not None:
         why = await joining.why_fetch(own)
         if not why:
+            await offload(own.fill)
             return own.state
         context.say(why)
     await offload(pieces.load)
@@ -254,7 +258,7 @@ class StateFetch:
         params, momentum = self._pieces.state()
         outer = OuterState.fresh(self._layout, params)
         if momentum is not None:
-            outer.momentum.copy_(momentum)
+            outer = OuterState(self._layout, params, momentum)
         given, rounds = self._outcome.given, [held.round for held in self._pieces.held.values()]
         most = max(given, key=lambda peer: (given[peer], peer), default=PeerId(""))
         donors = most if len(given) == 1 else f"{len(given)} donors"

@@ -12,6 +12,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from peer.outer.pages import zeros
 from peer.outer.rules import (
     BLOCK,
     blocks,
@@ -32,6 +33,9 @@ from peer.protocol.model.layout import Layout
 class OuterState:
     """`outer_params` and `outer_momentum` of the model, flat fp32 in layout order.
 
+    The momentum takes memory where it was written: a rule that has none never does. The params may lie in memory that
+    is shared with the trainer, which only reads them.
+
     `peer.rounds.commit` alone moves them, through `step_with`, which runs in a worker thread: one at a time for a
     fragment, and different fragments at once."""
 
@@ -46,7 +50,7 @@ class OuterState:
     def fresh(cls, layout: Layout, params: Tensor) -> OuterState:
         """Momentum zero: pair topology, first start and joiners alike."""
         assert params.shape == (layout.elements,), (params.shape, layout.elements)
-        return cls(layout, params.to(torch.float32), torch.zeros(layout.elements))
+        return cls(layout, params.to(torch.float32), zeros(layout.elements))
 
     @property
     def busy(self) -> bool:
@@ -174,15 +178,22 @@ class OuterState:
         return pseudo_gradient_(own, self.fragment(fragment), share)
 
     def put(self, fragment: int, params: Tensor, momentum: Tensor) -> None:
-        """Take over another peer's state of a fragment, flat fp32 both. Around it `stepping`, as around a step."""
+        """Take over another peer's state of a fragment, flat fp32 both. Around it `stepping`, as around a step.
+
+        `params` then holds what was added to ours."""
         outer, own_momentum = self._views(fragment)
-        outer.copy_(params)
+        for part in blocks(outer.numel()):
+            added = torch.sub(params[part], outer[part])
+            outer[part].copy_(params[part])
+            params[part].copy_(added)
         own_momentum.copy_(momentum)
 
     def refound(self, params: Tensor) -> None:
-        """Replace the params of the model by a state that the operator names; momentum zero."""
+        """Replace the params of the model by a state that the operator names; momentum zero. Around it `stepping`."""
         self.params.copy_(params)
-        self.momentum.zero_()
+        for part in blocks(self.momentum.numel()):
+            if self.momentum[part].any():  # zeros that nothing wrote to take no memory
+                self.momentum[part].zero_()
 
     def descend(
         self,

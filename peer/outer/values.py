@@ -59,7 +59,8 @@ class MeanGradient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupState:
-    """The group's state of a fragment, which replaces ours. Flat fp32 both."""
+    """The group's state of a fragment, which replaces ours. Flat fp32 both. Afterwards `params` holds the difference
+    to what ours were."""
 
     params: Tensor
     momentum: Tensor

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from peer.aio.events import Latch
@@ -81,12 +80,9 @@ class RoundCommitter:
 
     async def _take_over(self, key: RoundKey, missed: MissedState) -> None:
         """Keep the lock until the trainer has it, too: a checkpoint in between would hold two bases."""
-        fragment = self._outer.fragment(key.fragment)
         async with self.stepping:
-            before = await self._offload(fragment.clone)
             await self._put_in_place(key, missed)
-            moved = await self._offload(lambda: torch.sub(fragment, before, out=before))
-            await self._trainer.apply(key, moved, 0, 0, Merge(shift=True))
+            await self._trainer.apply(key, missed.state.params, 0, 0, Merge(shift=True))
 
     async def catch_up(self, round_: int, reason: str, at_last: bool = False) -> bool:
         """Take over what the group has, outside of the rounds. Return whether our state has changed."""
@@ -102,7 +98,7 @@ class RoundCommitter:
         """Replace our state by one that the operator names."""
         async with self.stepping:
             with self._outer.stepping():
-                self._outer.refound(params)
+                await uninterrupted(self._offload(lambda: self._outer.refound(params)))
 
     async def _put_in_place(self, key: RoundKey, missed: MissedState) -> None:
         """Replace the fragment's state, and journal that. The lock is held."""

@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from peer.outer.rules import blocks
 from peer.state.files import check, digest_of, is_plain_name, read_small, sync, write_synced
 
 FORMAT = 1
@@ -63,6 +64,20 @@ class Checkpoint:
                 # Copied: the tensors are mapped from the file, and a file cut short would kill the process (SIGBUS).
                 return file.get_tensor("outer_params").clone(), file.get_tensor("outer_momentum").clone()
         except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
+
+    def load_into(self, params: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Read the state to where it is to lie, flat fp32 both. `momentum` is zero, and zeros are not written.
+
+        Raises CheckpointError."""
+        try:
+            with safe_open(self.folder / OUTER, framework="pt") as file:
+                params.copy_(file.get_tensor("outer_params"))
+                stored = file.get_tensor("outer_momentum")
+                for part in blocks(stored.numel()):
+                    if stored[part].any():
+                        momentum[part].copy_(stored[part])
+        except (OSError, SafetensorError, RuntimeError) as error:
             raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
 
 

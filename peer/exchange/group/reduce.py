@@ -15,8 +15,8 @@ from torch import Tensor
 
 from peer.codec.plain import TILE, Codec
 from peer.errors import BadPayload
-from peer.exchange.buffers import pages
 from peer.exchange.validation import check_contribution
+from peer.outer.pages import pages
 from peer.outer.robust_mean import factors, fractions
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import Source

@@ -18,9 +18,9 @@ from peer.aio.events import Condition
 from peer.aio.tasks import uninterrupted
 from peer.codec.plain import Payload
 from peer.errors import PartnerLost, PartnerRefused
-from peer.exchange.buffers import pages
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.reduce import Contribution, reduce_contributions
+from peer.outer.pages import pages
 from peer.protocol.group.receipts import digest_of, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
@@ -129,11 +129,12 @@ class ShardReducer:
         if combined.payload is None:
             return PartnerRefused("none", f"no result: {combined.lacking}")
         index = {peer: number for number, peer in enumerate(self.roster.members)}
-        return self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
+        return await self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
-    def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
+    async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
         """Who gives two members different results has put its name to both."""
-        said = statement(self.roster.name(), self.shard.index, digest_of(payload, named))
+        digest = await self._around.offload(lambda: digest_of(payload, named))
+        said = statement(self.roster.name(), self.shard.index, digest)
         return ShardResult(payload, named, self._around.seal.sign(said))
 
     # -- what others ask ---------------------------------------------------------------------------------------------

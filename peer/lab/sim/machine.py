@@ -45,8 +45,9 @@ class KeptState:
     params: torch.Tensor
     momentum: torch.Tensor
 
-    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.params.clone(), self.momentum.clone()
+    def load_into(self, params: torch.Tensor, momentum: torch.Tensor) -> None:
+        params.copy_(self.params)
+        momentum.copy_(self.momentum)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Pieces of a state that a joiner holds: in memory as the flat state, and in a folder that survives a kill.
+"""Pieces of a state that a joiner holds: where the state is to lie, and in a folder that survives a kill.
 
 A file is one piece, named by its number, its donor's round and its digest. It is written under another name and
 renamed, and its digest is checked on reading. There is at most one file per piece, so the folder never exceeds the
@@ -20,6 +20,7 @@ import torch
 from blake3 import blake3
 
 from peer.errors import BadPayload
+from peer.outer.pages import zeros
 from peer.protocol.messages import PeerId, Piece, StateIndex
 from peer.protocol.model.layout import Layout
 from peer.state.files import read_small
@@ -43,14 +44,15 @@ class PieceStore:
     """Store of the pieces of one state.
 
     `folder` belongs to this run and identity alone; None: memory only. `momentum` tells whether the state contains it,
-    as a group's does."""
+    as a group's does. `into`: where outer_params are to lie, flat fp32; None: in memory of their own."""
 
-    def __init__(self, layout: Layout, folder: Path | None, *, momentum: bool) -> None:
+    def __init__(
+        self, layout: Layout, folder: Path | None, *, momentum: bool, into: torch.Tensor | None = None
+    ) -> None:
         cut = layout.pieces()
         self._cut = cut + cut if momentum else cut
-        self._elements = layout.elements
-        self._momentum = momentum
-        self._whole: np.ndarray | None = None
+        self._params = zeros(layout.elements) if into is None else into
+        self._momentum = zeros(layout.elements) if momentum else None
         self._starts = [0]
         for _, _, nbytes in self._cut:
             self._starts.append(self._starts[-1] + nbytes)
@@ -148,26 +150,23 @@ class PieceStore:
     def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return (outer_params, outer_momentum or None), each flat fp32. All pieces have to be here."""
         assert self.complete, (len(self.held), len(self._cut))
-        whole = torch.from_numpy(self._buffer())
-        return whole[: self._elements], whole[self._elements :] if self._momentum else None
+        return self._params, self._momentum
 
     def clear(self) -> None:
         """Remove everything on disk. Never raises."""
         if self._root is not None:
             _remove(self._root)
 
-    def _buffer(self) -> np.ndarray:
-        if self._whole is None:
-            self._whole = np.empty(self.nbytes // 4, dtype="<f4")
-        return self._whole
-
     def place(self, number: int, index: StateIndex, data: bytes) -> None:
         """Make a stored piece part of the state."""
         self._put(number, index.pieces[number], index.round, data)
 
     def _put(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
-        start = self._starts[number]
-        self._buffer().data.cast("B")[start : start + piece.nbytes] = data
+        start, values, elements = self._starts[number] // 4, self._params, self._params.numel()
+        if start >= elements:  # the cut of the momentum follows that of the params
+            assert self._momentum is not None
+            start, values = start - elements, self._momentum
+        values[start : start + piece.nbytes // 4].numpy()[:] = np.frombuffer(data, "<f4")
         self.held[number] = Held(piece, round_)
 
 
