@@ -43,6 +43,23 @@ class LowPriorityThread:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+class Start(Protocol):
+    """Begins work in a thread of low priority."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
+
+
+def at_once(work: Callable[[], T], /) -> Future[T]:
+    """Run `work` in the caller's own thread: the `Start` of small work and of virtual time. A full disk is the
+    future's error, as it would be in another thread."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(work())
+    except OSError as error:
+        future.set_exception(error)
+    return future
+
+
 class Offload(Protocol):
     """Runs heavy work off the event loop, at low priority."""
 

@@ -100,6 +100,7 @@ async def run_bootstrap(
                 node.local.clock.now,
                 momentum=method.topology == "group",
                 start=copying.start,
+                folder=node.local.folder.path,
                 why_not=_why_not(run_round, amendments, outer) if state is None else lambda: "",
             )
             node.handler.serve(replace(served, state=given))

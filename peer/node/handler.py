@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from peer.aio.threads import Start, at_once
 from peer.errors import PartnerRefused
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.membership.amendment_sync import AmendmentSync
@@ -24,7 +29,7 @@ from peer.protocol.messages import (
 )
 from peer.run.manifest import SignedManifest
 from peer.state.artifacts.shelf import ArtifactShelf
-from peer.state.snapshot import SnapshotCache, Start, at_once, copy_of
+from peer.state.snapshot import SnapshotCache, copy_of
 from peer.state.transfer.fragment import FragmentShelf
 
 
@@ -32,7 +37,8 @@ class DonatedState:
     """A complete state that is given to joiners (promise 4).
 
     `momentum`: in a group, outer_momentum as well. `group`: knows which state of each fragment a member has. `start`:
-    where copies are made. `why_not`: why nobody should begin with this state, for a person; empty: they may."""
+    where copies are made. `folder`: where they lie; None: in memory. `why_not`: why nobody should begin with this
+    state, for a person; empty: they may."""
 
     def __init__(
         self,
@@ -43,12 +49,14 @@ class DonatedState:
         momentum: bool = False,
         group: GroupHandler | None = None,
         start: Start = at_once,
+        folder: Path | None = None,
         why_not: Callable[[], str] = lambda: "",
     ) -> None:
         self._why_not = why_not
         self._group = group
-        self._shelf = SnapshotCache(lambda: copy_of(outer, round_(), momentum=momentum), now, start)
-        self._fragments = FragmentShelf(outer, self._held)
+        copy = partial(copy_of, outer, momentum=momentum, folder=folder)
+        self._shelf = SnapshotCache(lambda: copy(round_()), now, start)
+        self._fragments = FragmentShelf(outer, self._held, start, folder)
 
     def _held(self, fragment: int) -> bytes:
         base = None if self._group is None else self._group.on_held(fragment)
@@ -59,6 +67,10 @@ class DonatedState:
         if why := self._why_not():
             raise PartnerRefused("outdated", why)
         return self._shelf.on_state(fresh, wanted)
+
+    def making(self, snapshot: str) -> Future[Any] | None:
+        """As `peer.ports.handler.Handler.making`."""
+        return self._fragments.making(snapshot)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         """As `peer.ports.handler.Handler.on_piece`."""
@@ -126,6 +138,9 @@ class RequestHandler:
     def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
         artifacts = self.parts.artifacts
         return [False] * len(digests) if artifacts is None else artifacts.on_artifacts(digests)
+
+    def making(self, snapshot: str) -> Future[Any] | None:
+        return None if self.parts.state is None else self.parts.state.making(snapshot)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         if snapshot.startswith(ARTIFACT_PREFIX):

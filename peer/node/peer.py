@@ -53,6 +53,7 @@ from peer.run.presets import resolve
 from peer.signed_record import seal
 from peer.state.checkpoint import CheckpointStore
 from peer.state.checkpointer import Checkpointer, room_for
+from peer.state.snapshot import room_for_copies
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
 from peer.transport.config import RunTerms
@@ -195,6 +196,8 @@ class PeerDaemon:
         layout = layout_for(manifest.model, method, files.tensors)
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
         node.local.say(room_for(checkpoints, layout.elements))
+        group = method.topology == "group"
+        node.local.say(room_for_copies(folder.path, layout.elements, momentum=group))
         trainer = self._trainer = TrainerClient(
             folder.path,
             layout,
@@ -320,6 +323,7 @@ class PeerDaemon:
             momentum=parts.group is not None,
             group=parts.group,
             start=self._copying.start,
+            folder=node.local.folder.path,
             why_not=lambda: staleness.why,
         )
         node.handler.serve(replace(node.handler.parts, matchmaker=parts.matchmaker, group=parts.group, state=donated))

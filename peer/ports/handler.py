@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
@@ -53,6 +54,10 @@ class Handler(Protocol):
         """Describe an immutable snapshot to donate; None without a complete state (promise 4), or not yet. `fresh`:
         a new one, if the state has moved on since the last. `wanted`: this one, if it is still kept. Raises
         PartnerRefused with what speaks against it."""
+
+    def making(self, snapshot: str) -> Future[Any] | None:
+        """Begin the copy that a named fragment is given from; the work under way, None when there is none to wait
+        for."""
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         """Return a piece of a snapshot described before, or of an artifact (`artifact_name`); None when it is gone."""

@@ -2,23 +2,30 @@
 
 The bytes are fp32, little endian, in layout order: `outer_params`, and in groups `outer_momentum` after it, cut alike
 (`Layout.pieces`). A group's snapshot is named by its bytes, so that all members of one state offer the same snapshot. A
-donor copies between two outer steps, and copies again on a `fresh` request when the state has moved on."""
+donor copies between two outer steps, and copies again on a `fresh` request when the state has moved on. The copy
+lies in a file without a name (`peer.state.unnamed`), so that a donor needs no memory for it."""
 
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
 from blake3 import blake3
 
-from peer.errors import BadPayload
+from peer.aio.threads import Start, at_once
+from peer.errors import BadPayload, PartnerRefused
 from peer.outer.state import OuterState
 from peer.protocol.messages import Piece, StateIndex
 from peer.protocol.model.layout import Layout
+from peer.state.unnamed import unnamed
 
 HOLD_S = 900.0
 """Seconds that a snapshot is held for joiners that still fetch it, at most."""
@@ -30,22 +37,34 @@ _MAX_ID = 64
 class StateSnapshot:
     """Copy of `outer_params` and, in groups, `outer_momentum` that later outer steps do not move.
 
-    Each is flat fp32, `layout.elements` long."""
+    Each is flat fp32, `layout.elements` long. `folder`: where the copy lies; None: in memory. Raises OSError."""
 
     def __init__(
-        self, outer_params: torch.Tensor, layout: Layout, round_: int, momentum: torch.Tensor | None = None
+        self,
+        outer_params: torch.Tensor,
+        layout: Layout,
+        round_: int,
+        momentum: torch.Tensor | None = None,
+        folder: Path | None = None,
     ) -> None:
-        self._pieces: list[memoryview] = []
-        pieces: list[Piece] = []
-        for values in (outer_params,) if momentum is None else (outer_params, momentum):
-            whole, start = _copied(values, layout), 0
-            for first, count, nbytes in layout.pieces():
-                view = whole[start : start + nbytes]
-                pieces.append(Piece(first, count, nbytes, blake3(view).digest()))
-                self._pieces.append(view)
-                start += nbytes
-        name = secrets.token_hex(8) if momentum is None else mark_of(pieces)
-        self.index = StateIndex(name, round_, layout.digest(), tuple(pieces))
+        given = (outer_params,) if momentum is None else (outer_params, momentum)
+        self._layout = layout
+        self._round = round_
+        self._named_by_bytes = momentum is not None
+        self._cut = layout.pieces() * len(given)
+        whole, start = unnamed(folder, 4 * layout.elements * len(given)), 0
+        for values in given:
+            _copy(values, whole[start : start + 4 * layout.elements], layout)
+            start += 4 * layout.elements
+        edges = [0, *accumulate(nbytes for _, _, nbytes in self._cut)]
+        self._pieces = [whole[start:end].toreadonly() for start, end in pairwise(edges)]
+
+    @cached_property
+    def index(self) -> StateIndex:
+        """The description of the copy. It is hashed when this is first asked for."""
+        pieces = tuple(Piece(*cut, blake3(view).digest()) for cut, view in zip(self._cut, self._pieces, strict=True))
+        name = mark_of(pieces) if self._named_by_bytes else secrets.token_hex(8)
+        return StateIndex(name, self._round, self._layout.digest(), pieces)
 
     def piece(self, number: int) -> memoryview | None:
         """Return the read-only bytes of a piece; None when there is no such piece."""
@@ -57,32 +76,36 @@ def mark_of(pieces: Sequence[Piece]) -> str:
     return blake3(b"".join(piece.digest for piece in pieces)).hexdigest()[:32]
 
 
-def _copied(values: torch.Tensor, layout: Layout) -> memoryview:
+def _copy(values: torch.Tensor, into: memoryview, layout: Layout) -> None:
     assert values.dtype == torch.float32, values.dtype
     assert values.shape == (layout.elements,), values.shape
-    copy = np.array(values.detach().cpu().numpy(), dtype="<f4", copy=True)
-    copy.flags.writeable = False
-    return copy.data.cast("B")
+    np.copyto(np.frombuffer(into, "<f4"), values.detach().cpu().numpy())
 
 
-def copy_of(outer: OuterState, round_: int, *, momentum: bool) -> StateSnapshot | None:
-    """Make a snapshot between two outer steps, in any thread; None when a step was under way or began meanwhile."""
+def copy_of(outer: OuterState, round_: int, *, momentum: bool, folder: Path | None = None) -> StateSnapshot | None:
+    """Make a snapshot between two outer steps, in any thread; None when a step was under way or began meanwhile.
+
+    Raises OSError when the disk of `folder` has no room."""
     begun = outer.begun
     if outer.busy:
         return None
-    snapshot = StateSnapshot(outer.params, outer.layout, round_, outer.momentum if momentum else None)
-    return None if outer.begun != begun else snapshot
+    snapshot = StateSnapshot(outer.params, outer.layout, round_, outer.momentum if momentum else None, folder)
+    if outer.begun != begun:
+        return None
+    assert snapshot.index.pieces  # hashed in this thread, when the state may move again
+    return snapshot
 
 
-Start = Callable[[Callable[[], StateSnapshot | None]], "Future[StateSnapshot | None]"]
-"""Function that begins work in a thread of low priority."""
+def room_for_copies(folder: Path, elements: int, *, momentum: bool) -> str:
+    """Return what the copies for joiners take on the disk, for a person."""
+    one = 4 * elements * (2 if momentum else 1)
+    free = shutil.disk_usage(folder).free
+    told = f"copies of the state for joiners: {one / 1e6:.1f} MB each, at most {KEEP} at once, in {folder}"
+    return told if free >= KEEP * one else f"{told}; only {free / 1e6:.1f} MB are free: joiners may have to ask others"
 
 
-def at_once(work: Callable[[], StateSnapshot | None]) -> Future[StateSnapshot | None]:
-    """Run work in the caller's own thread: the `Start` of small states and of virtual time."""
-    future: Future[StateSnapshot | None] = Future()
-    future.set_result(work())
-    return future
+KEEP = 2
+"""Snapshots that a donor keeps at most."""
 
 
 @dataclass(slots=True)
@@ -93,7 +116,7 @@ class _Shelved:
 
 
 class SnapshotCache:
-    """Snapshots that a donor serves: at most `keep` in memory, each the size of the state in fp32.
+    """Snapshots that a donor serves: at most `keep`, each the size of the state in fp32.
 
     `make` copies the current state, or returns None when it cannot now. `now` is in seconds. A snapshot older than
     `max_age_s` is followed by a fresh one, and the former stays for joiners under way.
@@ -107,7 +130,7 @@ class SnapshotCache:
         now: Callable[[], float],
         start: Start = at_once,
         max_age_s: float = 30.0,
-        keep: int = 2,
+        keep: int = KEEP,
     ) -> None:
         assert keep >= 1, keep
         self._make = make
@@ -122,7 +145,7 @@ class SnapshotCache:
         """Return the index of a snapshot to fetch; None while it is being made.
 
         `fresh` asks for another snapshot if the state has moved on, and `wanted` for the one of that name while it is
-        kept."""
+        kept. Raises PartnerRefused when there was no room for it."""
         now = self._now()
         self._collect(now)
         for shelved in self._shelf:
@@ -150,7 +173,12 @@ class SnapshotCache:
     def _collect(self, now: float) -> None:
         if self._making is None or not self._making.done():
             return
-        made, self._making = self._making.result(), None
+        making, self._making = self._making, None
+        try:
+            made = making.result()
+        except OSError as error:
+            reason = f"this peer's disk has no room for a copy of its state: {error.strerror}"
+            raise PartnerRefused("no_state", reason) from error
         if made is None:
             return
         same = [shelved for shelved in self._shelf if shelved.snapshot.index.snapshot == made.index.snapshot]

@@ -106,6 +106,9 @@ class Owner:
 
     def on_hello(self, record: PeerRecord) -> None: ...
 
+    def making(self, snapshot: str) -> None:
+        return None
+
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         return memoryview(self.parts[piece]) if snapshot == "fragment:1:ab" and piece < len(self.parts) else None
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from blake3 import blake3
 
-from peer.errors import BadPayload
+from peer.errors import BadPayload, PartnerRefused
 from peer.outer.state import OuterState
 from peer.protocol.messages import StateIndex
 from peer.protocol.model import layout as layouts
@@ -19,6 +19,7 @@ from peer.state.snapshot import (
     check_piece,
     copy_of,
     mark_of,
+    room_for_copies,
 )
 
 CUT = [(0, 2, 600), (2, 1, 1000), (2, 1, 1000), (2, 1, 400), (3, 1, 28)]
@@ -219,6 +220,26 @@ def test_no_copy_is_made_across_an_outer_step(layout, monkeypatch):
 
     monkeypatch.setattr(StateSnapshot, "__init__", step_meanwhile)
     assert copy_of(outer, 0, momentum=True) is None
+
+
+def test_a_copy_lies_in_a_file_without_a_name(layout, tmp_path):
+    outer = group_state(layout)
+    snapshot = copy_of(outer, 7, momentum=True, folder=tmp_path)
+    before = outer.params.numpy().tobytes()[:600]
+    outer.params += 1
+    assert bytes(snapshot.piece(0)) == before
+    assert snapshot.piece(0).readonly
+    assert not list(tmp_path.iterdir())
+    assert "0.0 MB each, at most 2 at once" in room_for_copies(tmp_path, layout.elements, momentum=True)
+    assert "joiners may have to ask others" in room_for_copies(tmp_path, 10**15, momentum=True)
+
+
+def test_a_full_disk_is_told_to_the_joiner_and_tried_again(layout, tmp_path):
+    outer, room = group_state(layout), [tmp_path / "nowhere", tmp_path]
+    shelf = SnapshotCache(lambda: copy_of(outer, 1, momentum=True, folder=room.pop(0)), lambda: 0.0)
+    with pytest.raises(PartnerRefused, match="no room for a copy of its state"):
+        shelf.on_state()
+    assert shelf.on_state() is not None
 
 
 class Slow:

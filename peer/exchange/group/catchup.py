@@ -105,7 +105,13 @@ class CatchUp:
         for donor in holders:
             try:
                 values = await fetch_fragment(
-                    around.transport, donor, fragment, base.digest, around.terms.elements[fragment], transfer_s
+                    around.transport,
+                    donor,
+                    fragment,
+                    base.digest,
+                    around.terms.elements[fragment],
+                    transfer_s,
+                    around.offload,
                 )
                 self.donor = donor.peer_id
                 return values

@@ -59,6 +59,9 @@ class Willing:
     def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
         return [False] * len(digests)
 
+    def making(self, snapshot: str) -> None:
+        return None
+
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         return None
 

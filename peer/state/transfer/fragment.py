@@ -6,6 +6,9 @@ pieces of a snapshot, under a name that identifies the state."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,9 +16,13 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from peer.aio.threads import Offload, Start, at_once, inline
 from peer.errors import BadPayload
+from peer.outer.pages import pages
+from peer.outer.rules import all_finite
 from peer.outer.state import OuterState
 from peer.protocol.messages import FRAGMENT_PREFIX, PIECE_BYTES, PeerRecord
+from peer.state.unnamed import unnamed
 
 
 def name_of(fragment: int, digest: bytes) -> str:
@@ -32,41 +39,66 @@ def part_sizes(elements: int) -> list[int]:
 class FragmentShelf:
     """Copy of one fragment that a member serves.
 
-    It is made when the first member asks, and kept until another fragment is asked for. `held` returns the digest of a
-    fragment as it is now, or nothing when that is not known. No other state is served, and none during an outer
-    step."""
+    It is made when the first member asks, by `start`, and kept until another fragment is asked for. `held` returns the
+    digest of a fragment as it is now, or nothing when that is not known. No other state is served, and none during an
+    outer step. `folder`: where the copy lies, as that of a snapshot."""
 
-    def __init__(self, outer: OuterState, held: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, outer: OuterState, held: Callable[[int], bytes], start: Start = at_once, folder: Path | None = None
+    ) -> None:
         self._outer = outer
         self._held = held
+        self._start = start
+        self._folder = folder
         self._name = ""
         self._copy = memoryview(b"")
+        self._making: tuple[str, Future[memoryview | None]] | None = None
 
     def on_piece(self, snapshot: str, part: int) -> memoryview | None:
-        """Return the read-only bytes of a part; None when this is not, or no longer, our state."""
-        if snapshot != self._name and not self._make(snapshot):
+        """Return the read-only bytes of a part; None when this is not, or no longer, our state, and while its copy is
+        being made."""
+        if snapshot != self._name and self.making(snapshot) is not None:
             return None
         start = part * PIECE_BYTES
-        return self._copy[start : start + PIECE_BYTES] if 0 <= start < len(self._copy) else None
+        there = snapshot == self._name and 0 <= start < len(self._copy)
+        return self._copy[start : start + PIECE_BYTES] if there else None
 
-    def _make(self, snapshot: str) -> bool:
-        """Copy the named fragment, if it is our state. The name is compared first, at no cost."""
-        outer = self._outer
-        for fragment in range(len(outer.layout.fragments)):
-            digest = self._held(fragment)
-            if not digest or name_of(fragment, digest) != snapshot or outer.busy:
-                continue
+    def making(self, snapshot: str) -> Future[memoryview | None] | None:
+        """Begin the copy of the named fragment, if it is our state and not here. Return a copy that is being made."""
+        self._collect()
+        if self._making is None and snapshot != self._name and (fragment := self._named(snapshot)) is not None:
             self._name, self._copy = "", memoryview(b"")  # there is room for one
-            start, end = outer.layout.fragment_span(fragment)
-            whole = np.empty((2, end - start), dtype="<f4")
-            whole[0], whole[1] = outer.params[start:end].numpy(), outer.momentum[start:end].numpy()
-            whole.flags.writeable = False
-            copy = whole.reshape(-1).data.cast("B")
-            if blake3(copy).digest() != digest:  # the state moved on, and `held` does not know yet
-                return False
-            self._name, self._copy = snapshot, copy
-            return True
-        return False
+            self._making = snapshot, self._start(partial(self._copied, fragment, self._held(fragment)))
+            self._collect()
+        return None if self._making is None else self._making[1]
+
+    def _collect(self) -> None:
+        if self._making is None or not self._making[1].done():
+            return
+        (name, making), self._making = self._making, None
+        if (copy := making.result()) is not None:
+            self._name, self._copy = name, copy
+
+    def _named(self, snapshot: str) -> int | None:
+        """Return the fragment whose state has this name now. It is compared first, at no cost."""
+        held = ((fragment, self._held(fragment)) for fragment in range(len(self._outer.layout.fragments)))
+        return next((f for f, digest in held if digest and name_of(f, digest) == snapshot), None)
+
+    def _copied(self, fragment: int, digest: bytes) -> memoryview | None:
+        """Copy the fragment, in any thread. None: this is not its state, a step moved it, or the disk is full."""
+        outer, begun = self._outer, self._outer.begun
+        if outer.busy:
+            return None
+        start, end = outer.layout.fragment_span(fragment)
+        try:
+            copy = unnamed(self._folder, 8 * (end - start))
+        except OSError:
+            return None
+        halves = np.frombuffer(copy, "<f4").reshape(2, end - start)
+        np.copyto(halves[0], outer.params[start:end].numpy())
+        np.copyto(halves[1], outer.momentum[start:end].numpy())
+        moved = outer.begun != begun
+        return None if moved or blake3(copy).digest() != digest else copy.toreadonly()
 
 
 class PartDonor(Protocol):
@@ -82,21 +114,19 @@ async def fetch_fragment(
     digest: bytes,
     elements: int,
     timeout_s: Callable[[int], float],
+    offload: Offload = inline,
 ) -> tuple[Tensor, Tensor]:
     """Fetch (outer_params, outer_momentum) of a fragment of `elements`, fp32, with this digest.
 
-    `timeout_s` returns the time for a part of so many bytes. Raises BadPayload, and PartnerLost or PartnerRefused as
-    the transport does; `gone` means that the donor has another state by now."""
-    name, hasher, whole, done = name_of(fragment, digest), blake3(), np.empty(2 * elements, dtype="<f4"), 0
-    into = whole.data.cast("B")
+    `timeout_s` returns the time for a part of so many bytes. `offload`: where the whole is checked. Raises BadPayload,
+    and PartnerLost or PartnerRefused as the transport does; `gone` means that the donor has another state by now."""
+    name, into, done = name_of(fragment, digest), pages(8 * elements), 0
     for part, nbytes in enumerate(part_sizes(elements)):
-        data = await transport.fetch_part(donor, name, part, nbytes, timeout_s(nbytes))
-        into[done : done + nbytes] = data
-        hasher.update(data)
+        into[done : done + nbytes] = await transport.fetch_part(donor, name, part, nbytes, timeout_s(nbytes))
         done += nbytes
-    if hasher.digest() != digest:
+    values = torch.frombuffer(into, dtype=torch.float32)
+    if await offload(lambda: blake3(into).digest()) != digest:
         raise BadPayload("digest", f"the fragment from {donor.peer_id} does not match its digest")
-    if not np.isfinite(whole).all():
+    if not await offload(lambda: all_finite(values)):
         raise BadPayload("not_finite", f"the fragment from {donor.peer_id} holds NaN or infinity")
-    values = torch.from_numpy(whole)
     return values[:elements], values[elements:]

@@ -40,6 +40,8 @@ MAX_PIECES = 6
 """Pieces sent at once: two more than one address may have."""
 NO_SNAPSHOT = "that snapshot is no longer kept; ask for the state again"
 NO_ARTIFACT = "that artifact is not given here, or no longer; ask another peer"
+COPY_S = 10.0
+"""Seconds that a call waits for the copy of a fragment. It is kept for the next call."""
 TAKE_S = 30.0
 SLOWEST_JOINER = 8_000.0
 """Bytes per second. A joiner that takes a piece more slowly loses its place, so that others get one."""
@@ -147,15 +149,25 @@ class ExchangeService:
         if request.snapshot.startswith(ARTIFACT_PREFIX):
             await self._give_artifact(caller, request, context)
             return
+        if request.snapshot.startswith(FRAGMENT_PREFIX):
+            await self._give_fragment(caller, request, context)
+            return
         data = await self._piece(caller, request, context)
         assert caller.peer is not None
-        giving = None if request.snapshot.startswith(FRAGMENT_PREFIX) else self._giving
-        if giving is not None and (busy := giving.why_busy(caller.peer)):
+        if busy := self._giving.why_busy(caller.peer):
             await refuse(context, "busy", *busy)
         await self._may_enter(caller, len(data), context)
-        rest = len(data) - request.offset
-        with self._place(caller), giving.to(caller.peer, rest) if giving is not None else contextlib.nullcontext():
-            await self._send(caller, data, request, giving, context)
+        with self._place(caller), self._giving.to(caller.peer, len(data) - request.offset):
+            await self._send(caller, data, request, self._giving, context)
+
+    async def _give_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
+        """Send a part of a fragment's state. It is copied for that, so it costs nothing before there is a place."""
+        await self._may_enter(caller, PIECE_BYTES, context)
+        with self._place(caller):
+            if (making := self._handler.making(request.snapshot)) is not None:
+                await asyncio.wait({asyncio.wrap_future(making)}, timeout=COPY_S)
+            data = await self._piece(caller, request, context)
+            await self._send(caller, data, request, None, context)
 
     async def _give_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send a piece of an artifact. It is read from the disk, so it costs nothing before there is a place."""

@@ -1,0 +1,23 @@
+"""Large bytes that lie on the disk and not in this process's own memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+from peer.outer.pages import pages
+
+
+def unnamed(folder: Path | None, nbytes: int) -> memoryview:
+    """Return `nbytes` zeros to be written, in a file of `folder` that has no name: the system removes it with the last
+    view, and when the process is killed. `folder` None: in memory. Raises OSError, also for a full disk."""
+    if folder is None or nbytes == 0:
+        return pages(nbytes)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        else:
+            os.ftruncate(file.fileno(), nbytes)
+        return memoryview(mmap.mmap(file.fileno(), nbytes))
