@@ -214,7 +214,7 @@ class PeerDaemon:
         founding = amendments.ruling(MAX_ROUND).founded
         for stranger in checkpoints.strangers(run_id, layout.digest(), founding):
             node.local.say(f"not resumed from: {stranger}")
-        state = await self._obtain_state(manifest, method, layout, checkpoints)
+        state = await self._obtain_state(manifest, method, layout, checkpoints, trainer)
         parts = await self._prepare(manifest, state, checkpoints, amendments, trainer)
         return await self._train(parts, state)
 
@@ -260,7 +260,7 @@ class PeerDaemon:
         node.transport.begin_run(terms)
 
     async def _obtain_state(
-        self, manifest: Manifest, method: Method, layout: Layout, checkpoints: CheckpointStore
+        self, manifest: Manifest, method: Method, layout: Layout, checkpoints: CheckpointStore, trainer: TrainerClient
     ) -> JoinedState:
         self._facts.is_doing("getting the state")
         self._arrival.end("amendments")
@@ -272,6 +272,7 @@ class PeerDaemon:
             progress=self._waits.tell,
             offload=self._copying,
             patience_s=self._options.wait_s,
+            into=trainer.outer_params,
         )
         self._waits.end()
         self._node.local.say(f"state: {state.why}")

@@ -1,6 +1,6 @@
 """Memory-mapped files that daemon and trainer share.
 
-The arena holds snapshots, and never live parameters. The counters outlive both processes."""
+The arena holds snapshots and `outer_params`, and never live parameters. The counters outlive both processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ TOKENS, STEPS, TRAINING_NS, WAITING_NS, BASE = 3, 4, 5, 6, 7
 class Arena:
     """Two slots per fragment: the trainer writes `out` (snapshots), the daemon writes `inn` (outer_params).
 
-    Each is a flat fp32 tensor of the complete model in layout order. A fragment's slot is its span."""
+    Each is a flat fp32 tensor of the complete model in layout order. A fragment's slot is its span. The daemon's
+    `outer_params` themselves may lie in `inn`: the trainer then reads them where they are."""
 
     def __init__(self, folder: Path, layout: Layout, *, create: bool) -> None:
         """Map the file. Raises HomeUnusable.
@@ -69,6 +70,12 @@ class Arena:
     def in_slot(self, fragment: int) -> torch.Tensor:
         start, end = self._layout.fragment_span(fragment)
         return self.inn[start:end]
+
+
+def shift_file(folder: Path, fragment: int) -> Path:
+    """Return the file in which the daemon hands over what is to be added to a fragment's params. It is little endian
+    fp32, and there is one for the time of the call."""
+    return folder / f"shift-{fragment}.bin"
 
 
 def _reserve(descriptor: int, path: Path, nbytes: int) -> None:

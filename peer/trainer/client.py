@@ -26,7 +26,7 @@ from peer.ports.trainer import (
 )
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
-from peer.trainer.arena import Arena, CounterFile, read_counters
+from peer.trainer.arena import Arena, CounterFile, read_counters, shift_file
 from peer.trainer.config import TrainerConfig
 from peer.trainer.ipc import Message
 from peer.trainer.subprocess import LOG, TrainerSubprocess
@@ -72,6 +72,13 @@ class TrainerClient:
         self._handovers: set[asyncio.Task[Message]] = set()
         self.progress = TrainerProgress()
         self._on_note: Callable[[str], None] = _unheard
+
+    @property
+    def outer_params(self) -> torch.Tensor:
+        """Memory for `outer_params` that the trainer reads itself: what lies in it is handed over without a copy. It is
+        there from the first `prepare` on."""
+        assert self._arena is not None, "nothing was prepared yet"
+        return self._arena.inn
 
     @property
     def pid(self) -> int | None:
@@ -167,7 +174,12 @@ class TrainerClient:
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
     ) -> None:
         """Merge a result. Cancellation does not undo the merge."""
-        await self._merge(key.fragment, outer_params, base=base, next_round=next_round, **asdict(merge))
+        self._alive()
+        assert self._arena is not None
+        slot = self._arena.in_slot(key.fragment)
+        terms = dict(fragment=key.fragment, base=base, next_round=next_round, **asdict(merge))
+        adding = self._shift(slot, outer_params, terms) if merge.shift else self._merge(slot, outer_params, terms)
+        await self._to_the_end(slot, outer_params, adding)
 
     def release(self, key: RoundKey) -> None:
         if self._child is not None:
@@ -218,22 +230,33 @@ class TrainerClient:
                 await asyncio.to_thread(slot.copy_, params)
                 return await child.call(op, **fields)
 
-        return await self._to_the_end(slot, params, copy_and_call())
+        in_place = params.data_ptr() == slot.data_ptr()
+        return await self._to_the_end(slot, params, child.call(op, **fields) if in_place else copy_and_call())
 
-    async def _merge(self, fragment: int, params: torch.Tensor, **fields: Any) -> Message:
+    async def _merge(self, slot: torch.Tensor, params: torch.Tensor, terms: Message) -> Message:
         """Copy `params` into the fragment's slot and call. The trainer reads the slot only when it merges the
         result."""
-        child, arena = self._alive(), self._arena
-        assert arena is not None
-        slot = arena.in_slot(fragment)
-
-        async def copy_and_call() -> Message:
-            async with self._unmerged[fragment]:
+        child = self._alive()
+        async with self._unmerged[terms["fragment"]]:
+            if params.data_ptr() != slot.data_ptr():
                 async with self._in_slots:
                     await asyncio.to_thread(slot.copy_, params)
-                return await child.call("apply", fragment=fragment, **fields)
+            return await child.call("apply", **terms)
 
-        return await self._to_the_end(slot, params, copy_and_call())
+    async def _shift(self, slot: torch.Tensor, difference: torch.Tensor, terms: Message) -> Message:
+        """Hand the difference over in a file of its own: `outer_params` may lie in the slot. The trainer has read it
+        when it answers."""
+        child, file = self._alive(), shift_file(self._folder, terms["fragment"])
+        async with self._unmerged[terms["fragment"]]:
+            try:
+                await asyncio.to_thread(difference.numpy().tofile, file)
+                return await child.call("apply", **terms)
+            except OSError as error:
+                raise TrainerDied(
+                    f"cannot write {file}: {error.strerror}"
+                ) from error  # a new one starts from the state
+            finally:
+                file.unlink(missing_ok=True)
 
     async def _to_the_end(
         self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]

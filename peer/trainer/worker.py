@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 
@@ -24,7 +25,7 @@ from peer.protocol.schedule import margin
 from peer.run.sections import LlamaSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.accounting import Account, StepPace, WorkAccounts
-from peer.trainer.arena import Arena, CounterFile
+from peer.trainer.arena import Arena, CounterFile, shift_file
 from peer.trainer.batch_log import Trail
 from peer.trainer.batches import Batch
 from peer.trainer.config import TrainerConfig
@@ -201,9 +202,12 @@ class TrainerWorker:
         """Take a result. The merge is its answer."""
         merge = Merge(message["alpha"], message["after_steps"], message["after"], message["shift"])
         fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
-        slot = self._arena.in_slot(fragment)
+        slot = self._difference(fragment) if merge.shift else self._arena.in_slot(fragment)
         self._arrivals.append(PendingMerge(message["id"], fragment, base, next_round, merge, slot))
         self._merge_arrivals()
+
+    def _difference(self, fragment: int) -> torch.Tensor:
+        return torch.from_numpy(np.fromfile(shift_file(self._folder, fragment), np.float32))
 
     def _clear(self, message: Message) -> Message:
         """Free the slots for the daemon: copy the results that are not merged yet."""

@@ -17,7 +17,7 @@ import torch
 
 from peer.clock.monotonic import boottime
 from peer.errors import DataError, TrainerDied
-from peer.ports.trainer import WorkRequest
+from peer.ports.trainer import Merge, WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.arena import Arena, CounterFile
@@ -154,6 +154,34 @@ async def _tells_what_it_died_of(trainer: TrainerClient) -> None:
     assert trainer._child is not None
     with pytest.raises(TrainerDied, match="KeyError: 'nonsense'"):
         await trainer._child.call("nonsense")
+
+
+def test_what_lies_in_the_trainers_memory_is_used_where_it_lies(home: Path, data: Path) -> None:
+    """The daemon's own outer state lies there. The values count that are there when the trainer reads them."""
+    trainer = TrainerClient(home, LAYOUT, config(data))
+    first = first_params(MODEL, 1)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await trainer.prepare()
+            outer = trainer.outer_params
+            outer.copy_(first)
+            await trainer.start(outer, 0, None)
+            before = await trainer.evaluate(outer)
+            work = await trainer.work(work_for(3))
+            trained = work.params.clone()
+            outer.copy_(trained)
+            await trainer.apply(work.key, outer, work.processed, 1)
+            assert (await trainer.evaluate(outer)).loss < before.loss
+            difference = torch.full_like(first, 0.25)
+            await trainer.apply(work.key, difference, 0, 0, Merge(shift=True))
+            assert torch.equal(outer, trained), "a difference goes another way"
+            work = await trainer.work(work_for(0, 1))
+            assert torch.equal(work.params, trained + 0.25)
+            await trainer.stop()
+
+    asyncio.run(scenario())
+    assert not list(home.glob("shift*"))
 
 
 def test_what_a_person_can_mend_comes_back_typed(home: Path, tmp_path: Path) -> None:
