@@ -7,8 +7,8 @@ at the peak, 4 MB of drift over a hundred swaps. About two minutes.
                                      [--work whole|piled] [--json FILE] [--results]
 
 Two processes run the daemon's own round over loopback TLS (`benchmarks.round_end`). It exchanges the snapshot in the
-arena, takes the outer step, and copies the result back. Each holds the fragment's state: outer_params, outer_momentum,
-two slots in the arena, and the buffer for a partner's values. The peak is how far the resident size (VmHWM, reset for
+arena and takes the outer step there. Each holds the fragment's state: outer_momentum, two slots in the arena, one of
+them outer_params, and the buffer for a partner's values. The peak is how far the resident size (VmHWM, reset for
 each swap) rises above that of the first swap's beginning. Then many swaps of a small fragment give the drift: the slope
 of the resident size. `--work piled`: half of the work counts, so that values are made as they are sent."""
 

@@ -16,7 +16,7 @@ from peer.cli.options import as_json, home, identity_path, settings
 from peer.errors import ManifestError
 from peer.identity import Identity
 from peer.run.costs import Cost, cost_of
-from peer.run.description import cost_rows, method_rows
+from peer.run.description import cost_rows, memory_rows, method_rows
 from peer.run.files.artifact_folder import folder_of, tensors_beside
 from peer.run.home import Home
 from peer.run.manifest import (
@@ -28,6 +28,7 @@ from peer.run.manifest import (
     signature_path,
     write_new,
 )
+from peer.run.memory import MemoryNeed, need_of
 from peer.run.presets import Method, resolve, sources
 from peer.run.sections import SyncSection
 
@@ -110,7 +111,8 @@ def show(file: Path, as_json: bool) -> None:
     raw = read_raw(file)
     manifest = parse_manifest(raw)
     method = resolve(manifest.sync)
-    cost = cost_of(manifest.model, method, tensors_beside(file, manifest))
+    tensors = tensors_beside(file, manifest)
+    cost, need = cost_of(manifest.model, method, tensors), need_of(manifest, tensors)
     report = {
         "run_id": SignedManifest(raw, b"").run_id.hex(),
         "name": manifest.name,
@@ -118,17 +120,18 @@ def show(file: Path, as_json: bool) -> None:
         "signature": _signature(file),
     }
     if as_json:
-        click.echo(json.dumps({**report, **_method_as_json(manifest.sync, method, cost)}, indent=2))
+        click.echo(json.dumps({**report, **_method_as_json(manifest.sync, method, cost, need)}, indent=2))
         return
     rows = [(name, value, "") for name, value in report.items()]
-    for name, value, remark in [*rows, *method_rows(manifest.sync), *cost_rows(method, cost)]:
+    told = [*method_rows(manifest.sync), *cost_rows(method, cost), *memory_rows(cost, need)]
+    for name, value, remark in [*rows, *told]:
         click.echo(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
 
 
 command.add_command(amend)
 
 
-def _method_as_json(sync: SyncSection, method: Method, cost: Cost) -> dict[str, Any]:
+def _method_as_json(sync: SyncSection, method: Method, cost: Cost, need: MemoryNeed) -> dict[str, Any]:
     return {
         "parameters": cost.parameters,
         "bytes_per_round": max(cost.fragment_bytes),
@@ -140,6 +143,7 @@ def _method_as_json(sync: SyncSection, method: Method, cost: Cost) -> dict[str, 
             "bytes_per_sync": cost.bytes_per_sync,
             "memory_bytes": cost.memory_bytes,
         },
+        "memory": {"daemon": need.daemon, "arena": need.shared, "trainer": need.trainer},
     }
 
 

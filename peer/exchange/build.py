@@ -111,6 +111,7 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         parts.members.view,
         parts.members.reputation,
         ports.offload,
+        plan.scratch,
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(terms.codec) for f in range(len(layout.fragments))} if lossy else {}

@@ -174,6 +174,7 @@ def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Me
         eval_every=manifest.train.eval_every,
         max_upload=options.max_upload,
         min_peers=options.min_peers,
+        scratch=local.folder.path,
     )
 
 

@@ -13,6 +13,9 @@ from peer.run.model_layout import layout_for
 from peer.run.sections import ModelSection, TransformersSection
 
 FP32 = 4
+DAEMON_BASE = 190 * 2**20
+"""Bytes of the daemon without a model: interpreter, libraries, connections. Their files, which the system can drop, are
+not in it."""
 STREAMED_BYTES = 20 * 10**6
 """Bytes that a payload and everything else of a swap hold, both ways, when it is made and decoded as it goes. With
 modulo another half a byte an element is added for the known part of the blocks."""
@@ -39,19 +42,16 @@ class Cost:
     peak_bits_per_s: float | None
     """Each way. None as above."""
     arena_bytes: int
-    """Two fp32 slots a fragment, shared with the trainer."""
-    outer_bytes: int
-    """outer_params, fp32."""
+    """A file that is mapped by daemon and trainer: outer_params and the trainer's snapshots, both fp32."""
     momentum_bytes: int
-    """outer_momentum, fp32."""
+    """outer_momentum, fp32, where the rule has one."""
     buffer_bytes: int
     """Buffers into which a partner's values are decoded, or a group's mean, made once. Overlapping exchanges take one
     more each, all of them together no more than the full model."""
     payload_bytes: int
     """The most that an exchange of the largest fragment holds besides: the payloads under way. In groups these are the
     members' contributions to our own shard, and then its result, too."""
-    saving_bytes: int
-    """Memory of writing a checkpoint: outer_params and outer_momentum once more."""
+    base_bytes: int = DAEMON_BASE
 
     @property
     def bytes_per_sync(self) -> int:
@@ -59,9 +59,15 @@ class Cost:
         return sum(self.fragment_bytes)
 
     @property
+    def daemon_bytes(self) -> int:
+        """The daemon's own memory at its peak, without the arena. Checkpoints, and copies for joiners, take none: these
+        are written to the disk from where the state lies."""
+        return self.base_bytes + self.momentum_bytes + self.buffer_bytes + self.payload_bytes
+
+    @property
     def memory_bytes(self) -> int:
-        held = self.arena_bytes + self.outer_bytes + self.momentum_bytes + self.buffer_bytes
-        return held + self.payload_bytes + self.saving_bytes
+        """The daemon's own memory and the arena."""
+        return self.daemon_bytes + self.arena_bytes
 
 
 def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Cost:
@@ -80,11 +86,9 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
         peak_within=within,
         peak_bits_per_s=(8 * max(crossing) / within if within else 0.0) if seconds else None,
         arena_bytes=2 * FP32 * parameters,
-        outer_bytes=FP32 * parameters,
-        momentum_bytes=FP32 * parameters,
+        momentum_bytes=FP32 * parameters if method.rule != "sgd" else 0,
         buffer_bytes=FP32 * method.vectors * max(sizes) if method.topology != "solo" else 0,
         payload_bytes=_under_way(method, max(sizes), peers),
-        saving_bytes=2 * FP32 * parameters,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from peer.run.costs import Cost
+from peer.run.memory import MemoryNeed
 from peer.run.method import Method
 from peer.run.presets import sources
 from peer.run.sections import SyncSection
@@ -22,8 +23,17 @@ def method_rows(sync: SyncSection) -> Iterator[Row]:
         yield name, "none" if name in WITH_GROUPS and not value else _value(value), source
 
 
+def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
+    """Return the memory of one peer: the daemon's own, what it shares with the trainer, and the trainer's."""
+    parts = {"libraries": cost.base_bytes, "outer_momentum": cost.momentum_bytes}
+    parts |= {"a partner's values": cost.buffer_bytes, "an exchange": cost.payload_bytes}
+    yield "memory of the daemon", _mib(need.daemon), ", ".join(f"{k} {_mib(v)}" for k, v in parts.items() if v)
+    yield "of the arena", _mib(need.shared), "outer_params and snapshots, a file that daemon and trainer map"
+    yield "of the trainer", _mib(need.trainer), "on the CPU in fp32, one window at a time; more where there is room"
+
+
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
-    """Return the costs of one peer, each way. MB are millions of bytes, MiB of memory 2**20."""
+    """Return the costs of one peer on the wire, each way. MB are millions of bytes, MiB of memory 2**20."""
     yield "parameters", f"{cost.parameters:,}", ""
     if method.topology == "solo":
         yield "each way a round", "0 MB", "nothing crosses the wire"
@@ -34,12 +44,6 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
         if cost.bytes_per_hour is not None:
             yield "each way an hour", _mb(cost.bytes_per_hour), ""
         yield from _rate(method, cost)
-    parts = {"arena": cost.arena_bytes, "outer_params": cost.outer_bytes, "outer_momentum": cost.momentum_bytes}
-    if cost.buffer_bytes:
-        parts["a partner's values"] = cost.buffer_bytes
-    parts |= {"an exchange": cost.payload_bytes, "a checkpoint": cost.saving_bytes}
-    shares = [f"{name} {_mib(nbytes)}" for name, nbytes in parts.items()]
-    yield "memory", _mib(cost.memory_bytes), f"{', '.join(shares)}, without trainer and libraries"
 
 
 def _what_crosses(method: Method, cost: Cost) -> str:

@@ -10,24 +10,16 @@ from pathlib import Path
 from peer.errors import MachineTooSmall
 from peer.protocol.model.layout import TensorSpec
 from peer.run.activations import least_window_bytes
-from peer.run.costs import cost_of
+from peer.run.costs import DAEMON_BASE, cost_of
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
 
 MIB = 2**20
 TRAINER_BYTES = 16
 """Bytes a parameter in the trainer, fp32: the parameter, its gradient and the optimizer's two moments."""
-ARENA_BYTES = 8
-"""Bytes a parameter of the two snapshots that daemon and trainer share."""
-DAEMON_BYTES = 16
-"""Bytes a parameter of outer_params and their momentum, and of the two copies that a donor keeps at most."""
-BUFFER_BYTES = 4
-"""Bytes a parameter, in pairs, for each vector that is sent: the buffer into which a partner's values are decoded, made
-once. Streaming needs as much when the exchanges of all fragments overlap."""
-GROUP_BYTES = 26
-"""Bytes of a parameter in groups: the state, and the most that an exchange and a checkpoint hold besides."""
-BOOTSTRAP_BYTES = 12
-DAEMON_BASE, TRAINER_BASE = 300 * MIB, 250 * MIB
+BOOTSTRAP_BYTES = 8
+"""Bytes a parameter of a node that gives the first state: outer_params, and as much while they are made."""
+TRAINER_BASE = 250 * MIB
 """Bytes of interpreter and libraries without a model."""
 ACTIVATION_SHARE = 0.8
 """Part of the remaining free memory that an inner step may take: the rest is the volunteer's."""
@@ -38,8 +30,10 @@ class MemoryNeed:
     """Bytes of main memory, estimated."""
 
     daemon: int
+    """The daemon's own, as `peer manifest show` tells it."""
     trainer: int
     shared: int
+    """The arena."""
 
     @property
     def total(self) -> int:
@@ -63,15 +57,8 @@ def need_of(
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
     step = micro_batch * least_window_bytes(manifest.model, manifest.train.context, tensors)
     trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
-    return MemoryNeed(DAEMON_BASE + _daemon_bytes(manifest, tensors), trainer, ARENA_BYTES * parameters)
-
-
-def _daemon_bytes(manifest: Manifest, tensors: Sequence[TensorSpec] | None) -> int:
-    method, parameters = resolve(manifest.sync), manifest.model.parameters
-    if method.topology == "group":
-        return GROUP_BYTES * parameters
-    swapping = cost_of(manifest.model, method, tensors).payload_bytes
-    return (DAEMON_BYTES + BUFFER_BYTES * method.vectors) * parameters + swapping
+    cost = cost_of(manifest.model, resolve(manifest.sync), tensors)
+    return MemoryNeed(cost.daemon_bytes, trainer, cost.arena_bytes)
 
 
 def activation_bytes(manifest: Manifest, free: int | None) -> int | None:

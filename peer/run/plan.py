@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from peer.protocol.messages import PeerId, RunId
 from peer.run.presets import Method
@@ -25,3 +26,5 @@ class RunPlan:
     """Wait with the first round until so many peers train (ourselves included), two minutes at most."""
     assumed_rate: float | None = None
     """Bytes per second of a partner before anything was measured; None: as `peer.exchange.deadlines` has it."""
+    scratch: Path | None = None
+    """Folder for large states that are fetched; None: they lie in memory."""

@@ -46,7 +46,7 @@ def test_a_person_is_told_who_made_each_choice_and_what_it_costs(tmp_path: Path)
     assert lines["fragment layout"] == ["strided", "preset"]
     assert lines["fragments apart"] == ["yes", "default"]
     assert lines["each way a sync"][:2] == ["0.44", "MB"]
-    assert lines["memory"][1] == "MiB"
+    assert lines["memory of the daemon"][1] == lines["of the arena"][1] == lines["of the trainer"][1] == "MiB"
 
 
 @pytest.mark.parametrize(

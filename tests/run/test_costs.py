@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from peer.run.costs import cost_of, exchange_bytes, largest_payload
-from peer.run.description import cost_rows, method_rows
+from peer.run.costs import DAEMON_BASE, cost_of, exchange_bytes, largest_payload
+from peer.run.description import cost_rows, memory_rows, method_rows
+from peer.run.memory import MemoryNeed
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.sections import LlamaSection, SyncSection
@@ -61,10 +62,11 @@ def test_a_clock_in_steps_knows_no_seconds() -> None:
 
 def test_memory_is_the_sum_of_what_is_held() -> None:
     cost = costs(preset="noloco")
-    assert (cost.arena_bytes, cost.outer_bytes, cost.momentum_bytes) == (8 * PARAMETERS, 4 * PARAMETERS, 4 * PARAMETERS)
+    assert (cost.arena_bytes, cost.momentum_bytes) == (8 * PARAMETERS, 4 * PARAMETERS)
     assert (cost.buffer_bytes, cost.payload_bytes) == (4 * PARAMETERS, (2 + 2) * PARAMETERS)
-    assert cost.saving_bytes == 8 * PARAMETERS
-    assert cost.memory_bytes == 32 * PARAMETERS
+    assert cost.daemon_bytes == DAEMON_BASE + 12 * PARAMETERS
+    assert cost.memory_bytes == DAEMON_BASE + 20 * PARAMETERS
+    assert costs(preset="none").momentum_bytes == 0, "its rule has none"
     streamed = costs(preset="streaming-noloco")
     assert (streamed.buffer_bytes, streamed.payload_bytes) == (4 * 117_056, 4 * 117_056)
     assert costs(consensus=0.5).buffer_bytes == 8 * PARAMETERS
@@ -98,7 +100,9 @@ def test_the_largest_payload_is_a_whole_fragment_of_the_wider_codec(preset: Any,
 def rows(**options: Any) -> dict[str, tuple[str, str]]:
     sync = SyncSection.model_validate(options)
     method = resolve(sync)
-    told = [*method_rows(sync), *cost_rows(method, cost_of(MODEL, method))]
+    cost = cost_of(MODEL, method)
+    need = MemoryNeed(cost.daemon_bytes, 2**30, cost.arena_bytes)
+    told = [*method_rows(sync), *cost_rows(method, cost), *memory_rows(cost, need)]
     return {name: (value, remark) for name, value, remark in told}
 
 
@@ -107,8 +111,10 @@ def test_the_cost_is_told() -> None:
     assert told["each way a round"] == ("0.44 MB", "params in bf16")
     assert told["each way an hour"] == ("26.12 MB", "")
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
-    assert told["memory"][0] == "6.6 MiB"
-    assert "a partner's values 0.8 MiB" in told["memory"][1]
+    value, parts = told["memory of the daemon"]
+    assert value == "192.5 MiB"
+    assert parts == "libraries 190.0 MiB, outer_momentum 0.8 MiB, a partner's values 0.8 MiB, an exchange 0.8 MiB"
+    assert (told["of the arena"][0], told["of the trainer"][0]) == ("1.7 MiB", "1,024.0 MiB")
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
     assert streamed["each way at peak"] == ("0.06 MB an inner step", "in 5 inner steps, the earliest merge")

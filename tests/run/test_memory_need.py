@@ -32,13 +32,15 @@ def written(root: Path, **files: str) -> Path:
 
 
 def test_the_estimate_covers_what_was_measured_and_not_much_more() -> None:
-    """This model's processes were measured at their peak: a daemon that was a donor of two newcomers' state 1039 MiB,
-    trainer 845, shared 293, bootstrap 703."""
+    """Processes of this model, and of one with eight layers, were measured at their peak while one donated."""
     need = need_of(MANIFEST)
-    for estimate, measured in ((need.daemon, 1039), (need.trainer, 845), (need.shared, 293)):
+    for estimate, measured in ((need.trainer, 845), (need.shared, 293)):
         assert 0.95 * measured < estimate / MIB < 1.2 * measured
-    bootstrap = need_of(MANIFEST, donates_only=True)
-    assert 0.95 * 703 < bootstrap.total / MIB < 1.2 * 703
+    smaller = apply_overrides(TEXT, ["model.num_hidden_layers=8", "model.num_key_value_heads=8"])
+    for preset, measured in (("noloco", 397), ("streaming-diloco", 339)):
+        named = [f"sync.preset={preset}", *(["sync.fragments=4"] if preset == "streaming-diloco" else [])]
+        manifest = parse_manifest(apply_overrides(smaller, named).encode())
+        assert 0.9 * measured < need_of(manifest).daemon / MIB < 1.1 * measured, preset
     assert need_of(MANIFEST, trains_here=False).total < need.total - 16 * MANIFEST.model.parameters
 
 
@@ -63,7 +65,7 @@ def test_the_method_counts() -> None:
     assert daemon(consensus=0.5) == pair + 4 * parameters, "outer_params come too"
     assert daemon(codec="modulo7") > pair + parameters // 3, "what is known of its blocks lies in memory"
     assert daemon(preset="none") < pair - 4 * parameters
-    assert daemon(preset="diloco") > pair + 5 * parameters
+    assert daemon(preset="diloco") > pair + 4 * parameters
 
 
 def test_too_little_memory_is_told_with_the_numbers() -> None:

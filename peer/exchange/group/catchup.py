@@ -112,6 +112,7 @@ class CatchUp:
                     around.terms.elements[fragment],
                     transfer_s,
                     around.offload,
+                    around.scratch,
                 )
                 self.donor = donor.peer_id
                 return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from peer.aio.threads import Offload
@@ -67,6 +68,8 @@ class GroupContext:
     view: Seen
     conduct: Reputation
     offload: Offload
+    scratch: Path | None = None
+    """Folder for a state that is fetched; None: it lies in memory."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
         """The training peers we see, would work with and do not take for gone, ourselves included; and those that did

@@ -92,6 +92,8 @@ class DaemonEnd:
         change = torch.randn(setting.elements, generator=random, out=self._place())
         self._own = change.mul_(0.05).add_(self._outer)
         self._buffers = Buffers(setting.elements, 1)
+        with self._buffers.acquire() as buffer:
+            buffer.fill_(0)  # all its pages
         self._ticker = Ticker()
         self._partner: PeerRecord
         self._works: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, None]]] = {

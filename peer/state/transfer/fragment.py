@@ -115,12 +115,18 @@ async def fetch_fragment(
     elements: int,
     timeout_s: Callable[[int], float],
     offload: Offload = inline,
+    folder: Path | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fetch (outer_params, outer_momentum) of a fragment of `elements`, fp32, with this digest.
 
-    `timeout_s` returns the time for a part of so many bytes. `offload`: where the whole is checked. Raises BadPayload,
-    and PartnerLost or PartnerRefused as the transport does; `gone` means that the donor has another state by now."""
-    name, into, done = name_of(fragment, digest), pages(8 * elements), 0
+    `timeout_s` returns the time for a part of so many bytes. `offload`: where the whole is checked. `folder`: where it
+    lies, unless its disk is full; None: in memory. Raises BadPayload, and PartnerLost or PartnerRefused as the
+    transport does; `gone` means that the donor has another state by now."""
+    try:
+        into = unnamed(folder, 8 * elements)
+    except OSError:
+        into = pages(8 * elements)
+    name, done = name_of(fragment, digest), 0
     for part, nbytes in enumerate(part_sizes(elements)):
         into[done : done + nbytes] = await transport.fetch_part(donor, name, part, nbytes, timeout_s(nbytes))
         done += nbytes
