@@ -36,7 +36,7 @@ SHORTER = {"swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"}, "sim
 the command, where it overrides the page's own."""
 DAEMONS = ("bootstrap", "join")
 UNHURRIED = " --speed 0.2"
-"""Of a volunteer's daemon: it trains as long as its page is read, and takes the processor from the other tests."""
+"""Option of a volunteer's daemon, which trains while its page is read and would slow the other tests down."""
 ASKING = ("status", "pause", "resume", "leave")
 PRELUDES = ("cd", "export", ".", "source")
 """Commands that change the shell itself: they are put before every later one."""

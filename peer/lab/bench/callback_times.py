@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.events
+import contextlib
+import importlib
 import json
 import runpy
 import sys
@@ -51,7 +53,9 @@ def name(callback: Any) -> str:
 
 def main() -> None:
     file = Path(sys.argv.pop(1))
-    sys.modules["uvloop"] = None  # type: ignore[assignment]  # its handles are compiled: nothing can be put around them
+    with contextlib.suppress(ImportError):
+        loops: Any = importlib.import_module("uvloop")
+        loops.new_event_loop = asyncio.new_event_loop  # its own handles are compiled: nothing can be put around them
     handle: Any = asyncio.events.Handle
     handle._run = noting(handle._run, file)
     runpy.run_module("peer", run_name="__main__")
