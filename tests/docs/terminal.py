@@ -35,6 +35,8 @@ SHORTER = {"swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"}, "sim
 """Options that bound commands which would take long. The first that the page uses, else the last, is put at the end of
 the command, where it overrides the page's own."""
 DAEMONS = ("bootstrap", "join")
+UNHURRIED = " --speed 0.2"
+"""Option of a volunteer's daemon, which trains while its page is read and would slow the other tests down."""
 ASKING = ("status", "pause", "resume", "leave")
 PRELUDES = ("cd", "export", ".", "source")
 """Commands that change the shell itself: they are put before every later one."""
@@ -219,7 +221,8 @@ class Terminal:
         """Start a daemon and wait until it is ready; its output so far."""
         home = self._make_room(command)
         log = self.folder / f"daemon-{len(self.daemons)}.log"
-        text = f"exec env {_without_comment(self._filled(command))}"
+        slowly = UNHURRIED if _verb(command.words) == "join" and "--speed" not in command.words else ""
+        text = f"exec env {_without_comment(self._filled(command))}{slowly}"
         with log.open("wb") as file:
             process = self._spawn([*self.prelude, text], home, file)
         daemon = Background(command, process, home, log)

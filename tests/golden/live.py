@@ -165,7 +165,7 @@ class Swarm:
         more = ("--max-upload", "5e7", "--max-download", "5e7", "--quiet-hours", quiet, "--trail")
         more = (*more, "--daily-upload", "50GB", "--monthly-upload", "500GB", "--keep-checkpoints", "1")
         for daemon in self.peers:
-            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=2, more=(*more, "--checkpoint-every", "3"))
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=2, more=(*more, "--checkpoint-every", "3"))
 
     async def stop(self) -> None:
         for daemon in (*self.peers, self.bootstrap):

@@ -110,12 +110,12 @@ async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, w
 
 async def is_banned(operator: Operator, daemon: Daemon, run_id: bytes, ticket: str) -> None:
     """While it runs, and when it comes back."""
-    await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+    await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
     await is_told(daemon, "is back", status="training")
     operator.amend("ban", identities.load_or_create(Home(daemon.home).identity).peer_id, "--reason", "sends noise")
     for again in (False, True):
         if again:
-            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         async with asyncio.timeout(90):
             assert await daemon.wait() == 32, daemon.last_words()
         assert "banned this peer: sends noise" in daemon.last_words()
@@ -131,7 +131,7 @@ async def scenario(home: Path) -> None:
     try:
         ticket = await start_bootstrap(node, home / "run.toml", 1)
         for daemon in peers:
-            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         await trains_on(peers)
         await pauses_and_goes_on(operator, peers)
         await is_refounded(operator, peers, signed.run_id, home / "state")

@@ -72,7 +72,7 @@ async def scenario(home: Path) -> None:
     try:
         ticket = await start_bootstrap(bootstrap, home / "run.toml", 1)
         for daemon in peers:
-            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         await trains_on(peers)
         await a_killed_trainer_comes_back(peers[0])
         await a_killed_daemon_leaves_nothing_and_resumes(peers, ticket)
@@ -131,7 +131,7 @@ async def a_killed_daemon_leaves_nothing_and_resumes(peers: list[Daemon], ticket
 
     await eventually("no child is left", 3, none_left)
     await trains_on([peers[0]])
-    await start_peer(victim, ticket, threads=1, speed=1.0, min_peers=1)
+    await start_peer(victim, ticket, threads=1, speed=0.2, min_peers=1)
     await trains_on([victim])
     assert "resumed from own checkpoint" in victim.log.read_text()
 

@@ -61,13 +61,13 @@ async def scenario(home: Path) -> None:
     signed = sign_text(apply_overrides(default_text(), SETTINGS), operator, home / "run.toml")
     try:
         ticket = await start_bootstrap(bootstrap, home / "run.toml", 1)
-        await asyncio.gather(*(start_peer(peer, ticket, threads=1, speed=0.5, min_peers=1) for peer in peers))
+        await asyncio.gather(*(start_peer(peer, ticket, threads=1, speed=0.2, min_peers=1) for peer in peers))
         await trains_on(*peers)
         await a_killed_helper_costs_no_round(peers[0], peers[1], signed)
         for victim in (bootstrap, peers[1]):
             victim.kill()
             await victim.wait()
-        await start_peer(peers[1], ticket, threads=1, speed=0.5, min_peers=1)
+        await start_peer(peers[1], ticket, threads=1, speed=0.2, min_peers=1)
         await trains_on(*peers)
         assert "resumed from own checkpoint" in peers[1].log.read_text()
         await eventually("they forget the bootstrap node", 10, lambda: has_neighbours(1, *peers))

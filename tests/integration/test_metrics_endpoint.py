@@ -86,7 +86,7 @@ async def scenario(home: Path) -> None:
     live = InTerminal()
     try:
         ticket = await start_bootstrap(bootstrap, home / "run.toml", 1)
-        await start_peer(plain, ticket, threads=1, speed=0.5, min_peers=1)
+        await start_peer(plain, ticket, threads=1, speed=0.2, min_peers=1)
         await live.start(home / "p2", ticket)
 
         async def has_exchanged() -> dict[str, Any] | None:

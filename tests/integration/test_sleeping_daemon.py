@@ -32,7 +32,7 @@ async def scenario(home: Path) -> None:
     try:
         ticket = await start_bootstrap(bootstrap, home / "run.toml", 1)
         for daemon in peers:
-            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         sleeper = peers[0]
 
         async def exchanges() -> bool:

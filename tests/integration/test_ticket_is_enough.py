@@ -50,7 +50,7 @@ async def scenario(operator: Path, volunteers: Path) -> None:
     try:
         ticket = await start_bootstrap(bootstrap, operator / "run.toml", 1, data=operator / "data")
         for daemon in peers:
-            await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1, more=("--yes",))
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1, more=("--yes",))
         await all_exchange(peers, 1)
         bootstrap.kill()
         await bootstrap.wait()

@@ -70,7 +70,7 @@ async def scenario(home: Path) -> None:
     folder = Home(daemon.home).run(signed.run_id)
     try:
         ticket = await start_bootstrap(node, home / "run.toml", 1)
-        await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+        await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         await works(daemon, folder)
         assert (await asyncio.to_thread(call, daemon, "pause"))["paused"]["now"].startswith("paused by you since ")
         report = await is_in(daemon, "paused")
@@ -82,7 +82,7 @@ async def scenario(home: Path) -> None:
         await eventually("everything stands still and is saved", 60, lambda: stands_still(1))
         stood = tokens(folder)
         await daemon.stop(20.0)
-        await start_peer(daemon, ticket, threads=1, speed=1.0, min_peers=1)
+        await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         await is_in(daemon, "paused")
         await eventually("it stands still again", 60, lambda: stands_still(2))
         assert tokens(folder) == stood, "it stood still, through the restart"

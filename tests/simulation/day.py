@@ -17,7 +17,7 @@ from peer.lab.sim.run import Wish, simulate
 from peer.run.manifest import default_text, derive
 from tests.support.invariants import Witness
 
-PEERS, HOURS, CHURN = 256, 24.0, 1.5
+PEERS, HOURS, CHURN, SYNC_EVERY_S = 256, 24.0, 1.5, 600.0
 SIDE_BY_SIDE = 2
 SEED_DEADLINE_S = 4 * 3600.0
 
@@ -38,8 +38,10 @@ class Day:
         return "\n".join([f"{head}, {self.processor_s:.0f} s of processor", *(f"  {one}" for one in self.broken[:20])])
 
 
-def play_day(seed: int, peers: int = PEERS, hours: float = HOURS, churn: float = CHURN) -> Day:
-    settings = [f"seed={seed}", "sync.preset=noloco", "sync.clock=seconds", "sync.sync_every=600"]
+def play_day(
+    seed: int, peers: int = PEERS, hours: float = HOURS, churn: float = CHURN, sync_every: float = SYNC_EVERY_S
+) -> Day:
+    settings = [f"seed={seed}", "sync.preset=noloco", "sync.clock=seconds", f"sync.sync_every={sync_every}"]
     wish = Wish(
         peers=peers,
         manifest=derive(default_text(), settings),
