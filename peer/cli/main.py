@@ -20,6 +20,7 @@ COMMANDS = {
     "resume": "Go on after a pause.",
     "leave": "End the daemon cleanly.",
     "bootstrap": "Be the entry to a run: manifest, ticket, first state.",
+    "eval": "Measure the loss of a run's model.",
     "manifest": "Make, check, sign and show manifests.",
     "ticket": "Show what a ticket holds.",
     "tokenizer": "Make a tokenizer from texts.",
