@@ -21,6 +21,8 @@ COMMANDS = {
     "leave": "End the daemon cleanly.",
     "bootstrap": "Be the entry to a run: manifest, ticket, first state.",
     "eval": "Measure the loss of a run's model.",
+    "generate": "Continue a text with a run's model.",
+    "export": "Write a run's model for other programs.",
     "manifest": "Make, check, sign and show manifests.",
     "ticket": "Show what a ticket holds.",
     "tokenizer": "Make a tokenizer from texts.",
