@@ -14,6 +14,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
 ├── ModelError           23    a foreign model or tokenizer cannot be used, its reason is named
+├── SourceError          24    a model that was to be used is damaged, incomplete, or of another run
 ├── SwarmUnreachable     30    nobody of the run answered in time                  (retry is useful)
 ├── AddressError         31    a port is occupied or an address cannot be parsed
 ├── JoinRefused          32    a peer of the run refused us, with its reason
@@ -169,6 +170,14 @@ class ModelError(PeerError):
     exit_code = 23
     why = "Such files come from strangers. They are opened only within limits, and no code of others is run."
     fix = "The operator has to name a model that transformers builds from its config alone, without code of others."
+
+
+class SourceError(PeerError):
+    """A model that was to be used is damaged, incomplete, or of another run. The message names the file."""
+
+    exit_code = 24
+    why = "A model is used whole and checked, or not at all: part of one gives wrong answers without a word."
+    fix = "Name another home, checkpoint folder or ticket of the run."
 
 
 class SwarmUnreachable(PeerError):

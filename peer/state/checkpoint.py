@@ -80,6 +80,15 @@ class Checkpoint:
         except (OSError, SafetensorError, RuntimeError) as error:
             raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
 
+    def params(self) -> torch.Tensor:
+        """Read `outer_params` alone, flat fp32. Raises CheckpointError."""
+        try:
+            with safe_open(self.folder / OUTER, framework="pt") as file:
+                params: torch.Tensor = file.get_tensor("outer_params")
+                return params.clone()
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
+
 
 class _Skip(Exception):
     """Reason why a folder is no checkpoint for us."""
@@ -342,6 +351,14 @@ def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, A
     return state
 
 
+def checked(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
+    """Return the checkpoint in this folder, every digest checked. Raises CheckpointError, which names the file."""
+    try:
+        return _validated(folder, run_id, layout_digest)
+    except (_Skip, OSError, SafetensorError) as error:
+        raise CheckpointError(f"the checkpoint {folder} cannot be used: {error}") from error
+
+
 def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
     """Check all files of a checkpoint. Raises _Skip, OSError or SafetensorError."""
     state = _own_state(folder, run_id, layout_digest)
@@ -359,7 +376,7 @@ def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
     if nbytes != entry["bytes"]:
         raise _Skip(f"{name} is torn: {nbytes} of {entry['bytes']} bytes")
     if digest != entry["blake3"]:
-        raise _Skip(f"{name} is damaged: its digest does not match")
+        raise _Skip(f"{name} is damaged: its digest is {digest[:16]}…, not {entry['blake3'][:16]}…")
 
 
 def _check_tensors(path: Path) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from peer.errors import ManifestError
 from peer.outer.rules import merge_
@@ -19,16 +18,12 @@ from peer.trainer.batches import Batch, BatchStream, holdout_windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
-from peer.trainer.loss import TokenLoss, Windows
+from peer.trainer.loss import TokenLoss, Windows, mean_loss
 from peer.trainer.models.factory import bind, decays, empty_model
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.language_model import LanguageModel
 from peer.trainer.optimizer import AdamW, progress_of, schedule
 
-EVAL_TOKENS = 8192
-"""Tokens that go through the model at once in an evaluation, about."""
-EVAL_LOGITS = 2**26
-"""Logits that exist at once in an evaluation of a model whose logits must all exist, about."""
 FIRST_SCALE = 2.0**16
 GROW_AFTER = 2000
 
@@ -229,14 +224,7 @@ class InnerLoop:
         windows = holdout_windows(self._data.holdout, context=train.context, count=train.eval_windows)
         views = views_of(outer_params.to(self._device.device), self._layout)
         weights = {f"network.{network.prefix}{name}": view for name, view in views}
-        most = EVAL_TOKENS if network.splits else min(EVAL_TOKENS, EVAL_LOGITS // network.vocab_size)
-        together = max(1, most // train.context)
-        total = 0.0
-        for at in range(0, len(windows), together):
-            part = windows[at : at + together]
-            total += functional_call(self._loss, weights, (part, 1.0), {"chunked": network.splits}).item()
-        tokens = max(1, self._loss.counted(windows))
-        loss = total / tokens
+        loss, tokens = mean_loss(self._loss, windows, weights)
         return Evaluation(loss, loss / math.log(2) / self._data.bytes_per_token, tokens)
 
     def move_to(self, round_: int, step: int) -> None:

@@ -5,6 +5,7 @@ nothing is computed twice."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from peer.errors import DataError
 from peer.run.activations import CHUNK_ENTRIES, DEVICE_CHUNK_ENTRIES, chunk_tokens
@@ -20,6 +22,10 @@ from peer.trainer.models.language_model import LanguageModel
 
 IGNORED = -100
 """Target of a place that has no part in the loss."""
+EVAL_TOKENS = 8192
+"""Tokens that go through the model at once in an evaluation, about."""
+EVAL_LOGITS = 2**26
+"""Logits that exist at once in an evaluation of a model whose logits must all exist, about."""
 Windows = NDArray[np.unsignedinteger[Any]]
 """Tokens of some windows, [windows, context + 1], of any unsigned type."""
 
@@ -74,6 +80,21 @@ class TokenLoss(nn.Module):
             )
         tokens = torch.from_numpy(windows.astype(np.int64)).to(self._device)
         return tokens[:, :-1], tokens[:, 1:]
+
+
+@torch.inference_mode()
+def mean_loss(loss: TokenLoss, windows: Windows, weights: Mapping[str, Tensor]) -> tuple[float, int]:
+    """Return the mean loss of these windows in nats per token, and the number of their tokens.
+
+    `weights` take the place of the module's own, by the names in it. No precision is reduced."""
+    network, context = loss.network, windows.shape[1] - 1
+    most = EVAL_TOKENS if network.splits else min(EVAL_TOKENS, EVAL_LOGITS // network.vocab_size)
+    together, total = max(1, most // context), 0.0
+    for at in range(0, len(windows), together):
+        part = windows[at : at + together]
+        total += functional_call(loss, dict(weights), (part, 1.0), {"chunked": network.splits}).item()
+    tokens = max(1, loss.counted(windows))
+    return total / tokens, tokens
 
 
 def chunked_loss(

@@ -70,7 +70,8 @@ def bind(model: LanguageModel, layout: Layout, params: Tensor) -> None:
         for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             module.register_parameter(name, bound[id(empty)])
         for name, buffer in list(module.named_buffers(recurse=False)):
-            module.register_buffer(name, buffer.to(params.device), persistent=False)
+            saved = name not in module._non_persistent_buffers_set
+            module.register_buffer(name, buffer.to(params.device), persistent=saved)
 
 
 def decays(model: nn.Module) -> list[bool]:

@@ -1,0 +1,48 @@
+"""`peer eval`: the loss of a run's model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peer.cli.model_source import device_of, request_of, say, source_options
+from peer.cli.options import as_json
+
+
+@click.command("eval", epilog="Example: peer eval TICKET --donors 4 --json   or: peer eval ~/.local/share/peer")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Evaluate on a folder of texts, or on the hold-out of a `peer data build`.  [default: the run's hold-out]",
+)
+@source_options
+@as_json
+def command(sources: tuple[str, ...], data: Path | None, as_json: bool, **options: Any) -> None:
+    """Evaluate the model of a SOURCE: a home, a checkpoint folder, or a ticket (nobody joins). Several: their mean.
+
+    The windows are those of the trainers' own evaluation, so the numbers agree."""
+    from peer.result.evaluate import measure, report
+    from peer.result.holdout import is_shards
+    from peer.result.network import network_of
+    from peer.result.source import load_model
+
+    device = device_of(options)
+    texts = data is not None and not is_shards(data)
+    with request_of(options, tokenizer=texts, holdout=data is None) as request:
+        model = load_model(sources, request, say)
+        found = measure(model, network_of(model, device), data, device)
+    if as_json:
+        click.echo(json.dumps(report(model, found)))
+        return
+    manifest = model.run.manifest
+    bits = "not known" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f}"
+    click.echo(f"run            {manifest.name} ({model.run.run_id.hex()[:16]}), round {model.round}")
+    click.echo(f"state          {model.origin}")
+    click.echo(f"loss           {found.loss:.4f} nats a token")
+    click.echo(f"bits per byte  {bits}")
+    click.echo("perplexity     " + ("beyond every number" if found.perplexity is None else f"{found.perplexity:.2f}"))
+    click.echo(f"measured on    {found.tokens:,} tokens of {found.told}")

@@ -1,0 +1,53 @@
+"""`peer export`: a run's model as a folder for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peer.cli.model_source import device_of, request_of, say, source_options
+from peer.cli.options import as_json
+
+
+@click.command("export", epilog="Example: peer export TICKET my-model --donors 4")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["hf", "safetensors"]),
+    default="hf",
+    show_default=True,
+    help="hf: a folder for transformers. safetensors: the tensors by their names, with the run's manifest.",
+)
+@click.option(
+    "--eval/--no-eval",
+    "measures",
+    default=True,
+    show_default=True,
+    help="Measure the loss for the model card, where the run's hold-out can be had.",
+)
+@source_options
+@as_json
+def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_json: bool, **options: Any) -> None:
+    """Write the model of a SOURCE (a home, a checkpoint folder, a ticket) to the new folder OUT. Several: their mean.
+
+    The folder has config, tokenizer, weights in safetensors, and a model card."""
+    from peer.result.export.draft import check_vacant
+    from peer.result.export.write import export
+    from peer.result.source import load_model
+
+    check_vacant(out)
+    device = device_of(options) if measures else None
+    with request_of(options, tokenizer=kind == "hf", holdout=measures) as request:
+        model = load_model(sources, request, say)
+        found = export(model, out.absolute(), kind, device, say)
+    if as_json:
+        report = {"out": str(out), "format": kind, "run_id": model.run.run_id.hex(), "round": model.round}
+        loss = None if found is None else found.loss
+        click.echo(json.dumps(report | {"parameters": model.run.layout.elements, "loss": loss}))
+        return
+    click.echo(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")

@@ -1,0 +1,83 @@
+"""The sources of a model on the command line, and what is asked of them."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from peer.observe.formatting import harmless
+
+if TYPE_CHECKING:
+    import torch
+
+    from peer.result.model import SourceRequest
+
+F = TypeVar("F", bound=Callable[..., Any])
+Options = dict[str, Any]
+
+
+def source_options(function: F) -> F:
+    """Add the options that tell how a SOURCE is read."""
+    decorators = (
+        click.option(
+            "--home", type=click.Path(path_type=Path, file_okay=False), help="A home whose cache of files is used too."
+        ),
+        click.option(
+            "--manifest",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="The run's manifest, for a checkpoint outside of a home. The run's files lie beside it.",
+        ),
+        click.option("--run", default="", metavar="ID", help="Beginning of the run's id, for a home with several."),
+        click.option(
+            "--donors",
+            type=click.IntRange(1, 64),
+            default=1,
+            show_default=True,
+            help="With a ticket of a run in pairs: take the mean of so many peers' states.",
+        ),
+        click.option(
+            "--wait",
+            "wait_s",
+            type=click.FloatRange(1, 1e6),
+            default=120.0,
+            show_default=True,
+            help="With a ticket: give up after so many seconds without an answer.",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(["auto", "cpu", "cuda"]),
+            default="auto",
+            show_default=True,
+            help="Where the model is computed.",
+        ),
+    )
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
+@contextlib.contextmanager
+def request_of(options: Options, *, tokenizer: bool, holdout: bool) -> Iterator[SourceRequest]:
+    """Make a request of the options, with a folder for the time of the command."""
+    from peer.result.model import SourceRequest
+
+    named = {name: options[name] for name in ("home", "manifest", "run", "donors", "wait_s")}
+    with tempfile.TemporaryDirectory(prefix="peer-model-") as scratch:
+        yield SourceRequest(scratch=Path(scratch), tokenizer=tokenizer, holdout=holdout, **named)
+
+
+def device_of(options: Options) -> torch.device:
+    """Return the device that a person chose. Raises UsageError."""
+    from peer.trainer.device import choose_device
+
+    return choose_device(options["device"], "fp32").device
+
+
+def say(line: str) -> None:
+    """Tell the person something that is no result."""
+    click.echo(harmless(line), err=True)

@@ -1,0 +1,62 @@
+"""The loss of a run's model, on the same windows and with the same arithmetic as its trainers' evaluation."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer.result.holdout import HoldOut, hold_out
+from peer.result.model import OpenedRun, RunModel
+from peer.trainer.batches import holdout_windows
+from peer.trainer.loss import TokenLoss, mean_loss
+from peer.trainer.models.language_model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class LossReport:
+    """The loss of a model, in nats per token."""
+
+    loss: float
+    bits_per_byte: float | None
+    tokens: int
+    """How many it was measured on."""
+    told: str
+    """What they are, for a person."""
+
+    @property
+    def perplexity(self) -> float | None:
+        """None: beyond every number."""
+        return math.exp(self.loss) if self.loss < 700 else None
+
+
+def measure(model: RunModel, network: LanguageModel, data: Path | None, device: torch.device) -> LossReport:
+    """Evaluate a model on the run's hold-out or on the folder `data`. Raises DataError, and as `hold_out` does."""
+    run = model.run
+    with tempfile.TemporaryDirectory(prefix="peer-eval-") as scratch:
+        return measured(run, network, hold_out(run, data, Path(scratch)), device)
+
+
+def measured(run: OpenedRun, network: LanguageModel, found: HoldOut, device: torch.device) -> LossReport:
+    """Evaluate a model on these tokens."""
+    train = run.manifest.train
+    windows = holdout_windows(found.tokens, context=train.context, count=train.eval_windows)
+    loss, tokens = mean_loss(TokenLoss(network, device, run.end_mask), windows, {})
+    bits = None if found.bytes_per_token is None else loss / math.log(2) / found.bytes_per_token
+    return LossReport(loss, bits, tokens, found.told)
+
+
+def report(model: RunModel, found: LossReport) -> dict[str, Any]:
+    """Return the numbers of an evaluation, JSON-able."""
+    return {
+        "loss": found.loss,
+        "bits_per_byte": found.bits_per_byte,
+        "perplexity": found.perplexity,
+        "tokens": found.tokens,
+        "run_id": model.run.run_id.hex(),
+        "round": model.round,
+    }

@@ -1,0 +1,59 @@
+"""The model card: what a model is, and where it comes from."""
+
+from __future__ import annotations
+
+from peer.result.evaluate import LossReport
+from peer.result.model import RunModel
+from peer.run.presets import resolve
+from peer.run.sections import LlamaSection
+
+MOST_NAMED = 64
+"""Peers that are named."""
+
+
+def model_card(model: RunModel, found: LossReport | None, why_not: str, *, library: str = "") -> str:
+    """Write the card in Markdown. `found`: its loss; None: `why_not` says why there is none.
+
+    `library`: the program that the folder is made for."""
+    run, manifest = model.run, model.run.manifest
+    method = resolve(manifest.sync)
+    unit = "s" if manifest.sync.clock == "seconds" else "inner steps"
+    kind = "llama" if isinstance(manifest.model, LlamaSection) else manifest.model.kind
+    rows = {
+        "run": f"`{run.run_id.hex()}`",
+        "operator": f"`{manifest.operator}`",
+        "model": f"{kind}, {manifest.model.parameters:,} parameters",
+        "data": manifest.data.kind,
+        "method": f"{manifest.sync.preset}: {method.topology}, {method.rule}, every {method.sync_every:g} {unit}",
+        "rounds": f"{model.round:,} of {manifest.train.total_rounds:,}",
+        "tokens": "not known" if model.tokens is None else f"at least {model.tokens:,}",
+        "loss": why_not if found is None else _loss(found),
+        "state": _one_line(model.origin),
+    }
+    lines = [*_head(library), f"# {manifest.name}", ""]
+    lines += ["A language model that volunteers trained together over the internet with `peer`.", ""]
+    lines += ["| | |", "| --- | --- |", *(f"| {name} | {_cell(value)} |" for name, value in rows.items())]
+    if model.donors:
+        more = len(model.donors) - MOST_NAMED
+        named = [f"* `{donor}`" for donor in model.donors[:MOST_NAMED]]
+        lines += ["", "## Peers", "", "The state comes from these peers, one of many who trained it:", "", *named]
+        lines += [f"* and {more} more"] * (more > 0)
+    return "\n".join(lines) + "\n"
+
+
+def _head(library: str) -> list[str]:
+    named = [f"library_name: {library}"] if library else []
+    return ["---", *named, "pipeline_tag: text-generation", "tags:", "- peer", "---", ""]
+
+
+def _loss(found: LossReport) -> str:
+    bits = "" if found.bits_per_byte is None else f", {found.bits_per_byte:.4f} bits per byte"
+    return f"{found.loss:.4f} nats per token{bits}, on {found.tokens:,} tokens of {found.told}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    return _one_line(text).replace("|", "\\|")

@@ -1,0 +1,48 @@
+"""Export of a model into a new folder, with a card that tells what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from peer.errors import DataError
+from peer.ports.console import Say
+from peer.result.evaluate import LossReport, measure
+from peer.result.export.card import model_card
+from peer.result.export.draft import new_folder
+from peer.result.export.hf import write_hf
+from peer.result.export.plain import write_plain
+from peer.result.model import RunModel
+from peer.result.network import network_of
+
+CARD = "README.md"
+FORMATS: dict[str, tuple[Callable[[RunModel, Path], None], str]] = {
+    "hf": (write_hf, "transformers"),
+    "safetensors": (write_plain, ""),
+}
+"""Per format: the function that fills the folder, and the program that it is for."""
+NOT_MEASURED = "not measured"
+
+
+def export(model: RunModel, out: Path, kind: str, device: torch.device | None, say: Say) -> LossReport | None:
+    """Write the model to a new folder. It appears under its name when it is complete; return its loss.
+
+    `device`: where the loss is measured; None: it is not. Raises UsageError, and as evaluation does."""
+    found, why_not = (None, NOT_MEASURED) if device is None else _measured(model, device)
+    if found is None and device is not None:
+        say(f"the card tells no loss: {why_not}")
+    fill, library = FORMATS[kind]
+    with new_folder(out) as draft:
+        fill(model, draft)
+        (draft / CARD).write_text(model_card(model, found, why_not, library=library))
+    return found
+
+
+def _measured(model: RunModel, device: torch.device) -> tuple[LossReport | None, str]:
+    """Return the loss on the run's hold-out, or why there is none."""
+    try:
+        return measure(model, network_of(model, device), None, device), ""
+    except DataError as error:
+        return None, f"{NOT_MEASURED}: {error.found}"

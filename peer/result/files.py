@@ -1,0 +1,86 @@
+"""The files of a run on this machine, read where they lie. Nothing is written or locked: a daemon may be using them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from peer.errors import SourceError
+from peer.join.artifacts import RunFiles, check_foreign, opened
+from peer.result.model import ResultFiles, SourceRequest
+from peer.run.files.artifact import ArtifactRef
+from peer.run.files.artifact_folder import needed
+from peer.run.files.token_index import TokenIndex, shard_bytes
+from peer.run.manifest import Manifest
+from peer.state.files import digest_of
+
+ELSEWHERE = (
+    "Name the operator's file with --manifest, which has the run's files beside it, another home with --home, "
+    "or give the run's ticket as source."
+)
+
+
+def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, ArtifactRef]:
+    """Return the artifacts that a request takes. The index tells the hold-out."""
+    left_out = {"tokenizer": not request.tokenizer, "index": not request.holdout}
+    return {name: ref for name, ref in needed(manifest).items() if not left_out.get(name)}
+
+
+def holdout_ref(index: TokenIndex) -> ArtifactRef:
+    """Return the shard that all peers of a run evaluate on."""
+    entry = index.holdout[0]
+    return ArtifactRef(digest=entry.digest, size=shard_bytes(index, entry))
+
+
+class LocalFiles:
+    """Artifacts in some folders, each called by its digest there."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder for folder in folders if folder.is_dir()]
+
+    def find(self, name: str, ref: ArtifactRef) -> Path:
+        """Return a file whose bytes are those of its name. Raises SourceError."""
+        wrong = ""
+        for folder in self._folders:
+            path = folder / ref.digest
+            try:
+                digest, size = digest_of(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                wrong = f"{path} cannot be read: {error.strerror or error}"
+                continue
+            if (digest, size) == (ref.digest, ref.size):
+                return path
+            wrong = f"{path} is damaged: its digest is {digest[:16]}…"
+        searched = ", ".join(map(str, self._folders)) or "no folder"
+        why = wrong or f"it is not in {searched}"
+        raise SourceError(f"the run's {name} ({ref.digest[:16]}…) cannot be used: {why}", ELSEWHERE)
+
+
+def local_files(manifest: Manifest, request: SourceRequest, folders: Sequence[Path]) -> ResultFiles:
+    """Find the files and open them, foreign ones in a process of their own first. Raises SourceError, DataError,
+    ManifestError and ModelError."""
+    here = LocalFiles(folders)
+    wanted = wanted_files(manifest, request)
+    index = wanted.pop("index", None)
+    found = {name: here.find(name, ref) for name, ref in wanted.items()}
+    why = ""
+    if index is not None:
+        try:
+            found["index"] = here.find("data index", index)
+        except SourceError as error:
+            why = error.found
+    files = opened(manifest, found)
+    check_foreign(manifest, files)
+    return with_holdout(files, here, why)
+
+
+def with_holdout(files: RunFiles, here: LocalFiles, why: str) -> ResultFiles:
+    """Add the hold-out, or the reason why it is not here."""
+    if files.index is None:
+        return ResultFiles(files, why_no_holdout=why)
+    try:
+        return ResultFiles(files, here.find("hold-out", holdout_ref(files.index)))
+    except SourceError as error:
+        return ResultFiles(files, why_no_holdout=error.found)

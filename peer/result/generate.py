@@ -1,0 +1,78 @@
+"""Continuation of a text by a run's model: one token after another, drawn at random from the likeliest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the customary name
+from torch import Tensor
+
+from peer.errors import UsageError
+from peer.result.model import OpenedRun
+from peer.result.text import TextCoder
+from peer.trainer.models.language_model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    max_tokens: int
+    temperature: float
+    """0: always the likeliest token."""
+    top_p: float
+    """Part of the probability that the tokens drawn from have at least together."""
+    seed: int
+
+
+def prompt_tokens(run: OpenedRun, coder: TextCoder, prompt: str) -> list[int]:
+    """Return the tokens of a prompt. An empty one begins a document, where the run knows how. Raises UsageError."""
+    tokens = coder.encode(prompt)
+    end = run.manifest.tokenizer.end_token
+    if not tokens and end is not None:
+        return [end]
+    if not tokens:
+        raise UsageError("the prompt is empty, and this run's tokens do not tell where a text begins", "Add a word.")
+    return tokens
+
+
+def sample(network: LanguageModel, run: OpenedRun, prompt: Sequence[int], how: Sampling) -> Iterator[int]:
+    """Yield the tokens that follow a prompt, until the end token of the run or `max_tokens`.
+
+    The model sees at most as many tokens as it was trained on at once. The same seed gives the same tokens on the same
+    machine."""
+    section, context = run.manifest.tokenizer, run.manifest.train.context
+    device = next(network.parameters()).device
+    noise = torch.Generator().manual_seed(how.seed)
+    tokens = list(prompt)
+    for _ in range(how.max_tokens):
+        logits = _last_logits(network, tokens[-context:], device)[: section.vocab_size]
+        token = draw(logits, how.temperature, how.top_p, noise)
+        if token == section.end_token:
+            return
+        tokens.append(token)
+        yield token
+
+
+@torch.inference_mode()
+def _last_logits(network: LanguageModel, tokens: Sequence[int], device: torch.device) -> Tensor:
+    """Return the logits after these tokens, fp32 on the CPU."""
+    window = torch.tensor([list(tokens)], device=device)
+    if network.splits:
+        logits = F.linear(network.hidden(window)[0, -1], network.head_weight)
+    else:
+        logits = network.logits(window)[0, -1]
+    return logits.float().cpu()
+
+
+@torch.inference_mode()
+def draw(logits: Tensor, temperature: float, top_p: float, noise: torch.Generator) -> int:
+    """Draw a token from the smallest set of the likeliest that has `top_p` of the probability."""
+    if temperature == 0.0:
+        return int(logits.argmax())
+    chances, order = torch.softmax(logits / temperature, 0).sort(descending=True, stable=True)
+    before = chances.cumsum(0) - chances
+    kept = chances.masked_fill((before >= top_p) & (before > 0), 0.0)
+    return int(order[torch.multinomial(kept, 1, generator=noise)])

@@ -1,0 +1,126 @@
+"""The model of a run from its ticket. Nothing is announced: whoever asks is a guest with a key for this once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from peer.aio.threads import LowPriorityThread
+from peer.errors import ArtifactMissing
+from peer.join.artifacts import check_foreign, opened
+from peer.join.manifest import obtain_manifest
+from peer.membership.reputation import Reputation
+from peer.node.dht_events import DhtNodeEvents
+from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.observe import events
+from peer.ports.console import Say
+from peer.protocol.messages import RunId
+from peer.result.files import holdout_ref, wanted_files
+from peer.result.model import OpenedRun, ResultFiles, RunModel, SourceRequest
+from peer.result.remote.fetch import GuestFetch
+from peer.run.files.artifact import ArtifactRef
+from peer.run.manifest import SignedManifest
+from peer.run.options import CACHE_DISK, NodeOptions
+from peer.run.presets import resolve
+from peer.run.ticket import Ticket
+from peer.state.artifacts.cache import ArtifactCache
+from peer.state.artifacts.fetcher import ArtifactFetcher
+from peer.transport.config import RunTerms
+from peer.transport.wire.payload_stream import NoBudget
+
+SHARED_DISK = 2**50
+"""Bytes that a shared cache may take here. Its daemon makes room by the volunteer's own limit."""
+
+
+def ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
+    """Fetch manifest, files and state from the peers of the run. Raises PeerError for everything a person can mend."""
+    return asyncio.run(_ticket_model(ticket, request, say))
+
+
+async def _ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
+    home = Path(tempfile.mkdtemp(prefix="guest-", dir=request.scratch))
+    async with _guest(ticket, home, say) as node:
+        return await _Guest(node, request, say).model()
+
+
+@contextlib.asynccontextmanager
+async def _guest(ticket: Ticket, home: Path, say: Say) -> AsyncIterator[OpenNode]:
+    """Open a node with a new key that announces nothing."""
+
+    def emit(event: events.Event) -> None: ...
+
+    def quiet(text: str) -> None: ...
+
+    options = NodeOptions(home=home, initial_peers=ticket.addresses)
+    local = LocalNode.of(options, RunId(ticket.run_id), say)
+    listeners = NodeListeners(
+        reputation=Reputation(local.clock.now, emit),
+        quota=NoBudget(),
+        dht_node=DhtNodeEvents(emit, quiet),
+        reachability=lambda reachable, why: None,
+    )
+    async with open_node(local, listeners) as node:
+        yield node
+
+
+class _Guest:
+    def __init__(self, node: OpenNode, request: SourceRequest, say: Say) -> None:
+        self._node = node
+        self._request = request
+        self._say = say
+        shared = request.home
+        folder = node.local.home.artifacts if shared is None else shared.expanduser().absolute() / "artifacts"
+        self._cache = ArtifactCache(folder, CACHE_DISK if shared is None else SHARED_DISK)
+        self._work = LowPriorityThread()
+        self._fetcher = ArtifactFetcher(node.transport, node.directory.peers, self._cache, offload=self._work, say=say)
+
+    async def model(self) -> RunModel:
+        try:
+            return await self._model()
+        finally:
+            self._work.close()
+
+    async def _model(self) -> RunModel:
+        node, request = self._node, self._request
+        context = node.join_context()
+        signed = await obtain_manifest(context, request.wait_s)
+        manifest, method = signed.manifest, resolve(signed.manifest.sync)
+        self._say(f"run {manifest.name!r}, signed by {manifest.operator}")
+        if group := method.topology == "group":
+            node.directory.read_everybody()
+        run = await self._files(signed)
+        node.transport.begin_run(RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes))
+        fetch = GuestFetch(context, run.layout, self._work, group=group)
+        found = await fetch.states(request.donors, request.wait_s)
+        round_ = min(found.rounds)
+        mean = f"the mean of {len(found.rounds)} states, from " if len(found.rounds) > 1 else ""
+        origin = f"{mean}{', '.join(found.donors)}, round {round_}"
+        self._say(f"state: {origin}")
+        return RunModel(run=run, params=found.mean(), round=round_, origin=origin, donors=tuple(found.donors))
+
+    async def _files(self, signed: SignedManifest) -> OpenedRun:
+        """Fetch the run's files and open them, foreign ones in a process of their own first."""
+        manifest, found = signed.manifest, dict[str, Path]()
+        for name, ref in wanted_files(manifest, self._request).items():
+            found[name] = await self._file(ref, f"the run's {name}")
+        files = await self._work(lambda: opened(manifest, found))
+        await asyncio.to_thread(check_foreign, manifest, files)
+        if files.index is None:
+            return OpenedRun.of(signed, ResultFiles(files))
+        try:
+            holdout = await self._file(holdout_ref(files.index), "the run's hold-out")
+        except ArtifactMissing as error:
+            return OpenedRun.of(signed, ResultFiles(files, why_no_holdout=error.found))
+        return OpenedRun.of(signed, ResultFiles(files, holdout))
+
+    async def _file(self, ref: ArtifactRef, what: str) -> Path:
+        """Fetch an artifact. The copy stays when a daemon of the shared cache needs its place."""
+        path, own = self._node.local.home.path / f"file-{ref.digest}", self._cache
+        with own.holding(ref.digest):
+            fetched = await self._fetcher.fetch(ref, self._request.wait_s, what=what)
+            await self._work(lambda: shutil.copyfile(fetched, path))
+        return path

@@ -1,0 +1,53 @@
+"""The sources of a model as a person names them: a home, a checkpoint folder, or a ticket. Several give their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from peer.errors import SourceError
+from peer.ports.console import Say
+from peer.result.local import local_model
+from peer.result.model import RunModel, SourceRequest, added, averaged
+from peer.run.ticket import Ticket
+
+TICKET_BEGINS = "peersw"
+
+
+def ticket_of(source: str) -> Ticket | None:
+    """Return the ticket that a source is, None for a folder. Raises TicketError, and SourceError for neither."""
+    if _is_folder(source):
+        return None
+    if source.startswith("@") or source.lower().startswith(TICKET_BEGINS):
+        return Ticket.named(source)
+    raise SourceError(
+        f"{source[:200]!r} is neither a folder nor a ticket",
+        "Name a home, a checkpoint folder, a ticket (it begins with peersw), or @FILE with one.",
+    )
+
+
+def _is_folder(source: str) -> bool:
+    try:
+        return Path(source).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):  # longer than a name can be, a NUL, somebody without a home
+        return False
+
+
+def load_model(sources: Sequence[str], request: SourceRequest, say: Say) -> RunModel:
+    """Return the model of a source, or the mean of several of one run.
+
+    Raises PeerError for everything a person can mend."""
+    assert sources
+    tickets = [ticket_of(source) for source in sources]
+    total: RunModel | None = None
+    for source, ticket in zip(sources, tickets, strict=True):
+        model = local_model(Path(source), request, say) if ticket is None else _of_ticket(ticket, request, say)
+        total = model if total is None else added(total, model)
+    assert total is not None
+    return averaged(total, len(sources))
+
+
+def _of_ticket(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
+    from peer.result.remote.ticket import ticket_model  # it loads the network side, which no folder needs
+
+    return ticket_model(ticket, request, say)

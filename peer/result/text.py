@@ -1,0 +1,82 @@
+"""Text to tokens of a run and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from peer.errors import UsageError
+from peer.result.model import OpenedRun
+
+UNFINISHED = "\ufffd"
+"""Sign at the end of a text whose last character has not come completely."""
+
+
+class TextCoder(Protocol):
+    """Text to tokens and back."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class ByteCoder:
+    """Tokens that are bytes."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+
+class FileCoder:
+    """Tokens of a tokenizer.json, which was opened in a process of its own before."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise UsageError(f"{error.name} is not installed", "Run: pip install 'peer-swarm[hf]'") from error
+        self._tokenizer: Any = Tokenizer.from_file(str(path))
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return text
+
+
+def coder_of(run: OpenedRun) -> TextCoder:
+    """Return the coder of a run's tokenizer. Raises UsageError."""
+    if run.manifest.tokenizer.kind == "bytes":
+        return ByteCoder()
+    path = run.files.run.tokenizer
+    assert path is not None, "the tokenizer was asked for"
+    return FileCoder(path)
+
+
+class TextStream:
+    """Turns tokens that come one by one into text, as soon as characters are complete."""
+
+    def __init__(self, coder: TextCoder, prompt: Sequence[int]) -> None:
+        self._coder = coder
+        self._tokens = list(prompt)
+        self._told = len(coder.decode(self._tokens))
+
+    def add(self, token: int) -> str:
+        """Return the characters that are complete with this token, and were not before."""
+        self._tokens.append(token)
+        text = self._coder.decode(self._tokens)
+        return "" if text.endswith(UNFINISHED) else self._new(text)
+
+    def end(self) -> str:
+        """Return what is left."""
+        return self._new(self._coder.decode(self._tokens))
+
+    def _new(self, text: str) -> str:
+        told, self._told = self._told, max(self._told, len(text))
+        return text[told:]

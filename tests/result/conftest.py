@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.made_home import shards
+
+
+@pytest.fixture(scope="session")
+def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of a few real texts, with a tokenizer of their own."""
+    return shards(tmp_path_factory.mktemp("shards"))

@@ -1,0 +1,174 @@
+"""`peer export`: the field's tools load the folder, and find the loss that `peer eval` tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from peer.result.export import hf, write
+from peer.run.manifest import load_signed
+from peer.trainer.batches import holdout_windows
+from peer.trainer.models.flat import views_of
+from tests.support.made_home import SMALL, TRAIN, MadeHome, command, made_home
+from tests.support.sandbox_here import open_here
+
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 400, "n_positions": 32}
+QWEN = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 400,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}
+MODELS: dict[str, dict[str, Any] | None] = {"gpt2": GPT2, "qwen3": QWEN, "llama": None}
+STREAMED = ("sync.preset=streaming-diloco", "sync.fragments=2", "sync.fragment_layout=strided")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_here(monkeypatch)
+
+
+def made(folder: Path, kind: str, shards: Path) -> MadeHome:
+    """A home with a model that is no longer the first."""
+    config, settings = MODELS[kind], [*TRAIN, *STREAMED]
+    if config is None:
+        home = made_home(folder, *SMALL, *settings, "model.vocab_size=400", data=shards)
+    else:
+        (folder / "config.json").write_text(json.dumps(config | {"bos_token_id": 0, "eos_token_id": 0}))
+        home = made_home(folder, *settings, model=folder / "config.json", data=shards)
+    home.save(home.first(noise=0.05))
+    return home
+
+
+def told(*arguments: object) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(command(*arguments, "--json", "--device", "cpu"))
+    return answer
+
+
+def library_loss(folder: Path, home: MadeHome, tokens: Any) -> float:
+    """The loss that transformers finds on the run's own windows."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    train = home.signed.manifest.train
+    windows = holdout_windows(tokens, context=train.context, count=train.eval_windows)
+    inputs = torch.from_numpy(windows.astype(np.int64))
+    with torch.no_grad():
+        logits = model(input_ids=inputs[:, :-1], use_cache=False).logits
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs[:, 1:].flatten()))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_transformers_finds_the_same_loss_and_the_same_tokens(kind: str, shard_folder: Path, tmp_path: Path) -> None:
+    home, out = made(tmp_path, kind, shard_folder), tmp_path / "out" / "model"
+    evaluated, exported = told("eval", home.path), told("export", home.path, out)
+    assert exported["loss"] == evaluated["loss"]
+    tokens = np.fromfile(shard_folder / "holdout-00000.tokens", "<u2")
+    assert library_loss(out, home, tokens) == pytest.approx(evaluated["loss"], abs=1e-4)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    text = "def add(one, other):\n    return one + other  # ünïcode"
+    plain = AutoTokenizer.from_pretrained(out)(text)["input_ids"]
+    assert tokenizer.decode(plain) == text
+    assert tokenizer.eos_token_id == home.signed.manifest.tokenizer.end_token
+    found = AutoModelForCausalLM.from_pretrained(out)
+    assert found.generation_config.eos_token_id == tokenizer.eos_token_id
+    config = json.loads((out / "config.json").read_text())
+    assert (MODELS[kind] or {}).items() <= config.items()
+    assert not list(out.glob("*.bin"))
+    assert [path.name for path in out.parent.iterdir()] == ["model"], "no draft is left"
+
+
+def test_the_tokens_are_those_of_the_runs_data(shard_folder: Path, tmp_path: Path) -> None:
+    home, out = made(tmp_path, "llama", shard_folder), tmp_path / "out"
+    command("export", home.path, out, "--no-eval")
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    tokens = np.fromfile(shard_folder / "train-00000.tokens", "<u2").astype(int).tolist()
+    document = tokens[: tokens.index(home.signed.manifest.tokenizer.end_token)]
+    assert tokenizer(tokenizer.decode(document), add_special_tokens=False)["input_ids"] == document
+
+
+def test_byte_tokens_have_a_tokenizer_too(tmp_path: Path) -> None:
+    home, out = made_home(tmp_path, *SMALL, *TRAIN), tmp_path / "out"
+    home.save(home.first())
+    command("export", home.path, out, "--no-eval")
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    text = "tabs\tand\r\n  spaces, ünïcode 漢字 \x00\x7f"
+    assert tokenizer(text)["input_ids"] == list(text.encode())
+    assert tokenizer.decode(list(text.encode())) == text
+    AutoModelForCausalLM.from_pretrained(out)
+
+
+def test_large_weights_are_cut_and_indexed(shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, out = made(tmp_path, "llama", shard_folder), tmp_path / "out"
+    monkeypatch.setitem(write.FORMATS, "hf", (lambda model, folder: hf.write_hf(model, folder, "20KB"), ""))
+    loss = told("export", home.path, out)["loss"]
+    assert len(list(out.glob("model-*.safetensors"))) > 1
+    assert (out / "model.safetensors.index.json").exists()
+    tokens = np.fromfile(shard_folder / "holdout-00000.tokens", "<u2")
+    assert library_loss(out, home, tokens) == pytest.approx(loss, abs=1e-4)
+
+
+def test_plain_tensors_have_the_names_of_the_run_and_its_manifest(tmp_path: Path) -> None:
+    home, out = made_home(tmp_path, *SMALL, *TRAIN, *STREAMED), tmp_path / "out"
+    home.save(home.first(noise=0.1))
+    command("export", home.path, out, "--format", "safetensors")
+    found, wanted = load_file(out / "model.safetensors"), dict(views_of(home.first(noise=0.1), home.layout))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert load_signed(out / "run.toml") == home.signed
+
+
+def test_the_card_tells_run_method_tokens_loss_and_peers(tmp_path: Path) -> None:
+    home, out = made_home(tmp_path, *SMALL, *TRAIN), tmp_path / "out"
+    home.save(home.first(), 11, donors=["12D3KooWone", "12D3KooWtwo"])
+    loss = told("export", home.path, out)["loss"]
+    card = (out / "README.md").read_text()
+    for words in (
+        home.signed.run_id.hex(),
+        "noloco: pair",
+        "11 of",
+        "at least 4,096",
+        f"{loss:.4f} nats",
+        "256 tokens",
+    ):
+        assert words in card, words
+    assert "* `12D3KooWone`\n* `12D3KooWtwo`" in card
+    assert card.startswith("---\nlibrary_name: transformers\n")
+
+
+def test_a_run_without_a_holdout_is_exported_without_a_loss(tmp_path: Path) -> None:
+    home, out = made_home(tmp_path, *SMALL, *TRAIN, "data.kind=text"), tmp_path / "out"
+    home.save(home.first())
+    assert told("export", home.path, out)["loss"] is None
+    assert "not measured: the run trains on its volunteers' own texts" in (out / "README.md").read_text()
+
+
+def test_nothing_half_written_is_left_and_nothing_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, out = made_home(tmp_path, *SMALL, *TRAIN), tmp_path / "out"
+    home.save(home.first())
+
+    def fails(model: object, folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(write.FORMATS, "hf", (fails, ""))
+    assert "No space left" in command("export", home.path, out, "--no-eval", code=2)
+    assert not out.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "run.toml", "run.toml.sig", "run.artifacts"}
+    out.mkdir()
+    (out / "mine").touch()
+    assert "exists" in command("export", home.path, out, code=2)
+    assert [path.name for path in out.iterdir()] == ["mine"]
