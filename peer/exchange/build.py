@@ -72,6 +72,7 @@ def _pairs(parts: ExchangeContext) -> PairStrategy:
             plan.max_upload,
             members.diagnosis.tell,
             plan.assumed_rate or ASSUMED_RATE,
+            wishes.transfers,
         ),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
         partners=PartnerMemory(
@@ -111,6 +112,7 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         parts.members.view,
         parts.members.reputation,
         ports.offload,
+        parts.wishes.transfers,
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(terms.codec) for f in range(len(layout.fragments))} if lossy else {}

@@ -27,6 +27,8 @@ from peer.trainer.optimizer import AdamW, progress_of, schedule
 
 EVAL_TOKENS = 8192
 """Tokens that go through the model at once in an evaluation, about."""
+EVAL_WORK = 10**11
+"""Tokens times parameters that go through the model at once, about: an evaluation is given up between two parts."""
 EVAL_LOGITS = 2**26
 """Logits that exist at once in an evaluation of a model whose logits must all exist, about."""
 FIRST_SCALE = 2.0**16
@@ -219,20 +221,23 @@ class InnerLoop:
         return float(loss.item()) / self.scale.value
 
     @torch.inference_mode()
-    def evaluate(self, outer_params: Tensor) -> Evaluation:
+    def evaluate(self, outer_params: Tensor, given_up: Callable[[], bool] = lambda: False) -> Evaluation:
         """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are.
 
-        The loss is NaN when the hold-out cannot be had."""
+        The loss is NaN when the hold-out cannot be had, or when nobody waits for it any more."""
         train, network = self._config.train, self.network
         if self._data.holdout is None:
             return Evaluation(math.nan, math.nan, 0)
         windows = holdout_windows(self._data.holdout, context=train.context, count=train.eval_windows)
         views = views_of(outer_params.to(self._device.device), self._layout)
         weights = {f"network.{network.prefix}{name}": view for name, view in views}
-        most = EVAL_TOKENS if network.splits else min(EVAL_TOKENS, EVAL_LOGITS // network.vocab_size)
+        most = min(EVAL_TOKENS, EVAL_WORK // max(1, self._layout.elements))
+        most = most if network.splits else min(most, EVAL_LOGITS // network.vocab_size)
         together = max(1, most // train.context)
         total = 0.0
         for at in range(0, len(windows), together):
+            if given_up():
+                return Evaluation(math.nan, math.nan, 0)
             part = windows[at : at + together]
             total += functional_call(self._loss, weights, (part, 1.0), {"chunked": network.splits}).item()
         tokens = max(1, self._loss.counted(windows))
