@@ -17,5 +17,5 @@ def command(home: Path) -> None:
     from peer.node.control import ask
     from peer.run.home import Home
 
-    asyncio.run(ask(Home(home).control_socket, "leave", 5.0))
-    click.echo("leaving: the daemon finishes its exchange and saves")
+    answer = asyncio.run(ask(Home(home).control_socket, "leave", 5.0))
+    click.echo(f"leaving: {answer['told']}" if "told" in answer else "leaving")

@@ -72,6 +72,7 @@ def _pairs(parts: ExchangeContext) -> PairStrategy:
             plan.max_upload,
             members.diagnosis.tell,
             plan.assumed_rate or ASSUMED_RATE,
+            wishes.transfers,
         ),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
         partners=PartnerMemory(
@@ -111,14 +112,14 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         parts.members.view,
         parts.members.reputation,
         ports.offload,
-        plan.scratch,
+        parts.wishes.transfers,
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: Feedback(terms.codec) for f in range(len(layout.fragments))} if lossy else {}
     return GroupStrategy(
         method=method,
         outer=parts.outer,
-        group=GroupMember(around, parts.quorums),
+        group=GroupMember(around, parts.quorums, plan.scratch),
         buffers=Buffers(max(terms.elements), len(terms.elements)),
         offload=ports.offload,
         controls=parts.wishes,

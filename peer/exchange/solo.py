@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from peer.exchange.strategy import ExchangeResult
+from peer.exchange.throughput import TransferMeter
 from peer.outer.values import OwnWork
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
@@ -15,6 +16,10 @@ from peer.protocol.messages import RoundKey
 
 class SoloStrategy:
     """Every outer step is made of our own work alone: the method `none`."""
+
+    @property
+    def transfers(self) -> TransferMeter:
+        return TransferMeter()
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[SoloSession]:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from peer.exchange.throughput import TransferMeter
 from peer.outer.values import GroupState, NoStep, OuterValues
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
@@ -49,10 +50,16 @@ class ExchangeControls:
     """Why nothing is to be sent now, for a person; empty: it may be."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
+    transfers: TransferMeter = field(default_factory=TransferMeter)
+    """The transfers under way."""
 
 
 class ExchangeStrategy(Protocol):
     """One way to exchange: with a random partner, with a group, or with nobody."""
+
+    @property
+    def transfers(self) -> TransferMeter:
+        """The transfers under way."""
 
     def open_round(
         self, key: RoundKey, opens_at: float, closes_at: float

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from peer.protocol.wire.payload import Source
 
@@ -16,6 +18,7 @@ class Throughput:
     """Where a payload of `nbytes` was at which time (seconds)."""
 
     def __init__(self, nbytes: int, now: Callable[[], float]) -> None:
+        self._nbytes = nbytes
         self._part = nbytes / PART
         self._now = now
         self._first: tuple[float, int] | None = None
@@ -30,6 +33,11 @@ class Throughput:
             self._settled = at
 
     @property
+    def left(self) -> int:
+        """Bytes that have not passed yet."""
+        return self._nbytes - self._last[1]
+
+    @property
     def first_at(self) -> float:
         """0: nothing has passed."""
         return self._first[0] if self._first else 0.0
@@ -41,6 +49,44 @@ class Throughput:
             since = self._settled
         seconds = self._last[0] - since[0] if since else 0.0
         return (self._last[1] - since[1]) / seconds if since and seconds >= LEAST_S else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLeft:
+    """The rest of the transfers under way."""
+
+    nbytes: int
+    rate: float
+    """Bytes per second of the slowest; 0: too little has passed to tell."""
+    seconds: float
+    """Until all of it has passed at these rates; 0 without a rate."""
+
+
+class TransferMeter:
+    """The transfers under way, for the one that asks how long they still take."""
+
+    def __init__(self) -> None:
+        self._under_way: list[Throughput] = []
+
+    @contextmanager
+    def watching(self, *passing: Throughput) -> Iterator[None]:
+        """Count these as under way within the context."""
+        self._under_way += passing
+        try:
+            yield
+        finally:
+            for one in passing:
+                self._under_way.remove(one)
+
+    def left(self) -> TransferLeft | None:
+        """Return the rest of all that is under way; None: nothing is."""
+        rest = [one for one in self._under_way if one.left > 0]
+        if not rest:
+            return None
+        rates = [rate for one in rest if (rate := one.rate()) > 0]
+        nbytes, slowest = sum(one.left for one in rest), min(rates, default=0.0)
+        seconds = max(one.left / (one.rate() or slowest) for one in rest) if slowest else 0.0
+        return TransferLeft(nbytes, slowest, seconds)
 
 
 class MeasuredSource:

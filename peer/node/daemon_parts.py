@@ -35,8 +35,9 @@ from peer.run.method import Method
 from peer.run.options import JoinOptions
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
-from peer.state.checkpoint import CheckpointStore
+from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
 from peer.state.checkpointer import Checkpointer
+from peer.state.save_pace import SavePace
 from peer.trainer.client import TrainerClient
 from peer.transport.signing import KeySigner
 
@@ -181,13 +182,14 @@ def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Me
 def _checkpointer(
     local: LocalNode, parts: DaemonParts, joined: JoinedRun, founded: Callable[[], bytes]
 ) -> Checkpointer:
+    trainer, nbytes = joined.trainer, checkpoint_bytes(joined.state.outer.layout.elements)
     return Checkpointer(
         joined.checkpoints,
         local.run_id,
         joined.state.outer,
-        joined.trainer,
+        trainer,
         asyncio.to_thread,  # not the exchanges' own thread, and not at its low priority: training waits for a part
         parts.journal.append,
-        parts.options.checkpoint_every_s,
+        SavePace(nbytes, parts.options.checkpoint_every_s, lambda: trainer.progress.longest_s),
         lambda: {"peer_id": local.me, "founded": founded().hex()},
     )

@@ -24,20 +24,20 @@ from peer.join.state import obtain_state
 from peer.join.trainer import journal_start, launch, trainer_config
 from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
-from peer.node.assemble import (
-    PeerParts,
-)
+from peer.node.assemble import PeerParts
 from peer.node.control import ControlServer, pause_or_resume
 from peer.node.daemon_parts import DaemonParts, JoinedRun, amendments_of, assemble_daemon, pace_of
 from peer.node.display import Display, showing
 from peer.node.handler import DonatedState, ServedParts
+from peer.node.leaving.last_state import keep_last_state
+from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, OpenNode, open_node
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
 from peer.node.run_files import DaemonFiles
 from peer.node.status import DaemonFacts, status_report
-from peer.node.supervise import DRAIN_S, run_until_drained
+from peer.node.supervise import run_until_drained
 from peer.observe import events
 from peer.observe.counters import EventCounters
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord
@@ -57,9 +57,6 @@ from peer.state.snapshot import room_for_copies
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
 from peer.transport.config import RunTerms
-
-LAST_SAVE_S = 8.0
-"""The trainer's part of the last checkpoint: it may be in the middle of a step or an evaluation."""
 
 
 async def run_peer(
@@ -147,10 +144,10 @@ class PeerDaemon:
         """Drain; before training has begun there is nothing to drain."""
         if self._facts.leaving:
             return
-        self._facts.leave()
-        self._waits.tell("leaving", 0, DRAIN_S, "s")
-        self._node.local.say("leaving: finishing what is under way (once more: leave at once)")
-        self._journal.append(events.Leaving(reason="told to leave"))
+        plan = self._facts.leave(leaving_plan(self._parts if self._facts.training else None, self._saving))
+        self._waits.tell("leaving", 0, plan.announced_s, "s")
+        self._node.local.say(f"leaving: {plan.told()} (once more: leave at once)")
+        self._journal.append(events.Leaving(reason="told to leave", announced_s=plan.announced_s, parts=plan.why()))
         if self._parts is not None and self._facts.training:
             self._parts.loop.leave()
         elif self._main is not None:
@@ -315,6 +312,8 @@ class PeerDaemon:
     async def _train(self, parts: PeerParts, state: JoinedState) -> int:
         node, live = self._node, self._live
         self._facts.train()
+        assert self._saving is not None
+        self._copying.start(self._saving.try_disk)
         staleness = Staleness(state.stale)
         self._journal.listeners.append(staleness.hear)
         donated = DonatedState(
@@ -330,10 +329,9 @@ class PeerDaemon:
         node.handler.serve(replace(node.handler.parts, matchmaker=parts.matchmaker, group=parts.group, state=donated))
         freeze_gc()
         beside = [*parts.background(), self._obey(), self._measured()]
-        await run_until_drained(parts.loop, state.round, beside, node.local.say)
+        await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
         keep_start(node.local.folder, live.run_start)
-        assert self._saving is not None
-        await self._saving.save_now(live.round, LAST_SAVE_S)
+        await keep_last_state(self._saving, parts.loop.evaluations, live.round, node.local.say)
         return 0
 
     def _measured(self) -> Coroutine[Any, Any, None]:
@@ -390,7 +388,8 @@ class PeerDaemon:
         match command:
             case "leave":
                 self._leave()
-                return {"leaving": True}
+                assert self._facts.departure is not None
+                return {"leaving": True, **self._facts.departure.report()}
             case "pause" | "resume":
                 return pause_or_resume(command, request, self._pause, self._ruling(), self._node.local.say)
         return self._status()

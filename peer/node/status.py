@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from peer.node.leaving.plan import LeavingPlan
 from peer.observe.progress import Waits
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Status
@@ -30,7 +31,8 @@ class DaemonFacts:
 
     started_at: float
     phase: str = "starting"
-    leaving: bool = False
+    departure: LeavingPlan | None = None
+    """Set once the daemon was told to leave."""
     manifest: Manifest | None = None
     waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
     training: bool = False
@@ -48,9 +50,19 @@ class DaemonFacts:
         """The rounds begin."""
         self.training = True
 
-    def leave(self) -> None:
-        """The daemon was told to leave."""
-        self.leaving = True
+    @property
+    def leaving(self) -> bool:
+        return self.departure is not None
+
+    def exchange_limit_s(self) -> float:
+        """Return the seconds that a daemon which was told to leave gives the exchange under way."""
+        assert self.departure is not None
+        return self.departure.exchange_limit_s
+
+    def leave(self, plan: LeavingPlan) -> LeavingPlan:
+        """The daemon was told to leave; the same plan."""
+        self.departure = plan
+        return plan
 
 
 def status_report(
@@ -70,6 +82,7 @@ def status_report(
         "run": facts.manifest.name if facts.manifest else "",
         "status": Status.LEAVING.value if facts.leaving else Status.JOINING.value,
         "phase": facts.phase,
+        "leaving": None if facts.departure is None else facts.departure.report(),
         "uptime_s": round(time.time() - facts.started_at, 1),
         "endpoints": list(node.endpoints()),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
@@ -176,7 +189,8 @@ def _doubts(membership: dict[str, Any]) -> list[str]:
 
 def status_line(report: dict[str, Any]) -> str:
     """One plain line for a terminal or a log."""
-    parts = [f"{report['status']}: {report['phase']}"]
+    leaving = report.get("leaving")
+    parts = [f"{report['status']}: {leaving['told']}" if leaving else f"{report['status']}: {report['phase']}"]
     if "round" in report:
         due = report["next_due_in_s"]
         parts.append(f"round {report['round']}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
@@ -184,7 +198,8 @@ def status_line(report: dict[str, Any]) -> str:
         loss = "-" if report["loss"] is None else f"{report['loss']:.3f}"
         parts.append(f"step {report['steps']}, loss {loss}, {report['tokens_per_s']:.0f} tokens/s")
     if report.get("val_loss"):
-        parts.append(f"validation {report['val_loss'][1]:.3f}")
+        round_, loss, *_ = report["val_loss"]
+        parts.append(f"validation {loss:.3f} (round {round_})")
     if "peers" in report:
         training = sum(peer["status"] == "training" for peer in report["peers"])
         parts.append(f"{training} other peers train")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from peer.ports.console import Say
 from peer.rounds.loop import RoundLoop
 
-DRAIN_S = 8.0
-"""After the signal to leave, an exchange under way and the last checkpoint get this long."""
 LOOK_S = 0.2
 
 
 async def run_until_drained(
-    loop: RoundLoop, first_round: int, beside: Sequence[Coroutine[Any, Any, None]], say: Say
+    loop: RoundLoop,
+    first_round: int,
+    beside: Sequence[Coroutine[Any, Any, None]],
+    say: Say,
+    limit_s: Callable[[], float],
 ) -> None:
-    """Returns when the rounds are over or drained; an exchange that takes longer than half of `DRAIN_S` then is left.
+    """Returns when the rounds are over or drained; an exchange that takes longer than `limit_s` then is left.
     `beside` run for ever: each is cancelled at the end, and what one of them raises before is raised here, as is what
     the rounds raise."""
     playing = asyncio.create_task(loop.run(first_round))
@@ -25,7 +27,7 @@ async def run_until_drained(
     limit = asyncio.timeout(None)
     try:
         async with limit:
-            background.append(asyncio.create_task(_limit(loop, limit)))
+            background.append(asyncio.create_task(_limit(loop, limit, limit_s)))
             await asyncio.wait({playing, *background}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 if task.done():
@@ -41,8 +43,8 @@ async def run_until_drained(
         await asyncio.wait({playing, *background})
 
 
-async def _limit(loop: RoundLoop, limit: asyncio.Timeout) -> None:
+async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], float]) -> None:
     """Return when the rounds are told to end; the drain has begun then."""
     while not loop.leaving:
         await asyncio.sleep(LOOK_S)
-    limit.reschedule(asyncio.get_running_loop().time() + DRAIN_S / 2)
+    limit.reschedule(asyncio.get_running_loop().time() + limit_s())

@@ -546,6 +546,10 @@ class Leaving(Event):
 
     kind: ClassVar[str] = "leaving"
     reason: str
+    announced_s: float = 0.0
+    """Seconds that the peer says leaving will take."""
+    parts: str = ""
+    """How these seconds are made up, and how each part is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

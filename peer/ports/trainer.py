@@ -161,7 +161,7 @@ class Trainer(Protocol):
 
     async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
         """Loss of these parameters (whole model) on the fixed hold-out, None: of the trainer's own, which stay as they
-        are."""
+        are. Cancelled, the trainer gives it up soon and goes on."""
 
     async def save(self, folder: Path) -> int:
         """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary; the token
@@ -223,3 +223,5 @@ class TrainerProgress:
     """Of this process."""
     waiting: str = ""
     """What it waits for instead of training, for a person. Empty: for nothing."""
+    longest_s: float = math.nan
+    """Of the longest of the last inner steps, without rests; NaN before the first one."""

@@ -45,7 +45,9 @@ def measured(run: OpenedRun, network: LanguageModel, found: HoldOut, device: tor
     """Evaluate a model on these tokens."""
     train = run.manifest.train
     windows = holdout_windows(found.tokens, context=train.context, count=train.eval_windows)
-    loss, tokens = mean_loss(TokenLoss(network, device, run.end_mask), windows, {})
+    found_loss = mean_loss(TokenLoss(network, device, run.end_mask), windows, {})
+    assert found_loss is not None, "nobody gives it up"
+    loss, tokens = found_loss
     bits = None if found.bytes_per_token is None else loss / math.log(2) / found.bytes_per_token
     return LossReport(loss, bits, tokens, found.told)
 

@@ -70,6 +70,11 @@ class InFlightRounds:
                 self._flying[fragment][1].due_again.set()
             await self._ended(fragment)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the snapshot of one of them is taken, and its end is not yet here."""
+        return any(flight.ready.done() and not flight.task.done() for _, flight in self._flying.values())
+
     async def finish(self) -> None:
         """Wait for all of them. Raises what went wrong."""
         for fragment in list(self._flying):

@@ -7,7 +7,6 @@ round that nothing was worked for is sat out."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from peer.protocol.ledger import WorkShare, cut_work
 from peer.protocol.messages import RoundKey, Status
 from peer.rounds.commit import RoundCommitter, Snapshot
 from peer.rounds.directives import Directives
+from peer.rounds.evaluation import Evaluations
 from peer.rounds.inflight import InFlightRound, InFlightRounds
 from peer.rounds.schedule import RoundSchedule
 from peer.rounds.status import RoundStatus
@@ -110,6 +110,9 @@ class RoundLoop:
         self._outlets = outlets
         self._emit = outlets.emit
         self._flights = InFlightRounds(work.strategy, work.committer)
+        self.evaluations = Evaluations(
+            work.trainer, parts.outer, parts.clock, work.committer.stepping, outlets.live, outlets.leaving, outlets.emit
+        )
         method = parts.plan.method
         self._streaming = method.schedule == "streaming" and method.fragment_sync_delay > 0
         self._step_s = 0.0
@@ -153,6 +156,8 @@ class RoundLoop:
                 except TrainerDied as death:
                     await self._revive(death, round_)
             self._live.enter(round_)  # told to leave in a round that was played to its end: the next one is not begun
+            if self._leaving:
+                self._trainer.hold()
             await self._supervised(self._flights.finish)
         finally:
             await self._flights.drop("the daemon stopped")
@@ -177,6 +182,11 @@ class RoundLoop:
     @property
     def leaving(self) -> bool:
         return bool(self._leaving)
+
+    @property
+    def exchanging(self) -> bool:
+        """Whether a round's work is on its way to its merge."""
+        return self._flights.under_way
 
     def _finished(self, round_: int) -> bool:
         return round_ >= self._plan.total_rounds
@@ -349,7 +359,9 @@ class RoundLoop:
         return cut_work(work.tokens, elements, work.steps, nominal)
 
     async def _between(self, done: int) -> None:
-        """At a round's boundary: evaluate, and let the owner write a checkpoint."""
+        """At a round's boundary: evaluate, and let the owner write a checkpoint. A peer that leaves does so last."""
+        if self._leaving:
+            return
         if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.active.is_set():
             await self._evaluate(done)
         async with self._landing.stepping:
@@ -358,11 +370,7 @@ class RoundLoop:
     # -- the trainer -------------------------------------------------------------------------------------------------
 
     async def _evaluate(self, round_: int, own_too: bool = False) -> None:
-        self._live.is_doing("evaluating")
-        async with self._landing.stepping:
-            result = await self._trainer.evaluate(self._outer.params)
-        own = (await self._trainer.evaluate(None)).loss if own_too else math.nan
-        self._emit(events.Evaluated(round=round_, loss=result.loss, bits_per_byte=result.bits_per_byte, own_loss=own))
+        await self.evaluations.evaluate(round_, own_too)
 
     async def _supervised(self, call: Callable[[], Awaitable[None]]) -> None:
         try:

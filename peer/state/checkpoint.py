@@ -28,6 +28,8 @@ OUTER = "outer.safetensors"
 STATE = "state.json"
 MAX_STATE_BYTES = 2**20
 MAX_FILES = 1000
+TRAINER_SHARE = 3 / 5
+"""The trainer's part of a checkpoint's bytes."""
 
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,11})")
 _DRAFT = re.compile(r"\.draft-[0-9a-f]{16}")

@@ -6,6 +6,7 @@ moves it. A thread of its own then completes the checkpoint (hash, sync, rename)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -20,13 +21,9 @@ from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.trainer import Trainer
 from peer.protocol.messages import RunId
-from peer.state.checkpoint import CheckpointError, CheckpointStore, checkpoint_bytes
+from peer.state.checkpoint import OUTER, CheckpointError, CheckpointStore, checkpoint_bytes
+from peer.state.save_pace import SavePace
 
-SHARE = 0.02
-"""Share of the time that writing checkpoints takes, at most. Large models therefore write them less often."""
-TRAINER_S = 4.0
-"""Seconds for the trainer's part, at most. Without it there is no checkpoint this time."""
-CLOSE_S = 5.0
 MB = 1e6
 
 
@@ -39,7 +36,7 @@ class _Draft:
 
 
 class Checkpointer:
-    """Writes checkpoints at least `every_s` apart, with `facts` next to round and token count.
+    """Writes checkpoints at the given pace, with `facts` next to round and token count.
 
     `offload` runs work in a thread of normal priority, and not in the one that exchanges use. In the end `close` has to
     be awaited."""
@@ -52,7 +49,7 @@ class Checkpointer:
         trainer: Trainer,
         offload: Offload,
         emit: Callable[[events.Event], None],
-        every_s: float,
+        pace: SavePace,
         facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._store = store
@@ -61,34 +58,41 @@ class Checkpointer:
         self._trainer = trainer
         self._offload = offload
         self._emit = emit
-        self._every_s = every_s
+        self.pace = pace
         self._facts = facts
-        self._due = 0.0  # the first one is due at the first boundary, so that a crash soon after it can resume
         self._completing: asyncio.Task[None] | None = None
+
+    def try_disk(self) -> None:
+        """Measure the disk by a small write, which takes up to a second; best in a thread, before the first one."""
+        self.pace.try_disk(self._store.folder)
 
     async def save_if_due(self, round_: int) -> None:
         """Begin a checkpoint between two rounds, if one is due; return when training may go on.
 
         No outer step may move the state meanwhile. The checkpoint is completed in the background."""
-        if time.monotonic() < self._due or (self._completing is not None and not self._completing.done()):
+        if self.completing or not self.pace.due():
             return
-        if (draft := await self._drafted(round_, TRAINER_S)) is not None:
+        if (draft := await self._drafted(round_)) is not None:
             self._completing = asyncio.create_task(self._complete(draft), name="checkpoint")
 
-    async def save_now(self, round_: int, limit_s: float = TRAINER_S) -> None:
+    @property
+    def completing(self) -> bool:
+        """Whether a checkpoint is being completed in the background."""
+        return self._completing is not None and not self._completing.done()
+
+    async def save_now(self, round_: int) -> None:
         """Write a complete checkpoint now; cancellation waits for its end.
 
-        On failure the former one stays, the journal tells why, and training goes on. `limit_s` bounds the trainer's
-        part."""
+        On failure the former one stays, the journal tells why, and training goes on."""
         await self._settled()
-        if (draft := await self._drafted(round_, limit_s)) is not None:
+        if (draft := await self._drafted(round_)) is not None:
             await uninterrupted(self._complete(draft))
 
     async def close(self) -> None:
-        """Complete the checkpoint that is being written, or give it up after `CLOSE_S`. A part of one never counts as
-        one."""
+        """Complete the checkpoint that is being written, or give it up when it takes much longer than others did. A
+        part of one never counts as one."""
         if self._completing is not None:
-            await asyncio.wait({self._completing}, timeout=CLOSE_S)
+            await asyncio.wait({self._completing}, timeout=self.pace.limit_s())
             self._completing.cancel()
             await asyncio.wait({self._completing})
 
@@ -96,16 +100,20 @@ class Checkpointer:
         if self._completing is not None:
             await asyncio.wait({self._completing})
 
-    async def _drafted(self, round_: int, limit_s: float) -> _Draft | None:
+    async def _drafted(self, round_: int) -> _Draft | None:
         """Write both parts into a draft's folder; None when that failed."""
         began = time.monotonic()
-        self._due = began + self._every_s
-        folder = None
+        self.pace.began(began)
+        folder, limit_s = None, self.pace.trainer_limit_s()
         try:
             folder = await self._offload(self._store.begin)
             tokens = await self._both_parts(folder, limit_s)
-        except (CheckpointError, TrainerDied, OSError) as error:  # a TimeoutError is an OSError
-            await self._failed(folder, str(error) or "the trainer did not answer in time")
+        except TimeoutError:
+            assert folder is not None
+            await self._failed(folder, self.pace.too_slow(limit_s, _trainers_bytes(folder)))
+            return None
+        except (CheckpointError, TrainerDied, OSError) as error:
+            await self._failed(folder, str(error))
             return None
         except asyncio.CancelledError:
             if folder is not None:
@@ -140,7 +148,7 @@ class Checkpointer:
             await self._failed(draft.folder, str(error))
             return
         seconds = time.monotonic() - draft.began
-        self._due = draft.began + max(self._every_s, seconds / SHARE)
+        self.pace.wrote(draft.began, seconds, saved.nbytes)
         name, round_ = saved.folder.name, draft.facts["round"]
         self._emit(events.Checkpointed(round=round_, folder=name, seconds=seconds, bytes=saved.nbytes))
 
@@ -148,6 +156,13 @@ class Checkpointer:
         if folder is not None:
             await self._offload(lambda: self._store.abandon(folder))
         self._emit(events.CheckpointFailed(reason=reason))
+
+
+def _trainers_bytes(draft: Path) -> int:
+    """Return the bytes that the trainer has written into the draft; 0 also when nobody can tell."""
+    with contextlib.suppress(OSError):
+        return sum(path.stat().st_size for path in draft.iterdir() if path.name != OUTER)
+    return 0
 
 
 def room_for(store: CheckpointStore, elements: int) -> str:

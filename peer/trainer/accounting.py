@@ -57,6 +57,11 @@ class StepPace:
     """Seconds; 0 until the first step."""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
+    @property
+    def longest_s(self) -> float:
+        """Seconds that the longest of the last few took; NaN before the first step."""
+        return max(self._recent, default=math.nan)
+
     def took(self, seconds: float) -> None:
         self.steps += 1
         self._recent.append(seconds)

@@ -70,6 +70,7 @@ class TrainerClient:
         self._unmerged = [asyncio.Lock() for _ in layout.fragments]
         """Locks of the fragments' slots. Each is held from the copy of a result until the result is merged."""
         self._handovers: set[asyncio.Task[Message]] = set()
+        self._evaluations = 0
         self.progress = TrainerProgress()
         self._on_note: Callable[[str], None] = _unheard
 
@@ -190,11 +191,16 @@ class TrainerClient:
             self._child.post("hold")
 
     async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
-        self._alive()
+        child = self._alive()
         assert self._arena is not None
-        if outer_params is None:
-            return Evaluation(**await self._alive().call("evaluate", own=True))
-        return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate"))
+        self._evaluations = number = self._evaluations + 1
+        try:
+            if outer_params is None:
+                return Evaluation(**await child.call("evaluate", own=True, number=number))
+            return Evaluation(**await self._hand_over(self._arena.inn, outer_params, "evaluate", number=number))
+        except asyncio.CancelledError:
+            child.post("give_up", number=number)
+            raise
 
     async def save(self, folder: Path) -> int:
         """Write the trainer's part of a checkpoint. Raises also OSError when the folder cannot be written; the trainer

@@ -214,17 +214,20 @@ class InnerLoop:
         return float(loss.item()) / self.scale.value
 
     @torch.inference_mode()
-    def evaluate(self, outer_params: Tensor) -> Evaluation:
+    def evaluate(self, outer_params: Tensor, given_up: Callable[[], bool] = lambda: False) -> Evaluation:
         """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are.
 
-        The loss is NaN when the hold-out cannot be had."""
+        The loss is NaN when the hold-out cannot be had, or when nobody waits for it any more."""
         train, network = self._config.train, self.network
         if self._data.holdout is None:
             return Evaluation(math.nan, math.nan, 0)
         windows = holdout_windows(self._data.holdout, context=train.context, count=train.eval_windows)
         views = views_of(outer_params.to(self._device.device), self._layout)
         weights = {f"network.{network.prefix}{name}": view for name, view in views}
-        loss, tokens = mean_loss(self._loss, windows, weights)
+        result = mean_loss(self._loss, windows, weights, given_up)
+        if result is None:
+            return Evaluation(math.nan, math.nan, 0)
+        loss, tokens = result
         return Evaluation(loss, loss / math.log(2) / self._data.bytes_per_token, tokens)
 
     def move_to(self, round_: int, step: int) -> None:

@@ -27,16 +27,24 @@ class DaemonPipe:
     def __init__(self, line: socket.socket) -> None:
         self._socket = line
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.given_up = 0
+        """Number of the last evaluation that nobody waits for; the earlier ones are over too."""
         threading.Thread(target=self._read, name="daemon-line", daemon=True).start()
 
     def _read(self) -> None:
         try:
             with self._socket.makefile("rb") as file:
                 while (line := file.readline(MAX_LINE)).endswith(b"\n"):
-                    self.inbox.put(json.loads(line))
+                    self._take(json.loads(line))
         except (OSError, ValueError):
             os._exit(3)
         os._exit(0)
+
+    def _take(self, message: Message) -> None:
+        if message.get("op") == "give_up":
+            self.given_up = message["number"]  # seen in the middle of an evaluation, which reads no commands
+        else:
+            self.inbox.put(message)
 
     def send(self, message: Message) -> None:
         """Send a message. A failure ends the process, as the daemon is dead."""

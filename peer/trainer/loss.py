@@ -5,7 +5,7 @@ nothing is computed twice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ IGNORED = -100
 """Target of a place that has no part in the loss."""
 EVAL_TOKENS = 8192
 """Tokens that go through the model at once in an evaluation, about."""
+EVAL_WORK = 10**11
+"""Tokens times parameters that go through the model at once, about: an evaluation is given up between two parts."""
 EVAL_LOGITS = 2**26
 """Logits that exist at once in an evaluation of a model whose logits must all exist, about."""
 Windows = NDArray[np.unsignedinteger[Any]]
@@ -83,14 +85,20 @@ class TokenLoss(nn.Module):
 
 
 @torch.inference_mode()
-def mean_loss(loss: TokenLoss, windows: Windows, weights: Mapping[str, Tensor]) -> tuple[float, int]:
-    """Return the mean loss of these windows in nats per token, and the number of their tokens.
+def mean_loss(
+    loss: TokenLoss, windows: Windows, weights: Mapping[str, Tensor], given_up: Callable[[], bool] = lambda: False
+) -> tuple[float, int] | None:
+    """Return the mean loss of these windows in nats per token, and the number of their tokens; None when given up.
 
     `weights` take the place of the module's own, by the names in it. No precision is reduced."""
     network, context = loss.network, windows.shape[1] - 1
-    most = EVAL_TOKENS if network.splits else min(EVAL_TOKENS, EVAL_LOGITS // network.vocab_size)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    most = min(EVAL_TOKENS, EVAL_WORK // max(1, parameters))
+    most = most if network.splits else min(most, EVAL_LOGITS // network.vocab_size)
     together, total = max(1, most // context), 0.0
     for at in range(0, len(windows), together):
+        if given_up():
+            return None
         part = windows[at : at + together]
         total += functional_call(loss, dict(weights), (part, 1.0), {"chunked": network.splits}).item()
     tokens = max(1, loss.counted(windows))

@@ -227,7 +227,8 @@ class TrainerWorker:
         if self._desk.holdout_awaited:
             self._postponed.append(message)
             return None
-        result = self._loop.evaluate(self._loop.params if message.get("own") else self._arena.inn)
+        params, number = self._loop.params if message.get("own") else self._arena.inn, message.get("number", 1)
+        result = self._loop.evaluate(params, lambda: self._link.given_up >= number)
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
@@ -301,7 +302,7 @@ class TrainerWorker:
         if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
             self._told_at, self._last_loss = now, loss
             place = [self._loop.round, self._loop.step_in_round]
-            rest = [self._with_rest(self._pace.step_s), self._pace.steps, self._desk.waiting]
+            rest = [self._with_rest(self._pace.step_s), self._pace.steps, self._desk.waiting, self._pace.longest_s]
             self._link.send({"progress": [*place, loss, self._tokens_per_s, *rest]})
 
     def _with_rest(self, worked_s: float) -> float:

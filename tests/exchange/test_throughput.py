@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.exchange.throughput import MeasuredSource, Throughput
+from peer.exchange.throughput import MeasuredSource, Throughput, TransferLeft, TransferMeter
 from peer.protocol.wire.payload import BytesSource
 
 
@@ -46,3 +46,23 @@ def test_a_source_gives_its_bytes_and_measures() -> None:
         now += 0.5
     assert read == b"abcdefgh"
     assert source.passing.rate() == pytest.approx(4.0)
+
+
+def test_a_meter_tells_what_is_left_of_the_transfers_under_way() -> None:
+    now = 0.0
+    meter, sent, received = TransferMeter(), Throughput(1000, lambda: now), Throughput(4000, lambda: now)
+    assert meter.left() is None
+    with meter.watching(sent, received):
+        assert meter.left() == TransferLeft(5000, 0.0, 0.0)
+        sent.note(0)
+        now = 2.0
+        sent.note(200)  # 100 a second; nothing is known of the other yet
+        assert meter.left() == TransferLeft(4800, pytest.approx(100.0), pytest.approx(40.0))
+        received.note(0)
+        now = 4.0
+        received.note(2000)
+        assert meter.left() == TransferLeft(2800, pytest.approx(100.0), pytest.approx(8.0))
+        sent.note(1000)
+        received.note(4000)
+        assert meter.left() is None
+    assert meter.left() is None

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.node.supervise import DRAIN_S, run_until_drained
+from peer.node.supervise import run_until_drained
 from peer.rounds.loop import RoundLoop
 
 
@@ -29,6 +29,7 @@ class Rounds:
             raise self._error
 
 
+LIMIT_S = 4.0
 ended: list[str] = []
 
 
@@ -47,7 +48,7 @@ def played(rounds: Rounds, *others: Coroutine[Any, Any, None]) -> tuple[list[str
     async def main() -> tuple[list[str], float]:
         said: list[str] = []
         ended.clear()
-        await run_until_drained(cast(RoundLoop, rounds), 0, others, said.append)
+        await run_until_drained(cast(RoundLoop, rounds), 0, others, said.append, lambda: LIMIT_S)
         return said, asyncio.get_running_loop().time()
 
     return run_virtual(main())
@@ -73,5 +74,5 @@ def test_what_goes_wrong_in_the_rounds_is_raised(error: Exception) -> None:
 def test_told_to_leave_it_waits_for_what_is_under_way_but_not_for_long() -> None:
     said, at = played(Rounds(1e6, leave_after=10.0), beside())
     assert said == ["the exchange under way did not end in time; leaving without it"]
-    assert 10.0 + DRAIN_S / 2 <= at < 11.0 + DRAIN_S / 2
+    assert 10.0 + LIMIT_S <= at < 11.0 + LIMIT_S
     assert played(Rounds(11.0, leave_after=10.0), beside())[0] == []

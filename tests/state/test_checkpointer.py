@@ -19,6 +19,7 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state import checkpointer as module
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
 from peer.state.checkpointer import Checkpointer, room_for
+from peer.state.save_pace import SavePace
 
 RUN = RunId(b"r" * 32)
 LAYOUT = Layout((TensorSpec("a", (8,)),), ((0, 1),))
@@ -58,8 +59,9 @@ class Held:
 def made(folder: Path, every_s: float = 0.0) -> tuple[Checkpointer, Saver, CheckpointStore, list[Event]]:
     store, trainer, said = CheckpointStore(folder / "c"), Saver(), list[Event]()
     outer = OuterState.fresh(LAYOUT, torch.zeros(8))
+    pace = SavePace(checkpoint_bytes(8), every_s, lambda: 0.0)
     saving = Checkpointer(
-        store, RUN, outer, cast(Trainer, trainer), asyncio.to_thread, said.append, every_s, lambda: {"peer_id": "me"}
+        store, RUN, outer, cast(Trainer, trainer), asyncio.to_thread, said.append, pace, lambda: {"peer_id": "me"}
     )
     return saving, trainer, store, said
 
@@ -139,10 +141,11 @@ def test_a_failure_is_told_and_leaves_no_draft_and_the_former(tmp_path: Path, er
 def test_a_trainer_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     saving, trainer, store, said = made(tmp_path)
     trainer.hangs = True
-    asyncio.run(saving.save_now(1, limit_s=0.05))
+    saving.pace.trainer_limit_s = lambda: 0.05  # type: ignore[method-assign]
+    asyncio.run(saving.save_now(1))
     (event,) = said
     assert isinstance(event, CheckpointFailed)
-    assert event.reason == "the trainer did not answer in time"
+    assert event.reason.startswith("the trainer did not answer within 0 s: it is still in a step")
     assert list(store.folder.iterdir()) == []
 
 
@@ -158,10 +161,11 @@ def test_the_outer_state_is_written_whole_even_if_the_trainer_is_given_up(tmp_pa
         order.append("written")
 
     store.put_outer = slow  # type: ignore[method-assign]
+    saving.pace.trainer_limit_s = lambda: 0.05  # type: ignore[method-assign]
 
     async def main() -> None:
         asyncio.get_running_loop().call_later(0.2, gate.set)
-        await saving.save_now(1, limit_s=0.05)
+        await saving.save_now(1)
         order.append("returned")
 
     asyncio.run(main())

@@ -166,7 +166,7 @@ def test_it_waits_a_bounded_time_says_so_and_takes_commands_meanwhile(
     with pytest.raises(Idle):
         played.session.run()
     told = [message["progress"] for message in line.heard if "progress" in message]
-    assert told[-1][-1].startswith("waiting for shard")
+    assert told[-1][6].startswith("waiting for shard")
     assert played.call("save", folder=str(home))["tokens"] == 0, "commands are taken"
     line.until = math.inf
     line.stop_at = played._id - 1

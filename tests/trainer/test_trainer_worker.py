@@ -47,6 +47,7 @@ class ScriptedLine:
 
     def __init__(self) -> None:
         self.inbox = self
+        self.given_up = 0
         self.waiting: deque[dict[str, Any]] = deque()
         self.answers: dict[int, dict[str, Any]] = {}
         self.stop_at = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch import Tensor
 
@@ -30,8 +31,10 @@ MAX_ASKED = 16
 class CatchUp:
     """Looks up and fetches a fragment's state."""
 
-    def __init__(self, around: GroupContext) -> None:
+    def __init__(self, around: GroupContext, scratch: Path | None = None) -> None:
+        """`scratch`: folder for a state that is fetched; None: it lies in memory."""
         self._around = around
+        self._scratch = scratch
         self.donor: PeerId | None = None
         """The peer that gave the last state."""
 
@@ -112,7 +115,7 @@ class CatchUp:
                     around.terms.elements[fragment],
                     transfer_s,
                     around.offload,
-                    around.scratch,
+                    self._scratch,
                 )
                 self.donor = donor.peer_id
                 return values

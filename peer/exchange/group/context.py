@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from peer.aio.threads import Offload
 from peer.codec.plain import Codec
+from peer.exchange.throughput import TransferMeter
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
@@ -68,8 +68,8 @@ class GroupContext:
     view: Seen
     conduct: Reputation
     offload: Offload
-    scratch: Path | None = None
-    """Folder for a state that is fetched; None: it lies in memory."""
+    transfers: TransferMeter = field(default_factory=TransferMeter)
+    """The transfers under way."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
         """The training peers we see, would work with and do not take for gone, ourselves included; and those that did

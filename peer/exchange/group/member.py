@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median_low
 from typing import Any
 
@@ -69,9 +70,9 @@ class GroupMean:
 class GroupMember:
     """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
 
-    def __init__(self, around: GroupContext, store: QuorumStore | None = None) -> None:
+    def __init__(self, around: GroupContext, store: QuorumStore | None = None, scratch: Path | None = None) -> None:
         """`store`: its rosters are recalled. A part of a group that was cut off and restarted does not take itself for
-        a new one."""
+        a new one. `scratch`: folder for a state that is fetched; None: it lies in memory."""
         self._around = around
         period = len(around.terms.elements)
         self._quorums = [Quorum(period, around.terms.founders) for _ in around.terms.elements]
@@ -85,7 +86,7 @@ class GroupMember:
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """Per fragment: the results that owners signed in the last round, and the owners by shard."""
         self._leading = Rendezvous(around, self._quorums)
-        self._catching = CatchUp(around)
+        self._catching = CatchUp(around, scratch)
         self._desks: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
         self._begun: set[RoundKey] = set()
         self._latest: RoundKey | None = None

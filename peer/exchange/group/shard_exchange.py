@@ -20,6 +20,7 @@ from peer.exchange.group.outcome import ShardOutcome
 from peer.exchange.group.reduce import tiles
 from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.payloads import TensorSlice
+from peer.exchange.throughput import MeasuredSource, Throughput
 from peer.exchange.validation import check_result
 from peer.protocol.group.receipts import digest_of, digesting, statement
 from peer.protocol.group.roster import Roster
@@ -38,8 +39,11 @@ class ShardResultSink(ResultSink):
     """Takes the result of a shard among so many members: decoded into `into` as it comes, and hashed for the owner's
     signature. `begun` is called before the first byte."""
 
-    def __init__(self, codec: Codec, into: Tensor, members: int, begun: Callable[[], None]) -> None:
+    def __init__(
+        self, codec: Codec, into: Tensor, members: int, begun: Callable[[], None], now: Callable[[], float]
+    ) -> None:
         self._decoding = Decoding(codec, into)
+        self.passing = Throughput(self._decoding.nbytes, now)
         self._members = members
         self._when_begun = begun
         self._digest = digesting(())
@@ -63,6 +67,7 @@ class ShardResultSink(ResultSink):
     def write(self, offset: int, data: bytes) -> None:
         """Raises BadPayload, and PartnerLost when it is closed."""
         assert self.begun
+        self.passing.note(offset + len(data))
         self._decoding.write(offset, data)
         self._digest.update(data)
 
@@ -129,12 +134,16 @@ class ShardExchange:
         around, why, sending, lost = self.around, "", True, 0
         while (left_s := until - around.clock.now()) > 0:
             into = self.into[shard.start : shard.end]
-            taking = ShardResultSink(around.terms.result_codec, into, len(self.roster.members), source.close)
+            members, now = len(self.roster.members), around.clock.now
+            taking = ShardResultSink(around.terms.result_codec, into, members, source.close, now)
+            giving = MeasuredSource(source, now) if sending else None
+            passing = (taking.passing,) if giving is None else (giving.passing, taking.passing)
             opening = ContributionHeader(
                 self.roster.key, self.roster.name(), shard.index, self.tokens, source.nbytes if sending else 0
             )
             try:
-                receipt = await around.transport.contribute(owner, opening, source if sending else None, taking, left_s)
+                with around.transfers.watching(*passing):
+                    receipt = await around.transport.contribute(owner, opening, giving, taking, left_s)
             except PartnerRefused as error:
                 why = f"{shard.owner}: {error.reason}"
                 if error.code not in TRY_AGAIN:

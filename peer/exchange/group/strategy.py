@@ -25,6 +25,7 @@ from peer.exchange.buffers import Buffers
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.payloads import PseudoGradient
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, MissedState
+from peer.exchange.throughput import TransferMeter
 from peer.outer.state import OuterState
 from peer.outer.values import GroupState, MeanGradient, NoStep
 from peer.ports.trainer import WorkSnapshot
@@ -57,6 +58,10 @@ class GroupStrategy:
     controls: ExchangeControls
     feedback: dict[int, Feedback] = field(default_factory=dict)
     """Per fragment, where the codec loses enough to need it."""
+
+    @property
+    def transfers(self) -> TransferMeter:
+        return self.controls.transfers
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:

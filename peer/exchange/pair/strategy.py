@@ -23,6 +23,7 @@ from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.exchange.payloads import Concatenated, work_of
 from peer.exchange.solo import SoloSession, late_alone, solo_result
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, ExchangeSession
+from peer.exchange.throughput import TransferMeter
 from peer.outer.state import OuterState
 from peer.outer.values import OwnWork, PartnerParams
 from peer.ports.clock import Clock
@@ -48,6 +49,10 @@ class PairStrategy:
     partners: PartnerMemory
     clock: Clock
     controls: ExchangeControls
+
+    @property
+    def transfers(self) -> TransferMeter:
+        return self.controls.transfers
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:

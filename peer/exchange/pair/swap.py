@@ -31,7 +31,7 @@ from peer.exchange.deadlines import (
     transfer_s,
 )
 from peer.exchange.pair.lattice_swap import LatticeSwap
-from peer.exchange.throughput import MeasuredSource, Throughput
+from peer.exchange.throughput import MeasuredSource, Throughput, TransferMeter
 from peer.exchange.validation import check_partner, finite
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
@@ -69,9 +69,11 @@ class PairSwap:
         cap: float | None,
         tell: Callable[[RoundKey], PeerTimings | None] = lambda key: None,
         assumed_rate: float = ASSUMED_RATE,
+        meter: TransferMeter | None = None,
     ) -> None:
         """`tell`: what the partner of a round is told of us. `assumed_rate`: bytes per second of a partner before
-        anything was measured."""
+        anything was measured. `meter` knows the transfers under way."""
+        self._meter = meter or TransferMeter()
         self._tell = tell
         self._transport = transport
         self._clock = clock
@@ -124,9 +126,10 @@ class PairSwap:
             start_s, slack_s = min(start_s, terms.patience_s), min(slack_s, terms.patience_s)
         begin_by = self._clock.now() + start_s
         swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, terms.dial, told)
-        report = await self._unless_dead(
-            swap, terms.alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s)
-        )
+        with self._meter.watching(measured.passing, watched.passing):
+            report = await self._unless_dead(
+                swap, terms.alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s)
+            )
         if first:
             self._remember(partner.peer_id, report)
         passing = watched.passing

@@ -18,6 +18,10 @@ from peer.run.home import Home
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 ANYWHERE = ("--host-maddrs", LOOPBACK)
 STARTUP_S = 120.0
+LISTEN_EVERY_S = 1.0
+"""Seconds between two questions to a daemon that leaves: how long it will take."""
+PATIENCE = 2.0
+"""A daemon may take this many times what it announced."""
 
 
 @dataclass
@@ -83,18 +87,19 @@ class Daemon:
             self.process.kill()
 
     async def stop(self, grace_s: float) -> None:
-        """Drain, then kill. Never raises."""
+        """Drain, then kill: after `grace_s`, or after twice what the daemon announces. Never raises."""
         if not self.running or self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                await self.process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()
+        ended, began, announced_s = asyncio.ensure_future(self.process.wait()), time.monotonic(), 0.0
+        while (left_s := began + max(grace_s, PATIENCE * announced_s) - time.monotonic()) > 0:
+            if (await asyncio.wait({ended}, timeout=min(LISTEN_EVERY_S, left_s)))[0]:
+                return
+            announced_s = announced_s or announced_of(await self.status())
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await ended
 
     async def status(self) -> dict[str, Any] | None:
         """What it says of itself, None when it does not answer."""
@@ -112,6 +117,12 @@ class Daemon:
         except OSError:
             return ""
         return "\n".join(lines[-8:])
+
+
+def announced_of(report: dict[str, Any] | None) -> float:
+    """Return the seconds that a daemon which leaves announces in its status; 0: none."""
+    leaving = (report or {}).get("leaving")
+    return float(leaving["announced_s"]) if isinstance(leaving, dict) else 0.0
 
 
 async def start_bootstrap(

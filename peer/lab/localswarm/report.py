@@ -18,7 +18,7 @@ from peer.lab.localswarm.chaos import Happened
 from peer.lab.localswarm.processes import Daemon
 from peer.lab.sim.faults import Fault
 from peer.observe.event_codec import read_lines
-from peer.observe.events import Evaluated, Event, RoundDue, RoundEnded
+from peer.observe.events import CaughtUp, Evaluated, Event, Refounded, RoundDue, RoundEnded
 from peer.observe.totals import Ledger, former, ledger, read_totals
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
@@ -56,7 +56,7 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
     joined = totals.joined_at
     code = daemon.exit_codes[-1] if daemon.exit_codes else None
     losses = [[round_, loss] for round_, loss, _ in totals.val_loss]
-    own = [event.own_loss for _, event in events if isinstance(event, Evaluated)]
+    last = last_state_evaluated([event for _, event in events])
     outer = _saved_outer(folder, signed.run_id, layout) if code == 0 else None
     row = {
         "peer_id": peer_id,
@@ -70,14 +70,30 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
         "bytes_received": totals.bytes_received,
         "val_loss": losses,
         "val_loss_first": losses[0][1] if losses else None,
-        "val_loss_last": losses[-1][1] if losses else None,
-        "val_loss_own": own[-1] if own and math.isfinite(own[-1]) else None,
+        "val_loss_last": _finite(last.loss) if last is not None else None,
+        "val_loss_round": losses[-1][0] if losses else None,
+        "val_loss_own": _finite(last.own_loss) if last is not None else None,
         "outer_digest": None if outer is None else digest_of(outer).hex(),
         "seconds_training": counters.seconds_training,
         "seconds_waiting": counters.seconds_waiting,
         "ledger": _numbers(book),
     }
     return PeerAccount(row, book, events, outer, killed_at)
+
+
+def last_state_evaluated(told: Sequence[Event]) -> Evaluated | None:
+    """Return the last evaluation in a journal if it was of the last state; None: the state has moved since, or there
+    was none."""
+    for event in reversed(told):
+        if isinstance(event, Evaluated):
+            return event
+        if isinstance(event, RoundEnded | CaughtUp | Refounded):
+            return None
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _numbers(book: Ledger) -> dict[str, int]:
@@ -142,7 +158,8 @@ def swarm_report(
     """Return the JSON object of `--report`."""
     topology = resolve(signed.manifest.sync).topology
     seen = _attendance(signed, accounts, happened)
-    losses = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0 and a.row["val_loss"]]
+    lasts = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0]
+    losses = [loss for loss in lasts if loss is not None]
     books = [a.book for a in accounts]
     tokens = sum(a.row["tokens"] for a in accounts)
     busy = max((a.row["seconds_training"] + a.row["seconds_waiting"] for a in accounts), default=0.0)
@@ -226,7 +243,16 @@ def table(report: dict[str, Any]) -> str:
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]
-    return "\n".join([*lines, *_fault_lines(report["faults"])])
+    return "\n".join([*lines, *_unevaluated(report["peers"]), *_fault_lines(report["faults"])])
+
+
+def _unevaluated(rows: list[dict[str, Any]]) -> list[str]:
+    """Name the peers whose last state has no loss."""
+    return [
+        f"peer {number} was not evaluated after round {row['val_loss_round']}"
+        for number, row in enumerate(rows, 1)
+        if row["val_loss_last"] is None and row["val_loss_round"] is not None
+    ]
 
 
 def _fault_lines(faults: list[dict[str, Any]]) -> list[str]:

@@ -21,6 +21,7 @@ from peer.run.manifest import SignedManifest, sign_text
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
+"""Seconds that a process gets to leave, at least; one that announces a time gets twice that."""
 EACH_STARTUP_S = 15.0
 """Of processor time, about what a peer's processes take to start."""
 QUIET_S = 300.0

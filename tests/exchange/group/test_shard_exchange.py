@@ -17,6 +17,7 @@ from peer.errors import BadPayload, PartnerLost
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.outcome import ShardOutcome
 from peer.exchange.group.shard_exchange import LOST_TRIES, ShardExchange, ShardResultSink
+from peer.exchange.throughput import TransferMeter
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.membership.failure_detector import FailureDetector
@@ -87,6 +88,7 @@ def shared(
             conduct=conduct,
             offload=inline,
             view=SimpleNamespace(peers={PEER: record}, watch=FailureDetector(clock.now)),
+            transfers=TransferMeter(),
         )
         into = torch.full((ELEMENTS,), 7.0)
         own = torch.ones(ELEMENTS) if gradient is None else gradient
@@ -185,7 +187,7 @@ def test_names_that_cannot_be_are_an_offence(named: tuple[int, ...]) -> None:
 
 def test_what_comes_late_is_not_written() -> None:
     into = torch.zeros(ELEMENTS)
-    taking = ShardResultSink(EVERY["fp32"], into, 2, lambda: None)
+    taking = ShardResultSink(EVERY["fp32"], into, 2, lambda: None, lambda: 0.0)
     taking.begins((0,), b"")
     taking.close()
     with pytest.raises(PartnerLost):

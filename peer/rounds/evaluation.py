@@ -1,0 +1,97 @@
+"""Evaluations of `outer_params`: how long one takes here, and whether the last one was of the last state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from peer.aio.events import Shutdown
+from peer.observe import events
+from peer.outer.state import OuterState
+from peer.ports.clock import Clock
+from peer.ports.trainer import Trainer
+from peer.rounds.status import RoundStatus
+
+LAST_MOST_S = 15.0
+"""Seconds that a peer which is told to leave gives an evaluation of its last state, at most."""
+LEAST_S = 2.0
+"""Seconds that the last evaluation may take beyond twice what others took."""
+
+
+class Evaluations:
+    """Has the trainer evaluate `outer_params`. `still` is held while they may not move."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        outer: OuterState,
+        clock: Clock,
+        still: AbstractAsyncContextManager[None],
+        live: RoundStatus,
+        leaving: Shutdown,
+        emit: Callable[[events.Event], None],
+    ) -> None:
+        self._trainer = trainer
+        self._outer = outer
+        self._clock = clock
+        self._still = still
+        self._live = live
+        self._leaving = leaving
+        self._emit = emit
+        self._took_s = 0.0
+        """Of the longest of the last evaluations; 0 before the first one."""
+        self._of = -1
+        """The state that was evaluated last, as `OuterState.begun` numbers them."""
+
+    async def evaluate(self, round_: int, own_too: bool = False, at_last: bool = False) -> None:
+        """Evaluate, and journal the result. Told to leave, give it up unless it is `at_last`. Raises TrainerDied."""
+        if self._leaving and not at_last:
+            return
+        self._live.is_doing("evaluating")
+        async with self._still:
+            began, of = self._clock.now(), self._outer.begun
+            call = self._trainer.evaluate(self._outer.params)
+            result = await (call if at_last else self._leaving.race(call))
+            took = self._clock.now() - began
+        if result is None:
+            return
+        own = await self._leaving.race(self._trainer.evaluate(None)) if own_too else None
+        self._took_s, self._of = max(took, self._took_s / 2), of
+        self._emit(
+            events.Evaluated(
+                round=round_,
+                loss=result.loss,
+                bits_per_byte=result.bits_per_byte,
+                own_loss=math.nan if own is None else own.loss,
+            )
+        )
+
+    # -- of the last state ---------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> bool:
+        """Whether the state as it is now was evaluated."""
+        return self._of == self._outer.begun
+
+    def last_s(self, moving: bool) -> float:
+        """Return the seconds that evaluating the last state will take; 0 when that is not going to happen.
+
+        moving: an exchange under way will move the state once more."""
+        needed = moving or not self.current
+        return self._took_s if needed and self._took_s <= LAST_MOST_S else 0.0
+
+    def why(self, moving: bool) -> str:
+        """Why the last state is going to be evaluated, or not, for a person."""
+        if self.current and not moving:
+            return "the last state is evaluated already"
+        if not self._took_s:
+            return "not evaluated: no evaluation has ended here, so nobody knows how long one takes"
+        if self._took_s > LAST_MOST_S:
+            return f"not evaluated: that takes {self._took_s:.0f} s here, and a leave gives it {LAST_MOST_S:.0f} s"
+        return f"the last evaluation took {self._took_s:.1f} s"
+
+    def last_limit_s(self) -> float:
+        """Return the seconds after which the last evaluation is given up; 0: it is not to be begun."""
+        seconds = self.last_s(moving=False)
+        return LEAST_S + 2 * seconds if seconds else 0.0
