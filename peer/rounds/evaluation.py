@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
 
 from peer.aio.events import Shutdown
 from peer.observe import events
@@ -18,8 +17,6 @@ LAST_MOST_S = 15.0
 """Seconds that a peer which is told to leave gives an evaluation of its last state, at most."""
 LEAST_S = 2.0
 """Seconds that the last evaluation may take beyond twice what others took."""
-
-T = TypeVar("T")
 
 
 class Evaluations:
@@ -47,16 +44,19 @@ class Evaluations:
         self._of = -1
         """The state that was evaluated last, as `OuterState.begun` numbers them."""
 
-    async def evaluate(self, round_: int, own_too: bool = False) -> None:
-        """Evaluate, and journal the result. Told to leave in the middle of it, give it up. Raises TrainerDied."""
+    async def evaluate(self, round_: int, own_too: bool = False, at_last: bool = False) -> None:
+        """Evaluate, and journal the result. Told to leave, give it up unless it is `at_last`. Raises TrainerDied."""
+        if self._leaving and not at_last:
+            return
         self._live.is_doing("evaluating")
         async with self._still:
             began, of = self._clock.now(), self._outer.begun
-            result = await self._unless_leaving(self._trainer.evaluate(self._outer.params))
+            call = self._trainer.evaluate(self._outer.params)
+            result = await (call if at_last else self._leaving.race(call))
             took = self._clock.now() - began
         if result is None:
             return
-        own = await self._unless_leaving(self._trainer.evaluate(None)) if own_too else None
+        own = await self._leaving.race(self._trainer.evaluate(None)) if own_too else None
         self._took_s, self._of = max(took, self._took_s / 2), of
         self._emit(
             events.Evaluated(
@@ -67,24 +67,31 @@ class Evaluations:
             )
         )
 
-    async def _unless_leaving(self, call: Awaitable[T]) -> T | None:
-        return await (call if self._leaving else self._leaving.race(call))
-
     # -- of the last state ---------------------------------------------------------------------------------------------
 
-    def last_s(self) -> float:
-        """Return the seconds that evaluating the last state will take; 0 when that is not going to happen."""
-        return self._took_s if self._took_s <= LAST_MOST_S else 0.0
+    @property
+    def current(self) -> bool:
+        """Whether the state as it is now was evaluated."""
+        return self._of == self._outer.begun
 
-    def why(self) -> str:
+    def last_s(self, moving: bool) -> float:
+        """Return the seconds that evaluating the last state will take; 0 when that is not going to happen.
+
+        moving: an exchange under way will move the state once more."""
+        needed = moving or not self.current
+        return self._took_s if needed and self._took_s <= LAST_MOST_S else 0.0
+
+    def why(self, moving: bool) -> str:
         """Why the last state is going to be evaluated, or not, for a person."""
+        if self.current and not moving:
+            return "the last state is evaluated already"
         if not self._took_s:
             return "not evaluated: no evaluation has ended here, so nobody knows how long one takes"
-        if not self.last_s():
+        if self._took_s > LAST_MOST_S:
             return f"not evaluated: that takes {self._took_s:.0f} s here, and a leave gives it {LAST_MOST_S:.0f} s"
         return f"the last evaluation took {self._took_s:.1f} s"
 
     def last_limit_s(self) -> float:
         """Return the seconds after which the last evaluation is given up; 0: it is not to be begun."""
-        known = bool(self.last_s()) and self._of != self._outer.begun
-        return LEAST_S + 2 * self.last_s() if known else 0.0
+        seconds = self.last_s(moving=False)
+        return LEAST_S + 2 * seconds if seconds else 0.0

@@ -359,7 +359,9 @@ class RoundLoop:
         return cut_work(work.tokens, elements, work.steps, nominal)
 
     async def _between(self, done: int) -> None:
-        """At a round's boundary: evaluate, and let the owner write a checkpoint."""
+        """At a round's boundary: evaluate, and let the owner write a checkpoint. A peer that leaves does so last."""
+        if self._leaving:
+            return
         if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.active.is_set():
             await self._evaluate(done)
         async with self._landing.stepping:

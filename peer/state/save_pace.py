@@ -69,8 +69,9 @@ class SavePace:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                chunk = os.urandom(_CHUNK)
                 for _ in range(nbytes // _CHUNK):
-                    file.write(os.urandom(_CHUNK))
+                    file.write(chunk)
                 os.fsync(file.fileno())
         except OSError:
             return

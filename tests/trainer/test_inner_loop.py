@@ -260,3 +260,15 @@ def test_a_model_that_cannot_keep_documents_apart_is_refused_by_name(monkeypatch
     with pytest.raises(ManifestError, match="Llama cannot keep documents apart") as refused:
         inner_loop(config(mask_end_token=0))
     assert "document_mask" in refused.value.fix
+
+
+def test_an_evaluation_that_nobody_waits_for_ends_between_two_parts() -> None:
+    loop, asked = inner_loop(), list[int]()
+
+    def given_up() -> bool:
+        asked.append(1)
+        return len(asked) > 1
+
+    assert loop.evaluate(loop.params).tokens > 0
+    assert math.isfinite(loop.evaluate(loop.params, given_up).loss)  # this model goes through in one part
+    assert math.isnan(loop.evaluate(loop.params, given_up).loss)

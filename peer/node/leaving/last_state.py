@@ -17,7 +17,7 @@ async def keep_last_state(saving: Checkpointer, evaluations: Evaluations, round_
         return
     try:
         async with asyncio.timeout(limit_s):
-            await evaluations.evaluate(round_)
+            await evaluations.evaluate(round_, at_last=True)
     except TimeoutError:
         say(f"the last state is not evaluated: that took longer than {limit_s:.0f} s")
     except TrainerDied as death:

@@ -78,13 +78,13 @@ def leaving_plan(parts: PeerParts | None, saving: Checkpointer | None) -> Leavin
     """Plan the way out of a peer that trains; without its parts there is nothing to save yet."""
     if parts is None or saving is None:
         return LeavingPlan()
-    evaluations = parts.loop.evaluations
+    evaluations, exchanging = parts.loop.evaluations, parts.loop.exchanging
     return LeavingPlan(
         (
-            exchange_part(parts.loop.exchanging, parts.strategy.transfers.left()),
+            exchange_part(exchanging, parts.strategy.transfers.left()),
             step_part(saving.pace.boundary_s),
             checkpoint_part(saving),
-            LeavingPart("evaluation", evaluations.last_s(), evaluations.why()),
+            LeavingPart("evaluation", evaluations.last_s(exchanging), evaluations.why(exchanging)),
         )
     )
 

@@ -1,0 +1,55 @@
+"""A report gives a loss as the last only when it is of the last state."""
+
+from __future__ import annotations
+
+from peer.lab.localswarm.report import last_state_evaluated, table
+from peer.observe.events import Evaluated, Event, Leaving, Left, RoundEnded
+
+
+def evaluated(round_: int) -> Evaluated:
+    return Evaluated(round=round_, loss=2.0, bits_per_byte=3.0)
+
+
+def stepped(round_: int) -> Event:
+    return RoundEnded(
+        round=round_,
+        fragment=0,
+        outcome="solo",
+        partner="",
+        reason="",
+        applied=1,
+        dropped=0,
+        upto=1,
+        steps=1,
+        bytes_sent=0,
+        bytes_received=0,
+        seconds=0.0,
+    )
+
+
+ENDS = [Leaving(reason="told to leave"), Left(exit_code=0)]
+
+
+def test_an_evaluation_counts_until_the_state_moves() -> None:
+    first = evaluated(0)
+    assert last_state_evaluated([first, *ENDS]) == first
+    assert last_state_evaluated([first, stepped(0), *ENDS]) is None
+    last = evaluated(1)
+    assert last_state_evaluated([first, stepped(0), *ENDS[:1], last, *ENDS[1:]]) == last
+    assert last_state_evaluated([]) is None
+
+
+def row(last: float | None) -> dict[str, object]:
+    counts = dict.fromkeys(("paired", "solo", "failed"), 1)
+    losses = {"val_loss_first": 5.5, "val_loss_last": last, "val_loss_round": 3}
+    return {"exit_code": 0, "killed": False, "steps": 9, "rounds": counts, "bytes_sent": 0, **losses}
+
+
+def test_the_table_names_the_peers_whose_last_state_has_no_loss() -> None:
+    zeros = dict.fromkeys(("processed", "applied", "dropped", "outstanding"), 0)
+    swarm = dict.fromkeys(("val_loss_mean", "replica_spread", "participation", "rounds_ended_in_time"), None)
+    sums = {**swarm, "rounds_closed_in_time": None, "tokens_per_s": 0.0, "ledger": zeros}
+    lines = table({"peers": [row(4.5), row(None)], "swarm": sums, "faults": []}).splitlines()
+    assert lines[1].split()[7:9] == ["5.500", "4.500"]
+    assert lines[2].split()[7:9] == ["5.500", "-"]
+    assert lines[-1] == "peer 2 was not evaluated after round 3"
