@@ -18,10 +18,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from peer.outer.rules import blocks
 from peer.state.files import check, digest_of, is_plain_name, read_small, sync, write_synced
+from peer.state.tensor_file import write_tensors
 
 FORMAT = 1
 OUTER = "outer.safetensors"
@@ -121,6 +121,8 @@ class CheckpointStore:
         assert keep >= 1, keep
         self.folder = folder
         self.keep = keep
+        self._synced: dict[Path, tuple[str, int]] = {}
+        """Digest and bytes of the draft's files that we wrote and synced ourselves."""
 
     @_typed
     def begin(self) -> Path:
@@ -159,8 +161,10 @@ class CheckpointStore:
         assert outer_params.dtype == outer_momentum.dtype == torch.float32
         assert outer_params.shape == outer_momentum.shape == (outer_params.numel(),), outer_params.shape
         try:
-            save_file({"outer_params": outer_params, "outer_momentum": outer_momentum}, draft / OUTER)
-        except (OSError, SafetensorError):
+            (draft / OUTER).unlink(missing_ok=True)
+            tensors = {"outer_params": outer_params, "outer_momentum": outer_momentum}
+            self._synced = {draft / OUTER: write_tensors(draft / OUTER, tensors)}
+        except OSError:
             _remove(draft)
             raise
 
@@ -170,7 +174,7 @@ class CheckpointStore:
         self._check(draft)
         try:
             (draft / STATE).unlink(missing_ok=True)
-            state = _state_of(draft, run_id, layout_digest, facts)
+            state = _state_of(draft, run_id, layout_digest, facts, self._synced)
             write_synced(draft / STATE, _sealed(state))
             sync(draft)
             folder = self.folder / f"checkpoint-{max(self._numbers(), default=0) + 1}"
@@ -269,15 +273,24 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _state_of(draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the body of state.json, with every file of the draft synced and hashed. Raises OSError for other than plain
-    files."""
+def _state_of(
+    draft: Path,
+    run_id: bytes,
+    layout_digest: bytes,
+    facts: Mapping[str, Any],
+    synced: Mapping[Path, tuple[str, int]],
+) -> dict[str, Any]:
+    """Make the body of state.json, with every file of the draft synced and hashed; those in `synced` are. Raises
+    OSError for other than plain files."""
     files = {}
     for path in sorted(draft.iterdir()):
         if not is_plain_name(path.name):
             raise OSError(None, f"the trainer wrote a file of a strange name: {path.name!r}")
-        digest, nbytes = digest_of(path)
-        sync(path)
+        if path in synced:
+            digest, nbytes = synced[path]
+        else:
+            digest, nbytes = digest_of(path)
+            sync(path)
         files[path.name] = {"bytes": nbytes, "blake3": digest}
     assert len(files) <= MAX_FILES, len(files)
     body = {

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peer.state.checkpoint import Checkpoint, CheckpointError, CheckpointStore
+from peer.state.tensor_file import write_tensors
 
 RUN, LAYOUT = b"r" * 32, b"l" * 32
 FACTS = {"round": 3, "tokens": 10**21, "peer_id": "p", "seconds": 0.1, "nested": {"a": [1, None]}}
@@ -307,10 +308,10 @@ def test_other_things_in_the_folder_stay(store):
 
 
 def test_foreign_tensors_under_a_right_digest(store, monkeypatch):
-    def other(body, path):
-        save_file({"outer_params": body["outer_params"]}, path)
+    def other(path, body):
+        return write_tensors(path, {"outer_params": body["outer_params"]})
 
-    monkeypatch.setattr("peer.state.checkpoint.save_file", other)
+    monkeypatch.setattr("peer.state.checkpoint.write_tensors", other)
     write(store)
     found, skipped = store.latest(RUN, LAYOUT)
     assert found is None
