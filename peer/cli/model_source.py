@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
     from peer.result.model import SourceRequest
 
+QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""Settings of the libraries for models, which read them when they are loaded. Nothing is fetched or told by them."""
 F = TypeVar("F", bound=Callable[..., Any])
 Options = dict[str, Any]
 
@@ -66,6 +74,7 @@ def request_of(options: Options, *, tokenizer: bool, holdout: bool) -> Iterator[
     """Make a request of the options, with a folder for the time of the command."""
     from peer.result.model import SourceRequest
 
+    os.environ.update(QUIET)
     named = {name: options[name] for name in ("home", "manifest", "run", "donors", "wait_s")}
     with tempfile.TemporaryDirectory(prefix="peer-model-") as scratch:
         yield SourceRequest(scratch=Path(scratch), tokenizer=tokenizer, holdout=holdout, **named)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from peer.aio.threads import Offload
-from peer.errors import DataError, ManifestError, ModelError
-from peer.observe.progress import WaitProgress
+from peer.errors import DataError, ManifestError, ModelError, PeerError
+from peer.observe.progress import WaitProgress, untold
 from peer.ports.console import Say
 from peer.protocol.model.layout import TensorSpec
 from peer.run.files.artifact import ArtifactRef
@@ -72,6 +72,15 @@ class RunFileStore:
             progress("looking at the run's model and tokenizer", 0.0, None, "s")
             await asyncio.to_thread(check_foreign, manifest, files)
         return files
+
+    async def obtain_rest(self, manifest: Manifest, patience_s: float) -> None:
+        """Fetch the files that using the run's model takes, and training here does not. What nobody gives is left."""
+        train = files_to_train(manifest)
+        for name, ref in needed(manifest).items():
+            if name not in train:
+                with contextlib.suppress(PeerError):
+                    self._held.enter_context(self._cache.holding(ref.digest))
+                    await self._fetcher.fetch(ref, patience_s, untold, f"the run's {name}")
 
     def close(self) -> None:
         """Let the cache have its files back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from peer.aio.threads import LowPriorityThread
@@ -36,12 +37,16 @@ class DaemonFiles:
         self._fetcher = ArtifactFetcher(node.transport, peers, self._cache, offload=work, say=node.local.say)
         self._store = RunFileStore(self._cache, self._fetcher, work)
         self._supply: ShardSupply | None = None
+        self._rest: asyncio.Task[None] | None = None
         self.shelf = ArtifactShelf(self._cache, {}, work.start)
         """What others may fetch here: all that was fetched."""
 
     async def obtain(self, manifest: Manifest, progress: WaitProgress) -> RunFiles:
         """Fetch the files that come before the state. Raises as `RunFileStore.obtain`."""
-        return await self._store.obtain(manifest, self._options.wait_s, progress)
+        wait_s = self._options.wait_s
+        files = await self._store.obtain(manifest, wait_s, progress)
+        self._rest = asyncio.create_task(self._store.obtain_rest(manifest, wait_s), name="files to use the model")
+        return files
 
     def supply(self, files: RunFiles) -> ShardSupply | None:
         """Return the source of token shards. None: the run has none."""
@@ -52,6 +57,9 @@ class DaemonFiles:
 
     async def close(self) -> None:
         """Stop fetching. The cache may delete the files from here on."""
+        if self._rest is not None:
+            self._rest.cancel()
+            await asyncio.wait({self._rest})
         if self._supply is not None:
             await self._supply.close()
         self._store.close()

@@ -158,8 +158,8 @@ class SnapshotCache:
             self._making = self._start(self._make)
             self._collect(now)
             newest = self._shelf[-1] if self._shelf else None
-        if newest is None or (fresh and self._making is not None):
-            return None
+        if newest is None or (self._making is not None and (fresh or age > self._max_age_s)):
+            return None  # the last one may be of long ago: nobody has asked since
         return newest.snapshot.index
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:

@@ -39,7 +39,10 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert {name for name in modules if name.startswith("peer.") and not name.startswith("peer.cli")} <= LIGHT
 
 
-@pytest.mark.parametrize("command", ["join", "bootstrap", "status", "leave", "pause", "swarm", "simulate"])
+RESULT = ("eval", "generate", "export")
+
+
+@pytest.mark.parametrize("command", ["join", "bootstrap", "status", "leave", "pause", "swarm", "simulate", *RESULT])
 def test_help_of_a_command_does_not_wait_for_torch_or_the_network(command: str) -> None:
     modules = loaded(HELP.format(arguments=[command, "--help"]))
     assert f"peer.cli.{command}" in modules

@@ -52,6 +52,7 @@ async def scenario(operator: Path, volunteers: Path) -> None:
         for daemon in peers:
             await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1, more=("--yes",))
         await all_exchange(peers, 1)
+        await asyncio.to_thread(a_guest_exports_the_model, volunteers, ticket)
         bootstrap.kill()
         await bootstrap.wait()
         counts = [exchanged(await daemon.status()) for daemon in peers]
@@ -59,6 +60,20 @@ async def scenario(operator: Path, volunteers: Path) -> None:
     finally:
         for daemon in (*peers, bootstrap):
             await daemon.stop(10.0)
+
+
+def a_guest_exports_the_model(folder: Path, ticket: str) -> None:
+    """The run goes on. A guest takes no part in it, and its cache has all that a second command needs."""
+    shared = ("--home", "guest", "--json")
+    exported = json.loads(run(folder, "export", ticket, "model", "--donors", "2", *shared))
+    assert exported["parameters"] == 39296
+    assert exported["loss"] < 6.5
+    names = {path.name for path in (folder / "model").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
+    evaluated = json.loads(run(folder, "eval", ticket, *shared))
+    assert evaluated["tokens"] == 8 * 32
+    assert evaluated["loss"] < 6.5
+    assert not (folder / "guest" / "identity.key").exists()
 
 
 async def all_exchange(peers: list[Daemon], rounds: int) -> None:

@@ -85,6 +85,14 @@ def test_a_joiner_fetches_the_index_and_no_tokenizer(tmp_path: Path) -> None:
     assert list(files_to_train(manifest())) == ["index"]
 
 
+def test_a_volunteer_s_home_gets_the_tokenizer_too_so_that_the_model_can_be_used(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    store = RunFileStore(ArtifactCache(tmp_path / "cache", 10**6), swarm, inline)
+    asyncio.run(store.obtain_rest(manifest(), 1.0))
+    store.close()
+    assert swarm.asked == ["the run's tokenizer"]
+
+
 def test_an_operator_serves_the_files_and_the_shards_that_are_here(tmp_path: Path) -> None:
     path, data = operators_folder(tmp_path), tmp_path / "data"
     data.mkdir()

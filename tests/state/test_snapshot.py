@@ -152,6 +152,29 @@ def test_a_fresh_snapshot_follows_an_old_one_and_the_former_stays(layout):
     assert shelved.shelf.on_piece(first.snapshot, 99) is None
 
 
+def test_a_snapshot_of_long_ago_is_not_offered_while_a_fresh_one_is_made(layout):
+    """Nobody may have asked for hours. A thread makes the copy, so it is not there at once."""
+    now, making = [0.0], []
+    shelf = SnapshotCache(
+        lambda: StateSnapshot(params_of(layout, len(making)), layout, len(making)),
+        lambda: now[0],
+        lambda work: making.append((Future(), work)) or making[-1][0],
+        max_age_s=30,
+    )
+
+    def made() -> None:
+        future, work = making[-1]
+        future.set_result(work())
+
+    assert shelf.on_state() is None
+    made()
+    assert shelf.on_state().round == 1
+    now[0] = 3600.0
+    assert shelf.on_state() is None
+    made()
+    assert shelf.on_state().round == 2
+
+
 def test_memory_is_bounded(layout):
     shelved = Shelved(layout)
     seen = [shelved.at(31.0 * n) for n in range(10)]

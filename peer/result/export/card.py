@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from peer.result.evaluate import LossReport
 from peer.result.model import RunModel
+from peer.run.files.model_config import read_config
 from peer.run.presets import resolve
-from peer.run.sections import LlamaSection
 
 MOST_NAMED = 64
 """Peers that are named."""
@@ -18,11 +18,10 @@ def model_card(model: RunModel, found: LossReport | None, why_not: str, *, libra
     run, manifest = model.run, model.run.manifest
     method = resolve(manifest.sync)
     unit = "s" if manifest.sync.clock == "seconds" else "inner steps"
-    kind = "llama" if isinstance(manifest.model, LlamaSection) else manifest.model.kind
     rows = {
         "run": f"`{run.run_id.hex()}`",
         "operator": f"`{manifest.operator}`",
-        "model": f"{kind}, {manifest.model.parameters:,} parameters",
+        "model": f"{_kind(model)}, {manifest.model.parameters:,} parameters",
         "data": manifest.data.kind,
         "method": f"{manifest.sync.preset}: {method.topology}, {method.rule}, every {method.sync_every:g} {unit}",
         "rounds": f"{model.round:,} of {manifest.train.total_rounds:,}",
@@ -36,9 +35,15 @@ def model_card(model: RunModel, found: LossReport | None, why_not: str, *, libra
     if model.donors:
         more = len(model.donors) - MOST_NAMED
         named = [f"* `{donor}`" for donor in model.donors[:MOST_NAMED]]
-        lines += ["", "## Peers", "", "The state comes from these peers, one of many who trained it:", "", *named]
+        lines += ["", "## Peers", "", "The state is of these peers. Others may have trained it with them:", "", *named]
         lines += [f"* and {more} more"] * (more > 0)
     return "\n".join(lines) + "\n"
+
+
+def _kind(model: RunModel) -> str:
+    """Return the type of the model, as transformers calls it."""
+    config = model.run.files.run.config
+    return "llama" if config is None else str(read_config(config.read_bytes())["model_type"])
 
 
 def _head(library: str) -> list[str]:

@@ -36,7 +36,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         draft.mkdir()
         try:
             yield draft
+            rights = draft.stat().st_mode & 0o666
             for path in draft.iterdir():
+                path.chmod(rights)  # the library gives weights to their owner alone
                 sync(path)
             draft.rename(out)
         finally:

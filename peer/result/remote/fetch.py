@@ -20,6 +20,8 @@ from peer.state.transfer.pieces import PieceStore
 from peer.state.transfer.scheduler import DonorRates
 
 RETRY_S = 1.0
+SETTLE_S = 5.0
+"""Seconds after a state in which another donor may finish the copy that it gives."""
 
 
 @dataclass(slots=True)
@@ -62,15 +64,15 @@ class GuestFetch:
         Fewer donors are enough once all that offer one have given theirs. Raises StateError when nothing came for
         `wait_s` seconds, and SourceError when a donor's state cannot be a model."""
         found, now = FetchedStates(), asyncio.get_running_loop().time
-        deadline = now() + wait_s
+        deadline, settled = now() + wait_s, 0.0
         while len(found.rounds) < (1 if self._group else count):
             offers = [offer for offer in await self._offers() if offer.donor.peer_id not in found.donors]
-            if not offers and found.rounds:
+            if not offers and found.rounds and now() >= settled:
                 said = f"{len(found.rounds)} of {count} donors gave their state: no other one offers it"
                 self._context.say(said)
                 break
             if await self._fetch(offers, found):
-                deadline = now() + wait_s
+                deadline, settled = now() + wait_s, now() + SETTLE_S
                 continue
             if now() >= deadline:
                 raise StateError(

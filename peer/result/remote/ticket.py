@@ -92,6 +92,8 @@ class _Guest:
         self._say(f"run {manifest.name!r}, signed by {manifest.operator}")
         if group := method.topology == "group":
             node.directory.read_everybody()
+            if request.donors > 1:
+                self._say("the peers of a group have one state: --donors changes nothing")
         run = await self._files(signed)
         node.transport.begin_run(RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes))
         fetch = GuestFetch(context, run.layout, self._work, group=group)
