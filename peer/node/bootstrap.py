@@ -29,6 +29,7 @@ from peer.node.record import describe_self
 from peer.node.run_progress import RunProgress
 from peer.node.status import caps
 from peer.observe import events
+from peer.outer.state import OuterState
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout
@@ -92,7 +93,6 @@ async def run_bootstrap(
             node.handler.serve(served)
             first = FirstFiles(files.tensors, files.config, sources.get(signed.manifest.init), local.folder.path)
             outer = await asyncio.to_thread(first_state, signed.manifest, layout, state, say, first)
-            digest = await asyncio.to_thread(digest_of, outer.params)
             run_round = RunProgress(node.local.folder.path / "run_round")
             given = DonatedState(
                 outer,
@@ -101,7 +101,7 @@ async def run_bootstrap(
                 momentum=method.topology == "group",
                 start=copying.start,
                 folder=node.local.folder.path,
-                why_not=_why_not(run_round, amendments, digest) if state is None else lambda: "",
+                why_not=await _why_not(run_round, amendments, outer) if state is None else lambda: "",
             )
             node.handler.serve(replace(served, state=given))
             _print_ticket(node, ticket_file)
@@ -116,8 +116,9 @@ async def run_bootstrap(
     return 0
 
 
-def _why_not(run_round: RunProgress, amendments: AmendmentSync, digest: bytes) -> Callable[[], str]:
-    """Why the first state, of this digest, is not to be begun with: the run has left it, and did not go back."""
+async def _why_not(run_round: RunProgress, amendments: AmendmentSync, outer: OuterState) -> Callable[[], str]:
+    """Why the first state is not to be begun with: the run has left it behind, and did not go back to it."""
+    digest = await asyncio.to_thread(digest_of, outer.params)
     return lambda: "" if amendments.ruling(MAX_ROUND).founded == digest else run_round.why_not_first()
 
 
