@@ -61,9 +61,10 @@ def _read_some() -> bytes:
 
 def run_daemon(main: Coroutine[Any, Any, int]) -> None:
     """Run to the end and exit with the returned code. PeerErrors go to the command line's own handler."""
-    from peer.node.process import tune
+    from peer.node.process import freeze_gc, tune
 
     tune()
+    freeze_gc()  # of the libraries: later, in the event loop, this takes a few ms and not a tenth of a second
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         code = runner.run(main)
     sys.exit(code)

@@ -95,7 +95,7 @@ async def obtain_state(
         context.say(why)
     await offload(pieces.load)
     state = await joining.state(own)
-    pieces.clear()
+    await offload(pieces.clear)
     return state
 
 

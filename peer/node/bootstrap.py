@@ -101,7 +101,7 @@ async def run_bootstrap(
                 momentum=method.topology == "group",
                 start=copying.start,
                 folder=node.local.folder.path,
-                why_not=_why_not(run_round, amendments, outer) if state is None else lambda: "",
+                why_not=await _why_not(run_round, amendments, outer) if state is None else lambda: "",
             )
             node.handler.serve(replace(served, state=given))
             _print_ticket(node, ticket_file)
@@ -116,9 +116,9 @@ async def run_bootstrap(
     return 0
 
 
-def _why_not(run_round: RunProgress, amendments: AmendmentSync, outer: OuterState) -> Callable[[], str]:
+async def _why_not(run_round: RunProgress, amendments: AmendmentSync, outer: OuterState) -> Callable[[], str]:
     """Why the first state is not to be begun with: the run has left it behind, and did not go back to it."""
-    digest = digest_of(outer.params)
+    digest = await asyncio.to_thread(digest_of, outer.params)
     return lambda: "" if amendments.ruling(MAX_ROUND).founded == digest else run_round.why_not_first()
 
 

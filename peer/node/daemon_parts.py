@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from peer.aio.events import Signal
 from peer.aio.threads import Offload
 from peer.exchange.group.quorum_file import QuorumFile
-from peer.join.reset import ResetStates, founding_of
+from peer.join.reset import ResetStates
 from peer.join.resume import JoinedState
 from peer.membership.amendment_sync import AMENDMENTS, ASK_EVERY_S, AmendmentSync
 from peer.membership.own_record import OwnRecord
@@ -24,7 +24,7 @@ from peer.node.upload_quota import UploadQuota
 from peer.observe import events
 from peer.observe.journal import Journal
 from peer.ports.peer import PeerPorts
-from peer.protocol.messages import MAX_ROUND, PeerRecord
+from peer.protocol.messages import PeerRecord
 from peer.protocol.policy.amendments import describe
 from peer.protocol.schedule import RoundClock
 from peer.rounds.pause import LocalPause
@@ -99,6 +99,8 @@ class JoinedRun:
     state: JoinedState
     checkpoints: CheckpointStore
     trainer: TrainerClient
+    founded: bytes
+    """As `peer.join.reset.founding_of` the state."""
 
 
 def pace_of(method: Method) -> float:
@@ -123,7 +125,6 @@ def assemble_daemon(
     """Assemble the peer of a daemon that has joined a run, and what writes its checkpoints. `record` makes our record;
     `bulk` runs codec and outer step."""
     local, emit, state, amendments = node.local, parts.journal.append, joined.state, joined.amendments
-    founded = founding_of(state, amendments.ruling(MAX_ROUND))
     method = resolve(joined.manifest.sync)
     look_every_s = pace_of(method)
     saving = _checkpointer(local, parts, joined, lambda: built.directives.founded)
@@ -152,7 +153,7 @@ def assemble_daemon(
         PeerState(
             outer=state.outer,
             upto=dict(parts.journal.totals.upto),
-            founded=founded,
+            founded=joined.founded,
             quorums=QuorumFile(local.folder.path / "group.json", emit),
         ),
         LocalPolicy(pause=parts.pause, quota=parts.quota, reputation=parts.reputation, amendments=amendments),

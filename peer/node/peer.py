@@ -19,6 +19,7 @@ from peer.join.manifest import fetch_manifest, kept_manifest
 from peer.join.messages import check_clock
 from peer.join.preflight import check_volunteer
 from peer.join.report import JoinReport
+from peer.join.reset import founding_of
 from peer.join.resume import JoinedState, Staleness
 from peer.join.state import obtain_state
 from peer.join.trainer import journal_start, launch, trainer_config
@@ -295,6 +296,7 @@ class PeerDaemon:
             state=state,
             checkpoints=checkpoints,
             trainer=trainer,
+            founded=await self._copying(lambda: founding_of(state, amendments.ruling(MAX_ROUND))),
         )
         parts, self._saving = assemble_daemon(node, self._own, joined, self._record, self._bulk)
         self._parts = parts

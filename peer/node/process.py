@@ -43,7 +43,7 @@ THRESHOLDS = (700, 2, 2)
 
 
 def freeze_gc() -> None:
-    """Once, when all is loaded and built (takes 0.2 s): what there is now stays for good and is never looked through
+    """When all is loaded, and once more when all is built: what there is now stays for good and is never looked through
     again. The rest is so little (a ms) that it is all looked through after some 6,000 new objects."""
     gc.collect()
     gc.freeze()

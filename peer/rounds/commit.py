@@ -88,10 +88,13 @@ class RoundCommitter:
         """Take over what the group has, outside of the rounds. Return whether our state has changed."""
         changed = False
         for fragment in range(len(self._outer.layout.fragments)):
-            if (missed := await self._strategy.find_later_state(fragment, reason, at_last)) is not None:
-                async with self.stepping:
-                    await uninterrupted(self._put_in_place(RoundKey(round_, fragment), missed))
-                changed = True
+            found = [await self._strategy.find_later_state(fragment, reason, at_last)]
+            if found[0] is None:
+                continue
+            async with self.stepping:
+                await uninterrupted(self._put_in_place(RoundKey(round_, fragment), found[0]))
+            changed = True
+            await self._offload(found.clear)  # to give a large state back to the system takes long
         return changed
 
     async def refound(self, params: Tensor) -> None:

@@ -66,6 +66,10 @@ class StateSnapshot:
         name = mark_of(pieces) if self._named_by_bytes else secrets.token_hex(8)
         return StateIndex(name, self._round, self._layout.digest(), pieces)
 
+    def close(self) -> None:
+        """Give no piece any more."""
+        self._pieces.clear()
+
     def piece(self, number: int) -> memoryview | None:
         """Return the read-only bytes of a piece; None when there is no such piece."""
         return self._pieces[number] if 0 <= number < len(self._pieces) else None
@@ -113,6 +117,10 @@ class _Shelved:
     snapshot: StateSnapshot
     made_at: float
     used_at: float
+
+    def let_go(self) -> None:
+        """Forget the copy. A piece that is being sent keeps it until then."""
+        self.snapshot.close()
 
 
 class SnapshotCache:
@@ -182,9 +190,9 @@ class SnapshotCache:
         if made is None:
             return
         same = [shelved for shelved in self._shelf if shelved.snapshot.index.snapshot == made.index.snapshot]
-        for shelved in same:  # the same bytes: joiners continue with the new one
-            self._shelf.remove(shelved)
         self._shelf.append(_Shelved(made, now, now))
+        if same:  # the same bytes: joiners continue with the new one
+            self._discard(same.pop())
 
     def _make_room(self, now: float, fresh: bool) -> bool:
         """Drop a snapshot that no joiner uses if there is no free place; return whether there is one now."""
@@ -193,9 +201,14 @@ class SnapshotCache:
         idle_s = FRESH_EVERY_S if fresh else self._max_age_s
         for shelved in self._shelf:
             if now - shelved.used_at > idle_s or now - shelved.made_at > HOLD_S:
-                self._shelf.remove(shelved)
+                self._discard(shelved)
                 return True
         return False
+
+    def _discard(self, shelved: _Shelved) -> None:
+        """Give a snapshot's place on the disk back in the thread that copies: it takes as long as a copy."""
+        self._shelf.remove(shelved)
+        self._start(shelved.let_go)
 
 
 def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = None) -> None:

@@ -18,7 +18,8 @@ from peer import identity as identities
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from peer.observe.metrics import METRICS
 from peer.run.home import Home
-from peer.run.manifest import default_text, sign_text
+from peer.run.manifest import default_text, load_signed, sign_text
+from peer.run.memory import need_of
 from peer.run.overrides import apply_overrides
 from tests.integration.test_daemons import SETTINGS, eventually, exchanged
 from tests.prometheus_text import Family, parse
@@ -95,6 +96,9 @@ async def scenario(home: Path) -> None:
 
         status = await eventually("an exchange", 60, has_exchanged)
         a_peer_tells_all(await scrape(plain), status)
+        assert plain.process is not None
+        told = need_of(load_signed(home / "run.toml").manifest).daemon
+        assert 0.75 * told < own_memory(plain.process.pid) < 1.1 * told, "as `peer manifest show` tells"
         a_bootstrap_node_tells_its_part(await scrape(bootstrap))
         assert await live.stop(signal.SIGINT) == 0
         the_terminal_was_used_and_given_back(live.shown.decode())
@@ -103,6 +107,12 @@ async def scenario(home: Path) -> None:
         live.close()
         for daemon in (plain, bootstrap):
             await daemon.stop(10.0)
+
+
+def own_memory(pid: int) -> int:
+    """Bytes of a process's own, without the files that it maps."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(1024 * int(words[1]) for words in lines if words[0] in ("RssAnon:", "RssShmem:"))
 
 
 def a_peer_tells_all(families: dict[str, Family], status: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
             state=JoinedState(outer, 0, ""),
             checkpoints=CheckpointStore(local.folder.checkpoints, 2),
             trainer=TrainerClient(local.folder.path, layout, cast(Any, None)),
+            founded=b"",
         )
 
         def record() -> PeerRecord:

@@ -60,14 +60,14 @@ class FragmentShelf:
         if snapshot != self._name and self.making(snapshot) is not None:
             return None
         start = part * PIECE_BYTES
-        there = snapshot == self._name and 0 <= start < len(self._copy)
+        there = snapshot == self._name != "" and 0 <= start < len(self._copy)
         return self._copy[start : start + PIECE_BYTES] if there else None
 
     def making(self, snapshot: str) -> Future[memoryview | None] | None:
         """Begin the copy of the named fragment, if it is our state and not here. Return a copy that is being made."""
         self._collect()
         if self._making is None and snapshot != self._name and (fragment := self._named(snapshot)) is not None:
-            self._name, self._copy = "", memoryview(b"")  # there is room for one
+            self._name = ""
             self._making = snapshot, self._start(partial(self._copied, fragment, self._held(fragment)))
             self._collect()
         return None if self._making is None else self._making[1]
@@ -86,6 +86,7 @@ class FragmentShelf:
 
     def _copied(self, fragment: int, digest: bytes) -> memoryview | None:
         """Copy the fragment, in any thread. None: this is not its state, a step moved it, or the disk is full."""
+        self._copy = memoryview(b"")  # there is room for one; to give it back takes long, too
         outer, begun = self._outer, self._outer.begun
         if outer.busy:
             return None
@@ -105,6 +106,11 @@ class PartDonor(Protocol):
     """The part of a transport that catching up needs."""
 
     async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes: ...
+
+
+def _put(into: memoryview, data: bytes) -> None:
+    """Copy without the interpreter's lock."""
+    np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(data, np.uint8))
 
 
 async def fetch_fragment(
@@ -128,7 +134,8 @@ async def fetch_fragment(
         into = pages(8 * elements)
     name, done = name_of(fragment, digest), 0
     for part, nbytes in enumerate(part_sizes(elements)):
-        into[done : done + nbytes] = await transport.fetch_part(donor, name, part, nbytes, timeout_s(nbytes))
+        data = await transport.fetch_part(donor, name, part, nbytes, timeout_s(nbytes))
+        await offload(partial(_put, into[done : done + nbytes], data))
         done += nbytes
     values = torch.frombuffer(into, dtype=torch.float32)
     if await offload(lambda: blake3(into).digest()) != digest:

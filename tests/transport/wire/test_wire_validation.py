@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peer.errors import BadPayload
 from peer.identity import Identity
-from peer.protocol.messages import PeerId, Piece, RunId, StateIndex
+from peer.protocol.messages import FRAGMENT_PREFIX, PeerId, Piece, RunId, StateIndex
 from peer.transport.config import TransportConfig
 from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService
 from peer.transport.wire.pacing import Pacer, chunk_size
@@ -134,6 +134,28 @@ def test_who_does_not_take_its_piece_loses_its_place(monkeypatch: pytest.MonkeyP
         asyncio.run(ask())
     assert caller.refused == "timeout"
     assert donor._pieces == 0
+
+
+def test_a_fragment_is_not_copied_before_there_is_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    donor = service(None, SimpleNamespace(making=asked.append, on_piece=lambda snapshot, piece: None))
+    caller: Any = Deaf(donor.gate.tokens.issue(PeerId(Identity.generate().peer_id), NOW))
+    wanted = pb.PieceRequest(snapshot=f"{FRAGMENT_PREFIX}0:ab", piece=0).SerializeToString()
+
+    async def read() -> bytes:
+        return wanted
+
+    async def ask() -> None:
+        async with asyncio.timeout(5):
+            await donor.fetch_piece(None, caller)
+
+    monkeypatch.setattr(caller, "read", read)
+    for places, refused in ((MAX_PIECES, "busy"), (0, "gone")):
+        donor._pieces = places
+        with pytest.raises(ConnectionAbortedError):
+            asyncio.run(ask())
+        assert caller.refused == refused
+        assert len(asked) == (refused == "gone")
 
 
 def test_every_rate_let_through_makes_a_chunk() -> None:
