@@ -44,6 +44,8 @@ CALLBACK_MS, LEAVING_TIMES, LEAVING_S = 100.0, 2.0, 60.0
 MEMORY = {"noloco": 14.0, "streaming-diloco": 10.0}
 """Bytes a parameter of the daemon's own."""
 TOLD_PERCENT = 10.0
+LARGE = 50e6
+"""Parameters from which on memory has its bounds."""
 COMMAND_S = 1800.0
 
 
@@ -106,7 +108,9 @@ def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure
     parameters, costs = int(told["parameters"]), told["cost"]
     own = max(played.own_bytes.values(), default=0) / parameters
     promised = told_bytes(costs) / parameters
+    large = parameters >= LARGE  # what an interpreter holds without a model would be most of a small one's
     announced = played.leaving.get("announced_s")
+    over = 100 * own / promised - 100
     left_s = played.leaving.get("seconds")
     times = left_s / announced if announced and left_s is not None else None
     return [
@@ -114,8 +118,8 @@ def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure
         Figure(f"{preset}: rounds that most peers exchanged in", "", played.rounds),
         Figure(f"{preset}: ledger, off by", "", played.imbalance, 0),
         Figure(f"{preset}: longest callback of the event loop", "ms", played.worst_callback_ms, CALLBACK_MS),
-        Figure(f"{preset}: the daemon's own memory", "B/parameter", own, MEMORY[preset]),
-        Figure(f"{preset}: that over what manifest show tells", "%", 100 * own / promised - 100, TOLD_PERCENT),
+        Figure(f"{preset}: the daemon's own memory", "B/parameter", own, MEMORY[preset] if large else None),
+        Figure(f"{preset}: that over what manifest show tells", "%", over, TOLD_PERCENT if large else None),
         Figure(f"{preset}: leaving", "s", left_s, LEAVING_S + played.leaving.get("writing_s", 0.0)),
         Figure(f"{preset}: leaving, as announced", "", times, LEAVING_TIMES),
         Figure(f"{preset}: a donor's rate", "MB/s", played.donation.get("mb_per_s")),

@@ -45,6 +45,7 @@ def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Foreground
     ours, its = pty.openpty()
     report = tmp_path / "report.json"
     choices = ["--peers", "2", "--rounds", "1000", "--report", str(report), "--home", str(tmp_path / "home")]
+    choices += ["--throttle", "1@0.2", "--throttle", "2@0.2"]  # all that counts is how it ends
     command = [sys.executable, "-m", "peer", "swarm", *choices]
     take = f"os.login_tty({its})" if request.param else f"os.dup2({its}, 1), os.close({its})"
     foreground = f"import os; {take}; os.execv({sys.executable!r}, {command!r})"
