@@ -70,7 +70,7 @@ def command(
     from peer.cli.run import run_daemon, say
 
     with loading_torch():
-        from peer.node.bootstrap import run_bootstrap
+        from peer.node.operator.bootstrap import run_bootstrap
         from peer.run.options import NodeOptions, any_hosts
 
     options = NodeOptions(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from peer.aio.events import Signal
 from peer.aio.threads import Offload
 from peer.exchange.group.quorum_file import QuorumFile
+from peer.join.ended import operator_nodes
 from peer.join.reset import ResetStates, founding_of
 from peer.join.resume import JoinedState
 from peer.membership.amendment_sync import AMENDMENTS, ASK_EVERY_S, AmendmentSync
@@ -174,6 +175,7 @@ def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Me
         eval_every=manifest.train.eval_every,
         max_upload=options.max_upload,
         min_peers=options.min_peers,
+        nodes=operator_nodes(manifest, options.initial_peers),
     )
 
 

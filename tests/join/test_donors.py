@@ -24,7 +24,7 @@ from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
-from peer.node.run_progress import RunProgress
+from peer.node.operator.run_progress import RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.directory import DialReport

@@ -21,12 +21,12 @@ from peer.membership.reputation import Reputation
 from peer.node.control import ControlServer
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import DonatedState, ServedParts
-from peer.node.initial_state import FirstFiles, first_state
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.operator.initial_state import FirstFiles, first_state
+from peer.node.operator.run_progress import RunProgress
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
-from peer.node.run_progress import RunProgress
 from peer.node.status import caps
 from peer.observe import events
 from peer.outer.state import OuterState
