@@ -88,9 +88,10 @@ def candidates(records: Collection[PeerRecord], rates: DonorRates, rng: random.R
 
 
 class DonorQuery:
-    """Asks donors what they offer; remembers who offered what is useless."""
+    """Asks donors what they offer; remembers who offered what is useless. `fresh`: their state of this moment."""
 
-    def __init__(self, transport: Transport, layout: Layout, *, momentum: bool) -> None:
+    def __init__(self, transport: Transport, layout: Layout, *, momentum: bool, fresh: bool = False) -> None:
+        self._fresh = fresh
         self._transport = transport
         self._layout = layout
         self._momentum = momentum
@@ -102,7 +103,7 @@ class DonorQuery:
         """All at once, without those that hold up the others (`PATIENCE_S`); in groups again, until they agree, or one
         still has the state `wanted`, or it is clear that they will not."""
         self._wanted = wanted
-        offers = await self._ask_all(donors, run_round, fresh=False)
+        offers = await self._ask_all(donors, run_round, fresh=self._fresh)
         for _ in range(ASKED_AGAIN if self._momentum else 0):
             marks = {offered.mark for offered in _of_peers(offers.offered)}
             if len(marks) < 2 or wanted in marks:
