@@ -10,6 +10,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
 ├── CacheTooSmall        16    an artifact of the run does not fit into the cache
 ├── JoinDeclined         17    the person did not agree to what the run takes
+├── RunEnded             18    the run is over, or no round of it is left to take part in
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
@@ -137,6 +138,14 @@ class JoinDeclined(PeerError):
     exit_code = 17
     why = "Nothing was fetched and nothing was trained."
     fix = "Start again and answer y, or give --yes. Caps and --speed make the run take less."
+
+
+class RunEnded(PeerError):
+    """The run is over, or no round of it is left that this peer could take part in."""
+
+    exit_code = 18
+    why = "A peer that joined now would train nothing. The model that the run made can be used."
+    fix = "Get the model: peer export TICKET OUT --format hf"
 
 
 class ManifestError(PeerError):

@@ -32,7 +32,8 @@ from peer.protocol.swarm.buckets import SPLIT
 @click.option(
     "--min-peers",
     type=click.IntRange(0, SPLIT),
-    default=0,
+    default=1,
+    show_default=True,
     help="Round 0 begins when so many are ready. A node sees no more for certain in a larger swarm.",
 )
 @cache_disk
@@ -47,6 +48,25 @@ from peer.protocol.swarm.buckets import SPLIT
     "--state",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Give joiners this checkpoint folder of a peer instead of the first state. See `peer manifest amend`.",
+)
+@click.option(
+    "--keep-latest/--no-keep-latest",
+    default=True,
+    show_default=True,
+    help="Keep the run's newest state in the home, and give it to joiners.",
+)
+@click.option(
+    "--keep-every",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Least seconds between two kept states. One is always kept at the end of the run.",
+)
+@click.option(
+    "--check/--no-check",
+    default=True,
+    show_default=True,
+    help="Evaluate a state in a process of its own before it is kept.",
 )
 def command(
     manifest: Path,
@@ -64,13 +84,16 @@ def command(
     metrics_port: int | None,
     metrics_host: str,
     state: Path | None,
+    keep_latest: bool,
+    keep_every: float,
+    check: bool,
 ) -> None:
     """Be the entry to a run: serve its signed manifest and first state, and print the ticket others join with."""
     from peer.cli.installed import loading_torch
     from peer.cli.run import run_daemon, say
 
     with loading_torch():
-        from peer.node.bootstrap import run_bootstrap
+        from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
         from peer.run.options import NodeOptions, any_hosts
 
     options = NodeOptions(
@@ -85,4 +108,13 @@ def command(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
-    run_daemon(run_bootstrap(options, manifest, ticket_file, min_peers, say, state, data))
+    wishes = OperatorWishes(
+        ticket_file=ticket_file,
+        min_peers=min_peers,
+        state=state,
+        data=data,
+        keep_latest=keep_latest,
+        keep_every_s=keep_every,
+        check=check,
+    )
+    run_daemon(run_bootstrap(options, manifest, wishes, say))

@@ -24,13 +24,23 @@ while nobody has."""
 async def round_clock(context: JoinContext, manifest: Manifest) -> RoundClock:
     """The clock; in seconds its start comes from the manifest or from what others announce, and the own clock is
     corrected by a Hello to each of them first."""
-    sync = manifest.sync
-    start = manifest.start or _kept_start(context.folder)
+    start = known_start(context, manifest)
     records = list((await context.directory.peers()).values())
     for offset in await _offsets(context, random.sample(records, min(GREETED, len(records)))):
         context.clock.observe(offset)  # after the last answer: a Hello under way would count a correction twice
     start = start or next((record.run_start for record in records if record.run_start), 0.0)
+    return clock_from(manifest, start)
+
+
+def clock_from(manifest: Manifest, start: float) -> RoundClock:
+    """Make the run's clock. `start`: when round 0 began; 0: not known."""
+    sync = manifest.sync
     return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
+
+
+def known_start(context: JoinContext, manifest: Manifest) -> float:
+    """Return when round 0 began, as far as manifest or home tell; 0: they do not."""
+    return manifest.start or _kept_start(context.folder)
 
 
 async def _offsets(context: JoinContext, records: Sequence[PeerRecord]) -> list[float]:

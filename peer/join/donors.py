@@ -1,10 +1,11 @@
 """Who can donate a state, what they offer, and which of their offers go together.
 
-A donor has a complete state: it trains, is paused, has finished, or is a node of the operator with the first one. That
-first state counts only in a run that is not past its first rounds, as far as anybody tells. In a pair run every donor's
-pieces are as good as another's, within `OLD_ROUNDS`. In a group all pieces are of one state, so only donors whose
-indices name the same bytes are used together: the state that pieces are here of already, else the one that most offer,
-of two the later. Donors of a group that differ are asked for a fresh snapshot: they may only have been asked at
+A donor has a complete state: it trains, is paused, has finished, or is a node of the operator. A node has the first
+state, or the newest that it kept. The first one counts only in a run that is not past its first rounds, as far as
+anybody tells, and a kept one only within `KEPT_ROUNDS` of those who train. In a pair run every donor's pieces are as
+good as another's, within `OLD_ROUNDS`. In a group all pieces are of one state, so only donors whose indices name the
+same bytes are used together: the state that pieces are here of already, else the one that most peers offer, of two the
+later. Donors of a group that differ are asked for a fresh snapshot: they may only have been asked at
 different times."""
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.ports.transport import Transport
-from peer.protocol.messages import PeerId, PeerRecord, StateIndex, Status
+from peer.protocol.messages import NODES, PeerId, PeerRecord, StateIndex, Status
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import lower_median
 from peer.state.snapshot import check_index, mark_of
@@ -27,6 +28,8 @@ MAX_DONORS = 6
 MAX_ASKED = 16
 OLD_ROUNDS = 20
 """Pair runs: a piece this many rounds behind the newest donor is still taken."""
+KEPT_ROUNDS = 50
+"""A node's kept state this many rounds behind those who train is still begun with: as an own checkpoint is."""
 FIRST_ROUNDS = 2
 """Up to this round the very first state is as good as any."""
 ASK_S = 10.0
@@ -36,7 +39,7 @@ AGAIN_S = 0.3
 ASKED_AGAIN = 5
 """A donor that is copying its state needs a moment."""
 
-COMPLETE = (Status.TRAINING, Status.PAUSED, Status.FINISHED, Status.SERVING)
+COMPLETE = (Status.TRAINING, Status.PAUSED, Status.FINISHED, *NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +83,15 @@ def candidates(records: Collection[PeerRecord], rates: DonorRates, rng: random.R
     """Those with a complete state, the best first: dialable, training, fast as far as was measured."""
     shuffled = rng.sample(list(records), len(records))
     able = [record for record in shuffled if record.status in COMPLETE]
-    able.sort(key=lambda r: (not r.reachable, r.status is Status.SERVING, -rates.of(r.peer_id)))
+    able.sort(key=lambda r: (not r.reachable, r.status in NODES, -rates.of(r.peer_id)))
     return able[:MAX_ASKED]
 
 
 class DonorQuery:
-    """Asks donors what they offer; remembers who offered what is useless."""
+    """Asks donors what they offer; remembers who offered what is useless. `fresh`: their state of this moment."""
 
-    def __init__(self, transport: Transport, layout: Layout, *, momentum: bool) -> None:
+    def __init__(self, transport: Transport, layout: Layout, *, momentum: bool, fresh: bool = False) -> None:
+        self._fresh = fresh
         self._transport = transport
         self._layout = layout
         self._momentum = momentum
@@ -99,9 +103,9 @@ class DonorQuery:
         """All at once, without those that hold up the others (`PATIENCE_S`); in groups again, until they agree, or one
         still has the state `wanted`, or it is clear that they will not."""
         self._wanted = wanted
-        offers = await self._ask_all(donors, run_round, fresh=False)
+        offers = await self._ask_all(donors, run_round, fresh=self._fresh)
         for _ in range(ASKED_AGAIN if self._momentum else 0):
-            marks = {offered.mark for offered in offers.offered}
+            marks = {offered.mark for offered in _of_peers(offers.offered)}
             if len(marks) < 2 or wanted in marks:
                 break
             await asyncio.sleep(AGAIN_S)
@@ -138,9 +142,8 @@ class DonorQuery:
             if isinstance(error, PartnerRefused) and error.eta_s > 0:
                 offers.busy_for(error.eta_s)
         else:
-            known = max(run_round, donor.round)  # a node of the operator remembers what it has seen announced
-            if donor.status is Status.SERVING and index.round == 0 and known > FIRST_ROUNDS:
-                offers.why_not[donor.peer_id] = f"has only the first state, and the run has come to round {known}"
+            if why := _too_old(donor, index.round, run_round):
+                offers.why_not[donor.peer_id] = why
             else:
                 offers.offered.append(SnapshotOffer(donor, index))
 
@@ -156,19 +159,37 @@ class DonorQuery:
         raise AssertionError("the last try returns or raises")
 
 
+def _too_old(donor: PeerRecord, round_: int, run_round: int) -> str:
+    """Why nobody should begin with this state of a node of the operator, for a person; empty: they may."""
+    if donor.status not in NODES:
+        return ""
+    known = max(run_round, donor.round)  # a node remembers what it has seen announced
+    if round_ == 0 and known > FIRST_ROUNDS:
+        return f"has only the first state, and the run has come to round {known}"
+    if round_ > 0 and run_round - round_ > KEPT_ROUNDS:
+        return f"has kept the state of round {round_}, and the run has come to round {run_round}"
+    return ""
+
+
 def compatible_offers(offered: Sequence[SnapshotOffer], *, momentum: bool, wanted: str = "") -> list[SnapshotOffer]:
-    """Those whose pieces may be mixed. In pairs peers that train are preferred to a node with the first state, in
-    groups the state `wanted` to all others."""
+    """Those whose pieces may be mixed. Peers that train are preferred to a node with a first or kept state, in groups
+    the state `wanted` to all others."""
     if not offered:
         return []
     if momentum:
         by_mark: dict[str, list[SnapshotOffer]] = {}
         for one in offered:
             by_mark.setdefault(one.mark, []).append(one)
-        return by_mark.get(wanted) or max(by_mark.values(), key=_weight)
-    peers = [one for one in offered if one.donor.status is not Status.SERVING] or list(offered)
+        chosen = {one.mark for one in _of_peers(offered)}
+        return by_mark.get(wanted) or max((by_mark[mark] for mark in sorted(chosen)), key=_weight)
+    peers = _of_peers(offered)
     newest = max(one.index.round for one in peers)
     return [one for one in peers if one.index.round >= newest - OLD_ROUNDS]
+
+
+def _of_peers(offered: Sequence[SnapshotOffer]) -> list[SnapshotOffer]:
+    """Those of peers; of nodes if there is no other."""
+    return [one for one in offered if one.donor.status not in NODES] or list(offered)
 
 
 def _weight(some: Sequence[SnapshotOffer]) -> tuple[int, int, str]:

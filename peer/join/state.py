@@ -112,7 +112,9 @@ class StateFetch:
         *,
         momentum: bool,
         patience_s: float,
+        fresh: bool = False,
     ) -> None:
+        """`fresh`: take the state that donors have now, not a copy from a moment ago."""
         self._layout = layout
         self._momentum = momentum
         self._directory = context.directory
@@ -126,7 +128,7 @@ class StateFetch:
         self._offload = offload
         self._pieces = pieces
         self._rates = DonorRates()
-        self._asking = DonorQuery(context.transport, layout, momentum=momentum)
+        self._asking = DonorQuery(context.transport, layout, momentum=momentum, fresh=fresh)
         self._outcome = Outcome()
         self._left_at: dict[PeerId, float] = {}
         self._said = ""
@@ -171,6 +173,11 @@ class StateFetch:
                     raise self._no_donor()
                 await self._wait(offers, deadline)
         return self._first_state(self._clock.now() - began, own)
+
+    @property
+    def donors(self) -> list[PeerId]:
+        """Those that gave pieces of the state, in order."""
+        return sorted(self._outcome.given)
 
     async def _offers(self) -> Offers:
         records = (await self._directory.peers()).values()

@@ -11,7 +11,7 @@ from peer.errors import BadPayload, ExchangeError, HomeUnusable, JoinRefused, Ma
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
-from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Status
+from peer.protocol.messages import NODES, WIRE_VERSION, PeerId, PeerRecord
 from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, policy_at
 from peer.run.amendments import Chain, SignedAmendment, keep, load
 
@@ -142,8 +142,7 @@ class AmendmentSync:
 def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
     """The operator's node every other time, if there is one, else anybody who can be called."""
     if rng.random() < 0.5:
-        serving = Status.SERVING
-        records = [record for record in records if record.status is serving] or records
+        records = [record for record in records if record.status in NODES] or records
     drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
     return next((record for record in drawn if record.reachable and record.endpoints), None)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from peer.aio.events import Signal
 from peer.aio.threads import Offload
 from peer.exchange.group.quorum_file import QuorumFile
+from peer.join.ended import operator_nodes
 from peer.join.reset import ResetStates
 from peer.join.resume import JoinedState
 from peer.membership.amendment_sync import AMENDMENTS, ASK_EVERY_S, AmendmentSync
@@ -177,6 +178,7 @@ def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Me
         max_upload=options.max_upload,
         min_peers=options.min_peers,
         scratch=local.folder.path,
+        nodes=operator_nodes(manifest, options.initial_peers),
     )
 
 

@@ -15,6 +15,7 @@ from peer.join.amendments import catch_up
 from peer.join.artifacts import RunFiles
 from peer.join.clock import keep_start, round_clock
 from peer.join.contract import agree, contract_of, look_through
+from peer.join.ended import ensure_goes_on, ensure_round_left, farewell
 from peer.join.manifest import fetch_manifest, kept_manifest
 from peer.join.messages import check_clock
 from peer.join.preflight import check_volunteer
@@ -184,6 +185,7 @@ class PeerDaemon:
         self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.learn(manifest)
+        await ensure_goes_on(node.join_context(), manifest, options.initial_peers)
         self._check_memory(manifest, RunFiles())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
@@ -289,6 +291,7 @@ class PeerDaemon:
         """Build the peer's parts around the state, and start the trainer from it."""
         node, context = self._node, self._node.join_context()
         rounds = await round_clock(context, manifest)
+        ensure_round_left(manifest, rounds, state.round, node.local.clock.now())
         joined = JoinedRun(
             manifest=manifest,
             amendments=amendments,
@@ -332,6 +335,8 @@ class PeerDaemon:
         freeze_gc()
         beside = [*parts.background(), self._obey(), self._measured()]
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
+        if not self._facts.leaving and self._facts.manifest is not None:
+            node.local.say(farewell(self._facts.manifest, node.local.home.path))
         keep_start(node.local.folder, live.run_start)
         await keep_last_state(self._saving, parts.loop.evaluations, live.round, node.local.say)
         return 0

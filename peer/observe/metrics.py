@@ -28,7 +28,7 @@ SOURCES = {
 
 DIRECTIONS = ("sent", "received")
 OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
-STATUSES = ("joining", "training", "paused", "finished", "serving", "leaving")
+STATUSES = ("joining", "training", "paused", "finished", "serving", "ended", "leaving")
 PROCESSES = ("daemon", "trainer", "p2pd")
 OTHER = "other"
 CODES = (

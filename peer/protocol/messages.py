@@ -75,7 +75,14 @@ class Status(enum.StrEnum):
     """The operator paused the run, or the volunteer the peer. It answers and donates, but is no candidate."""
     FINISHED = "finished"
     """It did all its rounds. It answers and donates until the other peers are done."""
+    ENDED = "ended"
+    """A node of the operator says that the run is over, and serves its last state. Others believe the operator's key
+    and the nodes that their ticket names."""
     LEAVING = "leaving"
+
+
+NODES = (Status.SERVING, Status.ENDED)
+"""The statuses of a bootstrap node."""
 
 
 @dataclass(frozen=True, slots=True)

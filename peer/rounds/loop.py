@@ -36,6 +36,9 @@ STALE_AFTER = 1.5
 """Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
 LINGER_S = 30.0
 """A peer that did all its rounds answers others no longer than this."""
+LAST_STATE_RATE = 5e5
+"""Bytes a second at which a node of the operator fetches the last state, at least. So much longer a peer waits for it:
+a slow home line gives about that beside other traffic."""
 FAREWELL_S = 3.0
 """A group's members stay so much longer when all are done."""
 GATE_S = 120.0
@@ -207,13 +210,19 @@ class RoundLoop:
         await self._follow_to_the_end(round_)
         self._set(Status.FINISHED, "finished; answering until the others are done")
         await self._supervised(lambda: self._evaluate(round_, own_too=True))
-        deadline = self._clock.now() + LINGER_S
-        while self._clock.now() < deadline and self._view.others_training():
+        over = self._clock.now() + LINGER_S
+        kept_by = over + 4 * self._outer.layout.elements / LAST_STATE_RATE
+        while self._clock.now() < (kept_by if self._unkept() else over if self._view.others_training() else 0.0):
             if await self._leaving.wait_for(0.5):
                 return
             await self._view.look()
         if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
             await self._supervised(lambda: self._evaluate(round_, own_too=True))
+
+    def _unkept(self) -> bool:
+        """Whether a node of the operator is there that has not said yet that the run is over: it fetches the state."""
+        records = (self._view.peers.get(node) for node in self._plan.nodes)
+        return any(record is not None and record.status is Status.SERVING for record in records)
 
     async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
         """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""

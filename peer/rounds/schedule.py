@@ -10,12 +10,10 @@ from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.protocol.policy.fitness import GRACE
-from peer.protocol.schedule import RoundClock, late_by, pairing_window
+from peer.protocol.schedule import TOGETHER_S, RoundClock, late_by, pairing_window
 from peer.protocol.swarm.suspend_detection import Slept
 from peer.rounds.status import RoundStatus
 
-TOGETHER_S = 1.0
-"""Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
 STEPS_WAIT_S = 10.0
 """Clock in steps: a machine that is alike may be behind by this at least, for something else runs on it."""
 NAMED_MISSES = 1000

@@ -24,6 +24,8 @@ class RunPlan:
     """Bytes per second."""
     min_peers: int = 1
     """Wait with the first round until so many peers train (ourselves included), two minutes at most."""
+    nodes: frozenset[PeerId] = frozenset()
+    """The operator's nodes, as key and ticket name them: what they say of the run's end is believed."""
     assumed_rate: float | None = None
     """Bytes per second of a partner before anything was measured; None: as `peer.exchange.deadlines` has it."""
     scratch: Path | None = None

@@ -196,6 +196,11 @@ class CheckpointStore:
         assert _DRAFT.fullmatch(draft.name), draft
         _remove(draft)
 
+    def discard(self, checkpoint: Checkpoint) -> None:
+        """Remove a complete checkpoint of this store. A failure leaves it."""
+        assert checkpoint.folder.parent == self.folder, checkpoint.folder
+        self._discard(checkpoint.folder)
+
     def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest valid checkpoint of this run and layout, and why each newer one was skipped, for a person.
 
@@ -251,11 +256,14 @@ class CheckpointStore:
         """Remove the checkpoints beyond `keep`. A failure leaves one for the next time."""
         ours = [n for n in sorted(self._numbers(), reverse=True) if _is_folder(self.folder / f"checkpoint-{n}")]
         for number in ours[self.keep :]:
-            doomed = self.folder / f".draft-{secrets.token_hex(8)}"
-            with contextlib.suppress(OSError):
-                # Renamed first: half of a removed checkpoint must not look like a damaged one.
-                (self.folder / f"checkpoint-{number}").rename(doomed)
-                _remove(doomed)
+            self._discard(self.folder / f"checkpoint-{number}")
+
+    def _discard(self, folder: Path) -> None:
+        doomed = self.folder / f".draft-{secrets.token_hex(8)}"
+        with contextlib.suppress(OSError):
+            # Renamed first: half of a removed checkpoint must not look like a damaged one.
+            folder.rename(doomed)
+            _remove(doomed)
 
 
 def _ours(entry: Path) -> bool:

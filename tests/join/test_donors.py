@@ -16,7 +16,7 @@ import torch
 
 from peer.errors import PartnerRefused, StateError
 from peer.join.context import JoinContext
-from peer.join.donors import FIRST_ROUNDS, OLD_ROUNDS, PATIENCE_S
+from peer.join.donors import FIRST_ROUNDS, KEPT_ROUNDS, OLD_ROUNDS, PATIENCE_S
 from peer.join.resume import RESUME_WITHIN, JoinedState, Staleness
 from peer.join.state import RECRUIT_FIRST_S, obtain_state
 from peer.lab.sim.machine import KeptStates
@@ -24,7 +24,7 @@ from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
-from peer.node.run_progress import RunProgress
+from peer.node.operator.run_progress import ALONE_S, RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.directory import DialReport
@@ -351,6 +351,54 @@ async def test_in_the_first_rounds_the_first_state_is_good() -> None:
     world.donor("node", state_of(0), 0, Status.SERVING)
     world.records.append(trains("gone", FIRST_ROUNDS))
     assert torch.equal((await world.join()).outer.params, state_of(0).params)
+
+
+@pytest.mark.parametrize("status", [Status.SERVING, Status.ENDED])
+@pytest.mark.parametrize(("behind", "taken"), [(KEPT_ROUNDS, True), (KEPT_ROUNDS + 1, False)])
+def test_a_kept_state_of_the_node_serves_while_it_is_recent(status: Status, behind: int, taken: bool) -> None:
+    async def test() -> None:
+        world = World()
+        world.donor("node", state_of(4), 7, status)
+        world.records.append(trains("cut off", 7 + behind))
+        world.network.kill(PeerId("cut off"))
+        joining = asyncio.create_task(world.join())
+        await asyncio.sleep(60)
+        assert joining.done() is taken
+        if taken:
+            assert torch.equal(joining.result().outer.params, state_of(4).params)
+        else:
+            assert any("has kept the state of round 7" in text for text in world.said)
+            joining.cancel()
+
+    run_virtual(test())
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+def test_peers_that_train_are_preferred_to_the_kept_state_of_nodes(momentum: bool) -> None:
+    async def test() -> None:
+        world = World(momentum=momentum)
+        world.donor("node", state_of(4), 19, Status.SERVING)
+        world.donor("second node", state_of(4), 19, Status.SERVING)
+        world.donor("a", state_of(1), 20)
+        assert torch.equal((await world.join()).outer.params, state_of(1).params)
+
+    run_virtual(test())
+
+
+@virtually
+async def test_in_a_run_that_everybody_left_the_kept_state_is_the_newest() -> None:
+    world = World()
+    world.donor("node", state_of(4), 7, Status.SERVING)
+    world.records[0] = replace(world.records[0], round=7 + 2 * KEPT_ROUNDS)
+    assert torch.equal((await world.join()).outer.params, state_of(4).params)
+
+
+def test_the_node_tells_when_its_kept_state_is_too_old(tmp_path: Path) -> None:
+    run_round = RunProgress(tmp_path / "run_round")
+    run_round.learn([trains("a", 90)])
+    assert run_round.why_not_kept(90 - KEPT_ROUNDS, alone_s=0.0) == ""
+    assert "round 90" in run_round.why_not_kept(39, alone_s=0.0)
+    assert run_round.why_not_kept(39, alone_s=ALONE_S + 1) == ""
 
 
 def test_the_node_remembers_over_restarts_and_one_peer_alone_does_not_move_it(tmp_path: Path) -> None:

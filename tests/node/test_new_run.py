@@ -15,8 +15,8 @@ from peer.cli.main import peer
 from peer.errors import DataError, ManifestError, ModelError, PeerError
 from peer.identity import Identity
 from peer.node import new_run
-from peer.node.initial_state import FirstFiles, first_state
 from peer.node.new_run import make_run
+from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.run.files.artifact_folder import folder_of, needed, sources, tensors_beside
 from peer.run.files.token_index import ShardEntry, TokenIndex, format_index
 from peer.run.manifest import SignedManifest, load_signed

@@ -19,7 +19,7 @@ from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
-from peer.node.run_progress import RunProgress
+from peer.node.operator.run_progress import RunProgress
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status

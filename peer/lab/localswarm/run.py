@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer import identity as identities
-from peer.errors import SwarmFailed, UsageError
+from peer.errors import RunEnded, SwarmFailed, UsageError
 from peer.lab.localswarm.chaos import Chaos
 from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
@@ -241,11 +241,12 @@ class Swarm:
 
 
 def check(report: dict[str, Any], home: Path) -> None:
-    """Raise SwarmFailed with the peers that ended with an error although they were not killed."""
+    """Raise SwarmFailed with the peers that ended with an error although they were not killed. One that came when the
+    run was over is no failure."""
     bad = [
         f"peer {number} (exit code {peer['exit_code']})"
         for number, peer in enumerate(report["peers"], 1)
-        if peer["exit_code"] != 0 and not was_killed(peer)
+        if peer["exit_code"] not in (0, RunEnded.exit_code) and not was_killed(peer)
     ]
     if bad:
         raise SwarmFailed(f"ended with an error: {', '.join(bad)}", f"See daemon.log below {home}.")

@@ -279,6 +279,7 @@ def _plan(run: SimulatedRun, peer: SimulatedPeer) -> RunPlan:
         setting.total_rounds,
         eval_every=setting.eval_every,
         min_peers=setting.min_peers,
+        nodes=run.world.nodes,
         assumed_rate=ASSUMED_RATE / run.network.weight,
     )
 

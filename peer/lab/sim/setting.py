@@ -69,6 +69,8 @@ class SwarmWorld:
     """Processes may be stopped. Each then beats every second to notice it, which costs most of a quiet swarm's time."""
     uploads: Mapping[int, UploadLimits] = field(default_factory=dict)
     """The volunteers' upload quotas, by number."""
+    nodes: frozenset[PeerId] = frozenset()
+    """The operator's nodes, whose word on the run's end is believed."""
 
 
 def fake_trainers(seed: int, step_seconds: Mapping[int, float] | float) -> MakeTrainer:

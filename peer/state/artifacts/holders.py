@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peer.errors import ExchangeError
-from peer.protocol.messages import MAX_ARTIFACTS, PeerId, PeerRecord, Status
+from peer.protocol.messages import MAX_ARTIFACTS, NODES, PeerId, PeerRecord, Status
 
 ASK_S = 5.0
 """Seconds for one answer."""
@@ -121,7 +121,7 @@ class HolderSearch:
     def _ordered(self, records: list[PeerRecord]) -> list[PeerRecord]:
         """Return those that can be dialled first, and the operator's nodes first among them."""
         self._rng.shuffle(records)
-        return sorted(records, key=lambda record: (not record.reachable, record.status is not Status.SERVING))
+        return sorted(records, key=lambda record: (not record.reachable, record.status not in NODES))
 
 
 def _now() -> float:

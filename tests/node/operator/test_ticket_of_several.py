@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from peer.identity import Identity
-from peer.node.bootstrap import _print_ticket
+from peer.node.operator.bootstrap import _print_ticket
 from peer.run.options import NodeOptions
 from peer.run.ticket import Ticket
 

@@ -9,7 +9,7 @@ import torch
 
 from peer.errors import StateError
 from peer.join.reset import digest_of
-from peer.node.initial_state import first_state, load_params
+from peer.node.operator.initial_state import first_state, load_params
 from peer.protocol.messages import RunId
 from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for

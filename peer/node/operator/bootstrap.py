@@ -7,31 +7,37 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peer.aio.threads import LowPriorityThread
 from peer.errors import PeerError, UsageError
-from peer.join.artifacts import operator_files
-from peer.join.reset import digest_of
+from peer.join.artifacts import RunFiles, operator_files
+from peer.join.clock import clock_from
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.peer_table import RECORD_TTL_S
 from peer.membership.reputation import Reputation
 from peer.node.control import ControlServer
 from peer.node.dht_events import DhtNodeEvents
-from peer.node.handler import DonatedState, ServedParts
-from peer.node.initial_state import FirstFiles, first_state
+from peer.node.handler import ServedParts
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.operator.collect import StateCollector
+from peer.node.operator.given import GivenState
+from peer.node.operator.home_files import fill_home, hold
+from peer.node.operator.initial_state import FirstFiles, first_state
+from peer.node.operator.judge import StateJudge
+from peer.node.operator.keeper import RunView, StateKeeper
+from peer.node.operator.kept import StateArchive
+from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
+from peer.node.operator.start_time import StartTime
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
-from peer.node.run_progress import RunProgress
 from peer.node.status import caps
 from peer.observe import events
-from peer.outer.state import OuterState
 from peer.ports.console import Say
-from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import describe
 from peer.run.amendments import Chain, beside
@@ -48,82 +54,131 @@ from peer.transport.config import RunTerms
 from peer.transport.wire.payload_stream import NoBudget
 
 READ_EVERY_S = 2.0
+KEEP_EVERY_S = 600.0
+SCRATCH = "fetched"
+"""Folder of the states whose mean is taken, in the run's folder."""
 LEARN_EVERY_S = 3.0
 """How often it looks how far the run has come."""
-START_DELAY_S = 4.0
-"""Between the last peer's being ready and round 0: by then all have read it in the directory."""
 
 
-async def run_bootstrap(
-    options: NodeOptions,
-    manifest_path: Path,
-    ticket_file: Path | None,
-    min_peers: int,
-    say: Say,
-    state: Path | None = None,
-    data: Path | None = None,
-) -> int:
-    """Serve until a signal or `peer leave`; the exit code. Round 0 begins once `min_peers` peers are ready.
-    `state`: a checkpoint folder to give to joiners in place of the first state. `data`: a folder of token shards.
+@dataclass(frozen=True, slots=True)
+class OperatorRun:
+    """A run on its operator's disk."""
 
-    Raises PeerError for everything a person can mend."""
+    signed: SignedManifest
+    files: RunFiles
+    sources: dict[str, Path]
+    """The artifacts that joiners may fetch, by digest."""
+    path: Path
+    """The manifest's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorWishes:
+    """The operator's choices for the run, beyond the node's own options."""
+
+    ticket_file: Path | None = None
+    min_peers: int = 1
+    """Round 0 begins once so many peers are ready."""
+    state: Path | None = None
+    """A checkpoint folder to give to joiners in place of the first state, until the run ends."""
+    data: Path | None = None
+    """A folder of token shards."""
+    keep_latest: bool = True
+    keep_every_s: float = KEEP_EVERY_S
+    check: bool = True
+    """Evaluate a state before it is kept."""
+
+
+async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: OperatorWishes, say: Say) -> int:
+    """Serve until a signal or `peer leave`; the exit code. Raises PeerError for everything a person can mend."""
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
-    files, sources = operator_files(manifest_path, signed.manifest, data, say)
+    files, sources = operator_files(manifest_path, signed.manifest, wishes.data, say)
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, run_id, say)
         async with open_node(local, _listeners(local)) as node:
-            method = resolve(signed.manifest.sync)
-            if method.topology == "group":
-                node.directory.read_everybody()
-            layout = layout_for(signed.manifest.model, method, files.tensors)
-            amendments = _amendments(local, signed)
-            terms = RunTerms(
-                layout.digest(),
-                signed.manifest.limits.max_fragment_bytes,
-                why_banned=lambda peer: amendments.ruling(MAX_ROUND).banned.get(peer, ""),
-            )
-            node.transport.begin_run(terms)
-            copying = LowPriorityThread()
-            cache = ArtifactCache(node.local.home.artifacts, options.cache_disk)
-            shelf = ArtifactShelf(cache, sources, copying.start)
-            shelf.on_artifacts([bytes.fromhex(digest) for digest in sources])  # begins to check them
-            served = ServedParts(manifest=signed, amendments=amendments, artifacts=shelf)
-            node.handler.serve(served)
-            first = FirstFiles(files.tensors, files.config, sources.get(signed.manifest.init), local.folder.path)
-            outer = await asyncio.to_thread(first_state, signed.manifest, layout, state, say, first)
-            run_round = RunProgress(node.local.folder.path / "run_round")
-            given = DonatedState(
-                outer,
-                lambda: run_round.value,
-                node.local.clock.now,
-                momentum=method.topology == "group",
-                start=copying.start,
-                folder=node.local.folder.path,
-                why_not=await _why_not(run_round, amendments, outer) if state is None else lambda: "",
-            )
-            node.handler.serve(replace(served, state=given))
-            _print_ticket(node, ticket_file)
-            began = time.time()
-            run_start = StartTime(node, signed.manifest.start, min_peers)
-            endpoint = MetricsEndpoint(lambda: _status(node, layout, began))
-            async with serving(endpoint, options, say):
-                try:
-                    await _serve(node, run_start, run_round, layout, began, beside(manifest_path))
-                finally:
-                    copying.close()
+            return await _donate(node, OperatorRun(signed, files, sources, manifest_path), wishes)
+
+
+async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> int:
+    signed, say, folder = run.signed, node.local.say, node.local.folder
+    method = resolve(signed.manifest.sync)
+    if method.topology == "group":
+        node.directory.read_everybody()
+    layout = layout_for(signed.manifest.model, method, run.files.tensors)
+    amendments = _amendments(node.local, signed)
+    terms = RunTerms(
+        layout.digest(),
+        signed.manifest.limits.max_fragment_bytes,
+        why_banned=lambda peer: amendments.ruling(MAX_ROUND).banned.get(peer, ""),
+    )
+    node.transport.begin_run(terms)
+    copying = LowPriorityThread()
+    cache = ArtifactCache(node.local.home.artifacts, node.local.options.cache_disk)
+    await asyncio.to_thread(fill_home, folder, cache, signed, run.files, run.sources, say)
+    shelf = ArtifactShelf(cache, run.sources, copying.start)
+    shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
+    node.handler.serve(ServedParts(manifest=signed, amendments=amendments, artifacts=shelf))
+    first = FirstFiles(run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path)
+    outer = await asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
+    run_start = StartTime(node, signed.manifest.start, wishes.min_peers)
+    progress = RunProgress(folder.path / "run_round")
+    view = RunView(
+        manifest=signed.manifest,
+        end=RunEnd(lambda: clock_from(signed.manifest, run_start.value), signed.manifest.train.total_rounds, progress),
+        progress=progress,
+        activity=RunActivity(),
+        ruling=lambda: amendments.ruling(MAX_ROUND),
+    )
+    giving = GivenState(node, view, copying.start, momentum=method.topology == "group")
+    await giving.first(outer, named=wishes.state is not None)
+    keeper = _keeper(node, view, wishes, layout, copying, giving)
+    _print_ticket(node, wishes.ticket_file)
+    began = time.time()
+
+    def status() -> dict[str, Any]:
+        return _status(node, layout, began, keeper)
+
+    with hold(cache, signed, run.files):
+        async with serving(MetricsEndpoint(status), node.local.options, say):
+            try:
+                await _serve(node, run_start, giving, keeper, status, beside(run.path))
+            finally:
+                copying.close()
     return 0
 
 
-async def _why_not(run_round: RunProgress, amendments: AmendmentSync, outer: OuterState) -> Callable[[], str]:
-    """Why the first state is not to be begun with: the run has left it behind, and did not go back to it."""
-    digest = await asyncio.to_thread(digest_of, outer.params)
-    return lambda: "" if amendments.ruling(MAX_ROUND).founded == digest else run_round.why_not_first()
+def _keeper(
+    node: OpenNode,
+    view: RunView,
+    wishes: OperatorWishes,
+    layout: Layout,
+    work: LowPriorityThread,
+    giving: GivenState,
+) -> StateKeeper:
+    folder, context, momentum = node.local.folder, node.join_context(), giving.momentum
+    collector = StateCollector(context, layout, folder.path / SCRATCH, work, momentum=momentum)
+    return StateKeeper(
+        context,
+        view,
+        StateArchive(folder, node.local.run_id, layout, node.local.say, momentum=momentum),
+        collector if wishes.keep_latest else None,
+        StateJudge() if wishes.check else None,
+        wishes.keep_every_s,
+        work,
+        giving.kept,
+    )
 
 
 async def _serve(
-    node: OpenNode, run_start: StartTime, run_round: RunProgress, layout: Layout, began: float, operators_file: Path
+    node: OpenNode,
+    run_start: StartTime,
+    giving: GivenState,
+    keeper: StateKeeper,
+    status: Callable[[], dict[str, Any]],
+    operators_file: Path,
 ) -> None:
     stop = asyncio.Event()
 
@@ -133,15 +188,15 @@ async def _serve(
             return {"leaving": True}
         if command in ("pause", "resume"):
             raise UsageError("a bootstrap node does not train", "Pause a peer: name its folder with --home.")
-        return _status(node, layout, began)
+        return status()
 
     server = ControlServer(node.local.home.control_socket, control)
     await server.start()
     freeze_gc()
     with on_stop_signals(stop.set):
-        announcing = asyncio.create_task(_announce(node, run_start, run_round))
+        announcing = asyncio.create_task(_announce(node, run_start, giving, keeper))
         stopping = asyncio.create_task(stop.wait())
-        duties = {announcing, asyncio.create_task(_ask_who_reaches(node))}
+        duties = {announcing, asyncio.create_task(keeper.run()), asyncio.create_task(_ask_who_reaches(node))}
         duties |= {asyncio.create_task(duty) for duty in _about_amendments(node, operators_file)}
         try:
             await asyncio.wait({stopping, *duties}, return_when=asyncio.FIRST_COMPLETED)
@@ -157,13 +212,13 @@ async def _serve(
     node.local.say("left")
 
 
-def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
+def _status(node: OpenNode, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
     return {
         "role": "bootstrap",
         "peer_id": node.local.me,
         "run_id": node.local.run_id.hex(),
-        "status": Status.SERVING.value,
+        "status": keeper.status.value,
         "uptime_s": round(time.time() - began, 1),
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
@@ -171,6 +226,7 @@ def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "parameters": layout.elements,
+        "kept": keeper.report(),
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "caps": caps(node),
@@ -178,11 +234,11 @@ def _status(node: OpenNode, layout: Layout, began: float) -> dict[str, Any]:
     }
 
 
-def _record(node: OpenNode, run_start: float, run_round: int) -> PeerRecord:
+def _record(node: OpenNode, run_start: float, keeper: StateKeeper) -> PeerRecord:
     return describe_self(
         node.address(),
-        status=Status.SERVING,
-        round_=run_round,
+        status=keeper.status,
+        round_=keeper.round,
         run_start=run_start,
         tokens_per_s=0.0,
         now=node.local.clock.now(),
@@ -190,43 +246,22 @@ def _record(node: OpenNode, run_start: float, run_round: int) -> PeerRecord:
     )
 
 
-class StartTime:
-    """When round 0 began: the manifest's word, else when enough peers were first ready; kept over restarts."""
-
-    def __init__(self, node: OpenNode, from_manifest: float, min_peers: int) -> None:
-        self._node = node
-        self._kept = node.local.folder.path / "run_start"
-        self._min_peers = min_peers
-        self.value = from_manifest or self._load()
-
-    def _load(self) -> float:
-        try:
-            return float(self._kept.read_text())
-        except (OSError, ValueError):
-            return 0.0
-
-    async def settle(self) -> bool:
-        """Look once; True when the start is known."""
-        if not self.value:
-            records = await self._node.directory.peers()
-            if sum(record.status is Status.TRAINING for record in records.values()) >= self._min_peers:
-                self.value = self._node.local.clock.now() + START_DELAY_S
-                write_whole(self._kept, repr(self.value).encode())
-        return bool(self.value)
-
-
-async def _announce(node: OpenNode, run_start: StartTime, run_round: RunProgress) -> None:
+async def _announce(node: OpenNode, run_start: StartTime, giving: GivenState, keeper: StateKeeper) -> None:
     """Keep our record fresh for ever; until the run has begun look every half second whether it can."""
     announced = learnt = 0.0
+    said = keeper.status, keeper.round
     while True:
         known = bool(run_start.value)
         if await run_start.settle() and not known:
             announced = 0.0
         if time.monotonic() - learnt >= LEARN_EVERY_S:
-            run_round.learn((await node.directory.peers()).values())
+            giving.learn((await node.directory.peers()).values())
             learnt = time.monotonic()
+        if keeper.ended and said != (keeper.status, keeper.round):
+            announced = 0.0  # peers wait for this word
         if time.monotonic() - announced >= RECORD_TTL_S / 3:
-            await node.directory.announce(_record(node, run_start.value, run_round.value))
+            said = keeper.status, keeper.round
+            await node.directory.announce(_record(node, run_start.value, keeper))
             announced = time.monotonic()
         await asyncio.sleep(1.0 if run_start.value else 0.5)
 

@@ -1,0 +1,96 @@
+"""Whether a run is over: what a peer hears before it fetches anything, and once more before it trains.
+
+A node of the operator says it in its record. That counts from the operator's key and from the nodes that the ticket
+names, and from nobody else. With a clock in seconds the own clock tells it too, once the start is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from peer.discovery.multiaddr import split
+from peer.errors import RunEnded
+from peer.join.clock import clock_from, known_start
+from peer.join.context import JoinContext
+from peer.protocol.messages import PeerId, PeerRecord, Status
+from peer.protocol.schedule import TOGETHER_S, RoundClock
+from peer.run.manifest import Manifest
+
+FIRST_LOOK_S = 3.0
+"""How long the directory may show nobody before a peer goes on without having heard whether the run is over."""
+LOOK_S = 0.25
+
+
+def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[PeerId]:
+    """Return the nodes whose word on the run's end counts: the operator's key, and those in the ticket's addresses."""
+    named = (split(address)[1] for address in addresses)
+    return frozenset(PeerId(peer) for peer in (manifest.operator, *named) if peer)
+
+
+async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: Iterable[str]) -> None:
+    """Raise RunEnded when the run is over, as far as the operator's nodes and the own clock tell.
+
+    `addresses` are those of the ticket. Waits for the first record at most `FIRST_LOOK_S`."""
+    nodes, start = operator_nodes(manifest, addresses), known_start(context, manifest)
+    _ensure_time_left(context, manifest, start)
+    records = await _first_look(context)
+    said = [record for record in records if record.peer_id in nodes]
+    if any(_says_ended(record, manifest.train.total_rounds) for record in said):
+        raise _ended(manifest)
+    start = start or min((record.run_start for record in said if record.run_start > 0), default=0.0)
+    _ensure_time_left(context, manifest, start)
+
+
+def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, now: float) -> None:
+    """Raise RunEnded when a peer with a state of this round can do no round of the run any more. `now`: run time."""
+    total = manifest.train.total_rounds
+    if rounds.kind == "steps":
+        if state_round >= total:
+            raise _ended(manifest)
+        return
+    if not rounds.start or now - rounds.start < TOGETHER_S or rounds.first_round_for(now) < total:
+        return
+    if now >= rounds.due_at(total - 1):
+        raise _ended(manifest)
+    raise RunEnded(
+        f"run {manifest.name} ends after {total} rounds, and a newcomer can do none of them any more",
+        why="A newcomer works for one sync_every before its first exchange, and the run is over by then.",
+    )
+
+
+def farewell(manifest: Manifest, home: Path) -> str:
+    """Return the sentence for a volunteer whose peer has done all its rounds."""
+    return f"{ended_words(manifest)}; get the model with: peer export {home} OUT --format hf"
+
+
+def ended_words(manifest: Manifest) -> str:
+    """Return the words by which everybody says that a run is over."""
+    return f"run {manifest.name} ended after {manifest.train.total_rounds} rounds"
+
+
+def _ended(manifest: Manifest) -> RunEnded:
+    return RunEnded(ended_words(manifest))
+
+
+def _ensure_time_left(context: JoinContext, manifest: Manifest, start: float) -> None:
+    """Raise RunEnded when the clock says so. The nodes that were dialled tell how far our own clock is off; before
+    that it counts only for what it tells whatever its error."""
+    if manifest.sync.clock != "seconds":
+        return
+    offset = context.directory.contact().clock_offset_s
+    now = context.clock.now() + (-manifest.limits.max_clock_offset_s if offset is None else offset)
+    ensure_round_left(manifest, clock_from(manifest, start), 0, now)
+
+
+def _says_ended(record: PeerRecord, total: int) -> bool:
+    """Return whether a node says that the run is over, or has seen that most peers did the last round."""
+    return record.status is Status.ENDED or (record.status is Status.SERVING and record.round >= total)
+
+
+async def _first_look(context: JoinContext) -> list[PeerRecord]:
+    """Look into the directory until it shows somebody."""
+    until = asyncio.get_running_loop().time() + FIRST_LOOK_S
+    while not (records := await context.directory.peers()) and asyncio.get_running_loop().time() < until:
+        await context.clock.sleep(LOOK_S)
+    return list(records.values())

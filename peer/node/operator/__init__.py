@@ -1,0 +1,1 @@
+"""The operator's node: entry, donor, and keeper of the newest state."""

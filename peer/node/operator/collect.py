@@ -1,0 +1,155 @@
+"""The newest state of a run, fetched from its peers for the operator's node to keep.
+
+In groups there is one state: the one that most donors agree on by its digest, momentum included. In pairs there are as
+many as peers: up to `DONORS` whole states are fetched one after another, and their mean is taken. Never more than one
+fetched state is in memory; the others wait on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from peer.aio.threads import Offload
+from peer.errors import PeerError
+from peer.join.context import JoinContext
+from peer.join.donors import COMPLETE, OLD_ROUNDS
+from peer.join.state import StateFetch
+from peer.observe.progress import untold
+from peer.ports.directory import DialReport, Directory
+from peer.protocol.messages import NODES, PeerId, PeerRecord
+from peer.protocol.model.layout import Layout
+from peer.state.transfer.pieces import PieceStore
+
+DONORS = 4
+"""Whole states of pairs whose mean is taken: the mean of a few is better than most of them, and more cost the peers'
+lines without a gain that shows."""
+PATIENCE_S = 20.0
+"""Seconds without a piece after which a donor is given up."""
+MEAN_ELEMENTS = 2**20
+"""Elements whose mean is made at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A state as the peers gave it."""
+
+    params: torch.Tensor
+    momentum: torch.Tensor | None
+    round: int
+    donors: tuple[PeerId, ...]
+
+
+class _These:
+    """A directory that shows a fixed set of records."""
+
+    def __init__(self, records: Sequence[PeerRecord]) -> None:
+        self._records = {record.peer_id: record for record in records}
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return self._records
+
+    def contact(self) -> DialReport:
+        return DialReport()
+
+
+def able(records: Sequence[PeerRecord]) -> list[PeerRecord]:
+    """Return the peers that have a complete state of their own."""
+    return [record for record in records if record.status in COMPLETE and record.status not in NODES]
+
+
+class StateCollector:
+    """Fetches states. `scratch` is a folder of its own; `offload` writes and adds in a thread."""
+
+    def __init__(
+        self, context: JoinContext, layout: Layout, scratch: Path, offload: Offload, *, momentum: bool
+    ) -> None:
+        self._context = replace(context, say=lambda line: None)
+        self._layout = layout
+        self._scratch = scratch
+        self._offload = offload
+        self._momentum = momentum
+
+    async def collect(self, records: Sequence[PeerRecord]) -> Collected | str:
+        """Return the state that these peers give, or why none came, for a person."""
+        donors = able(records)
+        if self._momentum:
+            return await self._fetch(donors)
+        self._clear()
+        try:
+            return await self._mean(self._context.rng.sample(donors, len(donors)))
+        finally:
+            self._clear()
+
+    async def _mean(self, donors: Sequence[PeerRecord]) -> Collected | str:
+        rounds, given, problem = list[int](), list[PeerId](), "no peer with a complete state is there"
+        self._scratch.mkdir(mode=0o700, exist_ok=True)
+        for donor in donors[: 2 * DONORS]:
+            if len(given) == DONORS:
+                break
+            found = await self._fetch([donor])
+            if isinstance(found, str):
+                problem = f"{donor.peer_id}: {found}"
+                continue
+            if rounds and abs(found.round - max(rounds)) > OLD_ROUNDS:
+                problem = f"{donor.peer_id}: its round {found.round} is far from the others'"
+                continue
+            await self._offload(partial(_write, self._scratch / str(len(given)), found.params))
+            given.append(donor.peer_id)
+            rounds.append(found.round)
+        if not given:
+            return problem
+        files = [self._scratch / str(number) for number in range(len(given))]
+        params = await self._offload(lambda: mean_of(files, self._layout.elements))
+        return Collected(params, None, min(rounds), tuple(sorted(given)))
+
+    async def _fetch(self, donors: Sequence[PeerRecord]) -> Collected | str:
+        """Fetch one state from these donors together."""
+        context = replace(self._context, directory=cast(Directory, _These(donors)))
+        pieces = PieceStore(self._layout, None, momentum=self._momentum)
+        fetch = StateFetch(
+            context,
+            self._layout,
+            pieces,
+            untold,
+            self._offload,
+            momentum=self._momentum,
+            patience_s=PATIENCE_S,
+            fresh=True,
+        )
+        try:
+            state = await fetch.state(None)
+        except PeerError as error:
+            return error.found
+        momentum = state.outer.momentum if self._momentum else None
+        return Collected(state.outer.params, momentum, state.round, tuple(fetch.donors))
+
+    def _clear(self) -> None:
+        """Remove what a fetch left on the disk."""
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self._scratch)
+
+
+def _write(file: Path, params: torch.Tensor) -> None:
+    """Raises OSError."""
+    params.numpy().astype("<f4", copy=False).tofile(file)
+
+
+def mean_of(files: Sequence[Path], elements: int) -> torch.Tensor:
+    """Return the mean of states in files of flat fp32, part by part. Raises OSError."""
+    mean = np.empty(elements, dtype=np.float32)
+    read: Callable[..., Any] = np.fromfile
+    for start in range(0, elements, MEAN_ELEMENTS):
+        part = mean[start : start + MEAN_ELEMENTS]
+        total = np.zeros(len(part), dtype=np.float64)
+        for file in files:
+            total += read(file, "<f4", len(part), offset=4 * start)
+        part[:] = total / len(files)
+    return torch.from_numpy(mean)

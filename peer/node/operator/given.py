@@ -1,0 +1,83 @@
+"""The state that the operator's node gives to joiners: the first one, one that the operator names, or the kept one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from peer.aio.threads import Start
+from peer.join.reset import digest_of
+from peer.node.handler import DonatedState
+from peer.node.open import OpenNode
+from peer.node.operator.keeper import RunView, ServableState
+from peer.outer.state import OuterState
+from peer.protocol.messages import PeerRecord
+
+
+class GivenState:
+    """Serves one state at a time, and says when nobody should begin with it."""
+
+    def __init__(
+        self,
+        node: OpenNode,
+        run: RunView,
+        start: Start,
+        *,
+        momentum: bool,
+    ) -> None:
+        """`start` begins copies; `momentum` tells whether a state contains it, as a group's does."""
+        self._node = node
+        self._run = run
+        self._start = start
+        self.momentum = momentum
+        self._fixed = False
+
+    def learn(self, records: Collection[PeerRecord]) -> None:
+        """Take note of the records in the directory now. Raises HomeUnusable."""
+        self._run.progress.learn(records)
+        self._run.activity.look(records, _now())
+
+    async def first(self, outer: OuterState, *, named: bool) -> None:
+        """Serve the first state, or one that the operator has `named`, which nothing replaces before the end."""
+        self._fixed = named
+        digest = await asyncio.to_thread(digest_of, outer.params)
+
+        def why_not() -> str:
+            return "" if self._run.ruling().founded == digest else self._run.progress.why_not_first()
+
+        self._serve(outer, lambda: self._run.progress.value, (lambda: "") if named else why_not)
+
+    def kept(self, state: ServableState) -> None:
+        """Serve a kept state."""
+        if self._fixed and not self._over():
+            return
+        facts = state.facts
+
+        def why_not() -> str:
+            if facts.founded != self._run.ruling().founded.hex():
+                return "this node has kept a state of before the restart of the run: wait for a peer that trains"
+            if self._over():
+                return ""
+            return self._run.progress.why_not_kept(facts.round, self._run.activity.alone_s(_now()))
+
+        self._serve(state.outer, lambda: facts.round, why_not)
+
+    def _over(self) -> bool:
+        return self._run.end.over(self._node.local.clock.now())
+
+    def _serve(self, outer: OuterState, round_: Callable[[], int], why_not: Callable[[], str]) -> None:
+        state = DonatedState(
+            outer,
+            round_,
+            self._node.local.clock.now,
+            momentum=self.momentum,
+            start=self._start,
+            folder=self._node.local.folder.path,
+            why_not=why_not,
+        )
+        self._node.handler.serve(replace(self._node.handler.parts, state=state))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

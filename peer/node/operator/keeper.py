@@ -1,0 +1,294 @@
+"""Keeps the newest good state of a run on the operator's node, and says when the run is over.
+
+Now and then it fetches the newest state, has it judged, and serves it to joiners in place of the former one. At the
+run's end it fetches the last state once more. Then the node's record says ENDED, and the peers that waited may go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from peer.aio.tasks import background_task
+from peer.aio.threads import Offload
+from peer.join.context import JoinContext
+from peer.join.donors import FIRST_ROUNDS
+from peer.join.ended import ended_words
+from peer.join.reset import founded_on
+from peer.node.operator.collect import Collected, StateCollector, able
+from peer.node.operator.judge import NotJudged, StateJudge, why_refused
+from peer.node.operator.kept import KeptFacts, StateArchive
+from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
+from peer.outer.state import OuterState
+from peer.protocol.messages import PeerRecord, Status
+from peer.protocol.policy.amendments import RunPolicy
+from peer.run.manifest import Manifest
+from peer.state.checkpoint import Checkpoint, CheckpointError
+
+LOOK_S = 1.0
+FETCH_SHARE = 0.1
+"""Part of the time that fetching may take: over slow lines states are kept less often, and peers keep their upload."""
+AGAIN_S = 60.0
+"""A state that was refused, or did not come, is tried again after this, with donors that are drawn anew."""
+LAST_S = 120.0
+"""Seconds after the end in which peers finish their last round and give its state; longer for a large state."""
+LAST_RATE = 2.5e5
+"""Bytes a second at which the last state comes at least."""
+GONE_S = 10.0
+"""When no peer is there for so long after the end, none comes any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """The run, as the operator's node sees it."""
+
+    manifest: Manifest
+    end: RunEnd
+    progress: RunProgress
+    activity: RunActivity
+    ruling: Callable[[], RunPolicy]
+    """Returns the operator's word that all amendments make."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServableState:
+    """The state that is kept, to serve it."""
+
+    facts: KeptFacts
+    outer: OuterState
+
+
+class StateKeeper:
+    """Keeps states while `run` is awaited.
+
+    `collector` None: the operator wants none kept. `judge` None: states are kept unchecked, beyond what every fetch
+    checks: digests, and that all values are finite. `serve` is called with each state that becomes the newest."""
+
+    def __init__(
+        self,
+        context: JoinContext,
+        run: RunView,
+        states: StateArchive,
+        collector: StateCollector | None,
+        judge: StateJudge | None,
+        every_s: float,
+        offload: Offload,
+        serve: Callable[[ServableState], None],
+    ) -> None:
+        self._context = context
+        self._run = run
+        self._states = states
+        self._collector = collector
+        self._judge = judge
+        self._every_s = every_s
+        self._offload = offload
+        self._serve = serve
+        self._kept: KeptFacts | None = None
+        self._due_at = self._now() + every_s
+        self._tried = False
+        self._told = ""
+        self._last_round = 0
+        self.ended = False
+
+    @property
+    def status(self) -> Status:
+        """What the node's record says."""
+        return Status.ENDED if self.ended else Status.SERVING
+
+    @property
+    def round(self) -> int:
+        """The round of the node's record: of the run while it goes on, of the state that is left when it is over."""
+        return self._last_round if self.ended else self._run.progress.value
+
+    def report(self) -> dict[str, Any]:
+        """Return what is kept and why, for `peer status`."""
+        return {"state": None if self._kept is None else self._kept.told(), "why": self._told, "ended": self.ended}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._collector is not None:
+            await self._load()
+        candidate = await self._offload(self._states.candidate) if self._collector is not None else None
+        if candidate is not None:
+            await self._unless_over(self._consider(candidate))
+        while not self._over():
+            if self._is_due():
+                await self._unless_over(self._keep())
+            await asyncio.sleep(LOOK_S)
+        last = await self._last_candidate()
+        self._end(last)
+        if last is not None:
+            await self._consider(last)
+            self._end(None)
+        await asyncio.Event().wait()
+
+    # -- when --------------------------------------------------------------------------------------------------------
+
+    def _over(self) -> bool:
+        return self._run.end.over(self._context.clock.now())
+
+    def _is_due(self) -> bool:
+        """Whether there is a newer state, and it is time to fetch it."""
+        reached = self._run.progress.value
+        if self._collector is None or reached <= self._kept_round:
+            return False
+        first = self._kept is None and reached > FIRST_ROUNDS  # the first state serves no longer
+        return (first and not self._tried) or self._now() >= self._due_at
+
+    async def _unless_over(self, work: Coroutine[Any, Any, object]) -> None:
+        """Await the work, but drop it when the run is over: then there is a last state to fetch."""
+        async with background_task(work) as task:
+            while not task.done() and not self._over():
+                await asyncio.wait({task}, timeout=LOOK_S)
+
+    # -- during the run ----------------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        """Serve the newest state that an earlier process kept."""
+        kept = await self._offload(self._states.newest)
+        if kept is not None:
+            await self._serve_kept(kept)
+
+    async def _keep(self) -> None:
+        began, self._tried = self._now(), True
+        found = await self._collect(await self._records())
+        took = self._now() - began
+        candidate = await self._propose(found)
+        good = candidate is not None and await self._consider(candidate)
+        self._due_at = began + max(self._every_s if good else min(AGAIN_S, self._every_s), took / FETCH_SHARE)
+
+    async def _collect(self, records: list[PeerRecord]) -> Collected | str:
+        assert self._collector is not None
+        try:
+            return await self._collector.collect(records)
+        except OSError as error:
+            return f"the state cannot be written: {error.strerror}"
+
+    async def _propose(self, found: Collected | str) -> Checkpoint | None:
+        """Write what was fetched as a candidate; None, with the reason told, when it is none."""
+        if isinstance(found, str):
+            self._tell(f"no newer state is kept: {found}")
+            return None
+        policy = self._run.ruling()
+        founded = founded_on(found.params, found.round, policy)
+        if policy.founded and not founded:
+            self._tell(f"the state of round {found.round} is not kept: it is of before the restart of the run")
+            return None
+        facts = KeptFacts(found.round, self._run.activity.tokens, None, found.donors, founded.hex())
+        try:
+            return await self._offload(partial(self._states.propose, found.params, found.momentum, facts))
+        except (CheckpointError, OSError) as error:
+            self._tell(f"the state of round {found.round} is not kept: {error}")
+            return None
+
+    async def _consider(self, candidate: Checkpoint) -> bool:
+        """Judge a candidate, and keep and serve it if it is good; return whether it is."""
+        round_ = KeptFacts.of(candidate.facts).round
+        try:
+            loss, why = await self._judged(candidate)
+            if why:
+                await self._offload(lambda: self._states.refuse(candidate))
+                self._tell(f"the state of round {round_} is not kept: {why}")
+                return False
+            kept = await self._offload(lambda: self._states.accept(candidate, loss))
+        except (CheckpointError, OSError) as error:
+            self._tell(f"the state of round {round_} is not kept: {error}")
+            return False
+        await self._serve_kept(kept)
+        return True
+
+    async def _judged(self, candidate: Checkpoint) -> tuple[float | None, str]:
+        """Return the candidate's loss (None: unchecked), and why it is refused (empty: it is not)."""
+        if self._judge is None:
+            return None, ""
+        facts, kept = KeptFacts.of(candidate.facts), self._kept
+        compared = kept if kept is not None and kept.founded == facts.founded else None
+        checked = None if compared is None else compared.loss
+        try:
+            loss = await self._judge.loss_of(candidate.folder)
+        except NotJudged as problem:
+            if checked is not None:
+                return None, str(problem)
+            self._tell(f"the state of round {facts.round} is kept unchecked: {problem}")
+            return None, ""
+        return loss, why_refused(loss, checked, 0 if compared is None else compared.round)
+
+    async def _serve_kept(self, kept: Checkpoint) -> None:
+        facts = KeptFacts.of(kept.facts)
+        try:
+            outer = await self._offload(lambda: self._states.load(kept))
+        except CheckpointError as error:
+            self._tell(f"the kept state cannot be served: {error}")
+            return
+        self._kept = facts
+        self._run.activity.had(facts.tokens)
+        loss = "unchecked" if facts.loss is None else f"loss {facts.loss:.4f}"
+        self._tell(f"kept the state of round {facts.round} ({loss}), from {_count(facts.donors)}")
+        self._serve(ServableState(facts, outer))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _last_candidate(self) -> Checkpoint | None:
+        """Fetch the state that the run ended with; None when none came, or it is here already."""
+        if self._collector is None:
+            return None
+        total = self._run.end.total_rounds
+        left = await self._offload(self._states.candidate)
+        if max(self._kept_round, 0 if left is None else KeptFacts.of(left.facts).round) >= total:
+            return left
+        return await self._fetch_last() or left
+
+    async def _fetch_last(self) -> Checkpoint | None:
+        seen = began = self._now()
+        limit = LAST_S + 4 * self._run.manifest.model.parameters / LAST_RATE
+        while self._now() < began + limit and self._now() < seen + GONE_S:
+            records = able(await self._records())
+            seen = self._now() if records else seen
+            if donors := _finished(records):
+                candidate = await self._propose(await self._collect(donors))
+                if candidate is not None:
+                    return candidate
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    def _end(self, last: Checkpoint | None) -> None:
+        """Say that the run is over. `last` is here, and may still be judged."""
+        first, self.ended = not self.ended, True
+        self._last_round = max(self._kept_round, 0 if last is None else KeptFacts.of(last.facts).round)
+        if first:
+            self._context.say(ended_words(self._run.manifest))
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    @property
+    def _kept_round(self) -> int:
+        return 0 if self._kept is None else self._kept.round
+
+    async def _records(self) -> list[PeerRecord]:
+        banned = self._run.ruling().banned
+        records = (await self._context.directory.peers()).values()
+        return [record for record in records if record.peer_id not in banned]
+
+    def _tell(self, line: str) -> None:
+        if line != self._told:
+            self._context.say(line)
+        self._told = line
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _finished(records: list[PeerRecord]) -> list[PeerRecord]:
+    """Return those to fetch the last state from, once most of those who train have finished; else nobody."""
+    finished = [record for record in records if record.status is Status.FINISHED]
+    training = [record for record in records if record.status is Status.TRAINING]
+    if not training:
+        return finished or records
+    return finished if len(finished) > len(training) else []
+
+
+def _count(donors: tuple[str, ...]) -> str:
+    return f"{len(donors)} peer{'s' * (len(donors) != 1)}"

@@ -1,0 +1,114 @@
+"""The states that the operator's node keeps on its disk: the newest good one, and a candidate that is being judged.
+
+Both are ordinary checkpoints in the run's folder. A candidate survives a restart of the node, and is judged then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from peer.outer.state import OuterState
+from peer.ports.console import Say
+from peer.protocol.messages import RunId
+from peer.protocol.model.layout import Layout
+from peer.run.home import RunFolder
+from peer.state.checkpoint import OUTER, Checkpoint, CheckpointStore
+
+KEPT = 2
+"""Checkpoints of the node: the newest, and the one before it in case a disk damages that."""
+CANDIDATE = "candidate"
+"""Folder in the run's folder in which a state waits for its judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFacts:
+    """The facts of a kept state."""
+
+    round: int
+    tokens: int
+    """Tokens that the run had trained on, as the peers' records tell; an estimate."""
+    loss: float | None
+    """On the run's hold-out, nats a token; None: unchecked."""
+    donors: tuple[str, ...]
+    """Peer ids of those that gave it."""
+    founded: str
+    """Digest of the restart that it descends from, in hex; empty: the run's own beginning."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> KeptFacts:
+        """Read the facts of a checkpoint."""
+        loss, donors = facts.get("loss"), facts.get("donors")
+        return cls(
+            int(facts["round"]),
+            int(facts.get("tokens", 0)),
+            float(loss) if isinstance(loss, int | float) else None,
+            tuple(map(str, donors)) if isinstance(donors, list) else (),
+            str(facts.get("founded", "")),
+        )
+
+    def told(self) -> dict[str, Any]:
+        """Return the facts as JSON-able values."""
+        return {
+            "round": self.round,
+            "tokens": self.tokens,
+            "loss": self.loss,
+            "donors": list(self.donors),
+            "founded": self.founded,
+        }
+
+
+class StateArchive:
+    """The checkpoints of one run in the home of the operator's node. All methods are slow and run in a thread."""
+
+    def __init__(self, folder: RunFolder, run_id: RunId, layout: Layout, say: Say, *, momentum: bool) -> None:
+        self._store = CheckpointStore(folder.checkpoints, KEPT)
+        self._candidates = CheckpointStore(folder.path / CANDIDATE, 1)
+        self._run_id = run_id
+        self._layout = layout
+        self._say = say
+        self._momentum = momentum
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest valid kept state; what was skipped is said."""
+        return self._latest(self._store)
+
+    def candidate(self) -> Checkpoint | None:
+        """Return the candidate that an earlier process did not judge to the end."""
+        return self._latest(self._candidates)
+
+    def _latest(self, store: CheckpointStore) -> Checkpoint | None:
+        found, skipped = store.latest(self._run_id, self._layout.digest())
+        for reason in skipped:
+            self._say(f"checkpoint skipped: {reason}")
+        return found
+
+    def load(self, kept: Checkpoint) -> OuterState:
+        """Read a state; of pairs without momentum, which is zero. Raises CheckpointError."""
+        params, momentum = kept.load()
+        return OuterState(self._layout, params, momentum) if self._momentum else OuterState.fresh(self._layout, params)
+
+    def propose(self, params: torch.Tensor, momentum: torch.Tensor | None, facts: KeptFacts) -> Checkpoint:
+        """Write a candidate. Raises CheckpointError."""
+        speed = torch.zeros_like(params) if momentum is None else momentum
+        store, draft = self._candidates, self._candidates.begin()
+        return store.commit(draft, params, speed, self._run_id, self._layout.digest(), facts.told())
+
+    def accept(self, candidate: Checkpoint, loss: float | None) -> Checkpoint:
+        """Make the candidate the newest kept state. Raises CheckpointError or OSError."""
+        draft = self._store.begin()
+        source, target = candidate.folder / OUTER, draft / OUTER
+        try:
+            target.hardlink_to(source)
+        except OSError:  # this file system knows no second names
+            source.rename(target)
+        facts = {**candidate.facts, "loss": loss}
+        kept = self._store.complete(draft, self._run_id, self._layout.digest(), facts)
+        self._candidates.discard(candidate)
+        return kept
+
+    def refuse(self, candidate: Checkpoint) -> None:
+        """Remove the candidate."""
+        self._candidates.discard(candidate)

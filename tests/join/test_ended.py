@@ -1,0 +1,143 @@
+"""Who hears that a run is over, from whom, and who does not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from peer.errors import RunEnded
+from peer.identity import Identity
+from peer.join.clock import clock_from, keep_start
+from peer.join.context import JoinContext
+from peer.join.ended import FIRST_LOOK_S, ensure_goes_on, ensure_round_left, farewell, operator_nodes
+from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.ports.directory import DialReport
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.run.home import RunFolder
+from peer.run.manifest import Manifest
+
+RUN = RunId(b"r" * 32)
+OPERATOR = Identity.generate().peer_id
+NODE = Identity.generate().peer_id
+TICKET = (f"/ip4/192.0.2.1/tcp/4810/p2p/{NODE}",)
+ROUND_S, ROUNDS = 10.0, 20
+
+
+def manifest(clock: str = "steps", start: float = 0.0) -> Manifest:
+    sync = {"clock": clock, "sync_every": ROUND_S}
+    train = {"total_rounds": ROUNDS}
+    whole = {"format": 1, "name": "w", "operator": OPERATOR, "sync": sync, "train": train, "start": start}
+    return Manifest.model_validate(whole)
+
+
+def record(peer: str, status: Status, round_: int = 0, run_start: float = 0.0) -> PeerRecord:
+    return PeerRecord(PeerId(peer), RUN, (), True, 1, 1, round_, 1.0, status, 0.0, 1e12, run_start)
+
+
+class Directory:
+    """A directory with these records, and this report of the nodes that were dialled."""
+
+    def __init__(self, records: list[PeerRecord], report: DialReport) -> None:
+        self._records = records
+        self._report = report
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return {one.peer_id: one for one in self._records}
+
+    def contact(self) -> DialReport:
+        return self._report
+
+
+def hear(
+    run: Manifest,
+    *records: PeerRecord,
+    at: float = 0.0,
+    folder: Path | None = None,
+    offset_s: float | None = 0.0,
+) -> float:
+    """Ask `at` seconds after the epoch of virtual time; return how many seconds it took."""
+
+    async def ask() -> float:
+        clock = VirtualClock()
+        await clock.sleep(at)
+        context = JoinContext(
+            run_id=RUN,
+            me=PeerId("me"),
+            directory=cast(Any, Directory(list(records), DialReport(clock_offset_s=offset_s))),
+            transport=cast(Any, None),
+            clock=clock,
+            say=lambda line: None,
+            folder=None if folder is None else RunFolder(folder),
+            rng=random.Random(0),
+        )
+        began = clock.now()
+        await ensure_goes_on(context, run, TICKET)
+        return clock.now() - began
+
+    return run_virtual(ask())
+
+
+@pytest.mark.parametrize("who", [OPERATOR, NODE])
+@pytest.mark.parametrize(("status", "round_"), [(Status.ENDED, 3), (Status.SERVING, ROUNDS)])
+def test_the_operators_nodes_are_believed(who: str, status: Status, round_: int) -> None:
+    with pytest.raises(RunEnded, match=f"run w ended after {ROUNDS} rounds") as told:
+        hear(manifest(), record(who, status, round_))
+    assert "peer export TICKET" in told.value.fix
+    assert told.value.exit_code == 18
+
+
+@pytest.mark.parametrize("clock", ["steps", "seconds"])
+def test_what_a_stranger_says_of_the_end_changes_nothing(clock: str) -> None:
+    stranger = Identity.generate().peer_id
+    lies = [record(stranger, Status.ENDED, ROUNDS, 1.0), record(stranger, Status.SERVING, ROUNDS, 1.0)]
+    for lie in lies:
+        assert hear(manifest(clock), lie) == 0.0
+        assert hear(manifest(clock), lie, record(NODE, Status.SERVING, 5, EPOCH)) == 0.0
+
+
+@pytest.mark.parametrize("source", ["manifest", "home", "node"])
+def test_a_clock_in_seconds_tells_the_end_and_the_last_round(source: str, tmp_path: Path) -> None:
+    run = manifest("seconds", EPOCH if source == "manifest" else 0.0)
+    if source == "home":
+        keep_start(RunFolder(tmp_path), EPOCH)
+    node = [record(NODE, Status.SERVING, 5, EPOCH)] if source == "node" else []
+    end = ROUND_S * ROUNDS
+    hear(run, *node, at=end - 2 * ROUND_S - 0.1, folder=tmp_path)
+    with pytest.raises(RunEnded, match="ends after 20 rounds, and a newcomer can do none"):
+        hear(run, *node, at=end - 5.0, folder=tmp_path)
+    with pytest.raises(RunEnded, match="ended after 20 rounds"):
+        hear(run, *node, at=end + 0.1, folder=tmp_path)
+
+
+def test_a_clock_that_was_compared_with_nobodys_counts_only_beyond_its_error() -> None:
+    run = manifest("seconds", EPOCH)
+    end, error = ROUND_S * ROUNDS, run.limits.max_clock_offset_s
+    hear(run, record("x", Status.TRAINING), at=end + error - 3 * ROUND_S, offset_s=None)
+    with pytest.raises(RunEnded):
+        hear(run, at=end + error + 0.1, offset_s=None)
+
+
+def test_with_nobody_there_it_does_not_wait_for_long() -> None:
+    assert FIRST_LOOK_S <= hear(manifest()) < FIRST_LOOK_S + 1
+
+
+def test_before_it_trains_a_peer_looks_once_more() -> None:
+    steps = manifest()
+    ensure_round_left(steps, clock_from(steps, 0.0), ROUNDS - 1, 0.0)
+    with pytest.raises(RunEnded, match="ended"):
+        ensure_round_left(steps, clock_from(steps, 0.0), ROUNDS, 0.0)
+    seconds = manifest("seconds")
+    ensure_round_left(seconds, clock_from(seconds, 0.0), 0, 1e12)
+    one = replace(clock_from(seconds, 100.0), sync_every=300.0)
+    ensure_round_left(seconds, one, 0, 100.5)
+
+
+def test_who_may_say_it_and_what_a_volunteer_reads_at_the_end() -> None:
+    assert operator_nodes(manifest(), TICKET) == {OPERATOR, NODE}
+    assert farewell(manifest(), Path("/h")) == (
+        "run w ended after 20 rounds; get the model with: peer export /h OUT --format hf"
+    )
