@@ -41,7 +41,8 @@ from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.run.model_layout import layout_for
 from peer.run.overrides import apply_overrides
 from peer.run.presets import resolve
-from peer.state.checkpoint import OUTER, CheckpointStore
+from peer.state.checkpoint import CheckpointStore
+from peer.state.sealed_state import OUTER
 from peer.trainer.arena import read_counters
 from peer.trainer.batch_log import TRAIL, digest_of, read_trail
 from peer.trainer.batches import BatchStream

@@ -105,8 +105,7 @@ class PeerDaemon:
         self._arrival = JoinReport(laps or PhaseTimer(), self._journal.append, node.local.say)
         self._journal.listeners.append(self._arrival.hear)
         self._metrics = MetricsEndpoint(self._status, lambda: self._journal.totals, tally, node.local.clock.now)
-        self._reputation = parts.reputation
-        self._live = parts.live
+        self._reputation, self._live = parts.reputation, parts.live
         self._parts: PeerParts | None = None
         self._trainer: TrainerClient | None = None
         self._pace_s = LOOK_EVERY_S
@@ -115,8 +114,7 @@ class PeerDaemon:
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
         self._files = DaemonFiles(node, parts.options, self._known, self._copying, self._journal.append)
-        self._pause = parts.pause
-        self._quota = parts.quota
+        self._pause, self._quota = parts.pause, parts.quota
 
     async def run(self) -> int:
         async with serving(self._metrics, self._options, self._node.local.say), showing(self._display, self._status):

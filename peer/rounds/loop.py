@@ -108,10 +108,8 @@ class RoundLoop:
         self._topology = work.strategy
         self._landing = work.committer
         self._diagnosis = work.diagnosis
-        self._live = outlets.live
-        self._leaving = outlets.leaving
-        self._outlets = outlets
-        self._emit = outlets.emit
+        self._outlets, self._emit = outlets, outlets.emit
+        self._live, self._leaving = outlets.live, outlets.leaving
         self._flights = InFlightRounds(work.strategy, work.committer)
         self.evaluations = Evaluations(
             work.trainer, parts.outer, parts.clock, work.committer.stepping, outlets.live, outlets.leaving, outlets.emit
@@ -149,7 +147,7 @@ class RoundLoop:
         if self._group is not None:
             self._group.start_at(round_)
         self._emit(events.TrainingBegan(round=round_))
-        await self._supervised(lambda: self._evaluate(round_))
+        await self._supervised(lambda: self.evaluations.evaluate(round_))
         try:
             while not self._leaving and not self._finished(round_):
                 self._live.enter(round_)
@@ -209,7 +207,7 @@ class RoundLoop:
     async def _finish(self, round_: int) -> None:
         await self._follow_to_the_end(round_)
         self._set(Status.FINISHED, "finished; answering until the others are done")
-        await self._supervised(lambda: self._evaluate(round_, own_too=True))
+        await self._supervised(lambda: self.evaluations.evaluate(round_, own_too=True))
         over = self._clock.now() + LINGER_S
         kept_by = over + 4 * self._outer.layout.elements / LAST_STATE_RATE
         while self._clock.now() < (kept_by if self._unkept() else over if self._view.others_training() else 0.0):
@@ -217,7 +215,7 @@ class RoundLoop:
                 return
             await self._view.look()
         if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
-            await self._supervised(lambda: self._evaluate(round_, own_too=True))
+            await self._supervised(lambda: self.evaluations.evaluate(round_, own_too=True))
 
     def _unkept(self) -> bool:
         """Whether a node of the operator is there that has not said yet that the run is over: it fetches the state."""
@@ -372,14 +370,11 @@ class RoundLoop:
         if self._leaving:
             return
         if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.active.is_set():
-            await self._evaluate(done)
+            await self.evaluations.evaluate(done)
         async with self._landing.stepping:
             await self._outlets.on_boundary(done)
 
     # -- the trainer -------------------------------------------------------------------------------------------------
-
-    async def _evaluate(self, round_: int, own_too: bool = False) -> None:
-        await self.evaluations.evaluate(round_, own_too)
 
     async def _supervised(self, call: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -20,14 +20,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from peer.outer.rules import blocks
-from peer.state.files import check, digest_of, is_plain_name, read_small, sync, write_synced
+from peer.state.files import digest_of, is_plain_name, read_small, sync, write_synced
+from peer.state.sealed_state import FORMAT, MAX_FILES, OUTER, SkippedCheckpoint, sealed, unsealed
 from peer.state.tensor_file import write_tensors
 
-FORMAT = 1
-OUTER = "outer.safetensors"
 STATE = "state.json"
 MAX_STATE_BYTES = 2**20
-MAX_FILES = 1000
 TRAINER_SHARE = 3 / 5
 """The trainer's part of a checkpoint's bytes."""
 
@@ -90,10 +88,6 @@ class Checkpoint:
                 return params.clone()
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
-
-
-class _Skip(Exception):
-    """Reason why a folder is no checkpoint for us."""
 
 
 def _typed(
@@ -175,7 +169,7 @@ class CheckpointStore:
         try:
             (draft / STATE).unlink(missing_ok=True)
             state = _state_of(draft, run_id, layout_digest, facts, self._synced)
-            write_synced(draft / STATE, _sealed(state))
+            write_synced(draft / STATE, sealed(state))
             sync(draft)
             folder = self.folder / f"checkpoint-{max(self._numbers(), default=0) + 1}"
             draft.rename(folder)
@@ -216,7 +210,7 @@ class CheckpointStore:
             folder = self.folder / f"checkpoint-{number}"
             try:
                 return _validated(folder, run_id, layout_digest), skipped
-            except _Skip as reason:
+            except SkippedCheckpoint as reason:
                 skipped.append(f"{folder.name}: {reason}")
             except (OSError, SafetensorError) as error:
                 skipped.append(f"{folder.name}: cannot be read: {error}")
@@ -233,7 +227,7 @@ class CheckpointStore:
                 folder = self.folder / f"checkpoint-{number}"
                 try:
                     facts = _own_state(folder, run_id, layout_digest)["facts"]
-                except (_Skip, OSError) as reason:
+                except (SkippedCheckpoint, OSError) as reason:
                     found.append(f"{folder.name}: {reason}")
                     continue
                 if facts.get("founded", "") != founded.hex():
@@ -312,65 +306,23 @@ def _state_of(
     return plain
 
 
-def _canonical(state: Any) -> bytes:
-    return json.dumps(state, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _sealed(state: dict[str, Any]) -> bytes:
-    return json.dumps({"state": state, "blake3": check(_canonical(state))}, indent=1).encode() + b"\n"
-
-
-def _unsealed(raw: bytes) -> dict[str, Any]:
-    try:
-        outer = json.loads(raw)
-        state, seal = outer["state"], outer["blake3"]
-        newer = state["format"] > FORMAT
-        digest = check(_canonical(state))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _Skip("state.json is torn or damaged") from error
-    if newer:
-        raise _Skip(f"written in format {str(state['format'])[:20]} by a newer version of this program")
-    if digest != seal:
-        raise _Skip("state.json is damaged: its digest does not match")
-    if not _is_state(state):
-        raise _Skip("state.json is not what this program writes")
-    whole: dict[str, Any] = state
-    return whole
-
-
-def _is_state(state: dict[str, Any]) -> bool:
-    """Return whether the body has all fields that are read. The seal tells damage, not files of other programs."""
-    files, kinds = state.get("files"), {"run_id": str, "layout_digest": str, "facts": dict}
-    return (
-        all(isinstance(state.get(name), kind) for name, kind in kinds.items())
-        and isinstance(files, dict)
-        and OUTER in files
-        and len(files) <= MAX_FILES
-        and all(is_plain_name(name) and _is_entry(entry) for name, entry in files.items())
-    )
-
-
-def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("blake3"), str)
-
-
 def _nbytes(state: dict[str, Any]) -> int:
     return sum(entry["bytes"] for entry in state["files"].values())
 
 
 def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, Any]:
-    """Read state.json of a checkpoint of this run and layout. Raises _Skip or OSError."""
+    """Read state.json of a checkpoint of this run and layout. Raises SkippedCheckpoint or OSError."""
     if not _is_folder(folder):
-        raise _Skip("not a folder (a link is not followed)")
+        raise SkippedCheckpoint("not a folder (a link is not followed)")
     try:
         raw = read_small(folder / STATE, MAX_STATE_BYTES)
     except FileNotFoundError as error:
-        raise _Skip("state.json is missing") from error
-    state = _unsealed(raw)
+        raise SkippedCheckpoint("state.json is missing") from error
+    state = unsealed(raw)
     if state["run_id"] != run_id.hex():
-        raise _Skip(f"belongs to another run ({state['run_id'][:16]})")
+        raise SkippedCheckpoint(f"belongs to another run ({state['run_id'][:16]})")
     if state["layout_digest"] != layout_digest.hex():
-        raise _Skip("has another layout of tensors")
+        raise SkippedCheckpoint("has another layout of tensors")
     return state
 
 
@@ -378,12 +330,12 @@ def checked(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
     """Return the checkpoint in this folder, every digest checked. Raises CheckpointError, which names the file."""
     try:
         return _validated(folder, run_id, layout_digest)
-    except (_Skip, OSError, SafetensorError) as error:
+    except (SkippedCheckpoint, OSError, SafetensorError) as error:
         raise CheckpointError(f"the checkpoint {folder} cannot be used: {error}") from error
 
 
 def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
-    """Check all files of a checkpoint. Raises _Skip, OSError or SafetensorError."""
+    """Check all files of a checkpoint. Raises SkippedCheckpoint, OSError or SafetensorError."""
     state = _own_state(folder, run_id, layout_digest)
     for name, entry in state["files"].items():
         _check_file(folder, name, entry)
@@ -395,11 +347,11 @@ def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
     try:
         digest, nbytes = digest_of(folder / name)
     except FileNotFoundError as error:
-        raise _Skip(f"{name} is missing") from error
+        raise SkippedCheckpoint(f"{name} is missing") from error
     if nbytes != entry["bytes"]:
-        raise _Skip(f"{name} is torn: {nbytes} of {entry['bytes']} bytes")
+        raise SkippedCheckpoint(f"{name} is torn: {nbytes} of {entry['bytes']} bytes")
     if digest != entry["blake3"]:
-        raise _Skip(f"{name} is damaged: its digest is {digest[:16]}…, not {entry['blake3'][:16]}…")
+        raise SkippedCheckpoint(f"{name} is damaged: its digest is {digest[:16]}…, not {entry['blake3'][:16]}…")
 
 
 def _check_tensors(path: Path) -> None:
@@ -407,10 +359,10 @@ def _check_tensors(path: Path) -> None:
         shapes = []
         for name in ("outer_params", "outer_momentum"):
             if name not in file.keys():  # noqa: SIM118 - not a mapping
-                raise _Skip(f"{path.name} lacks {name}")
+                raise SkippedCheckpoint(f"{path.name} lacks {name}")
             part = file.get_slice(name)
             shapes.append(part.get_shape())
             if part.get_dtype() != "F32" or len(shapes[-1]) != 1:
-                raise _Skip(f"{name} is not a flat fp32 tensor")
+                raise SkippedCheckpoint(f"{name} is not a flat fp32 tensor")
     if shapes[0] != shapes[1]:
-        raise _Skip("outer_params and outer_momentum differ in length")
+        raise SkippedCheckpoint("outer_params and outer_momentum differ in length")

@@ -21,8 +21,9 @@ from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.trainer import Trainer
 from peer.protocol.messages import RunId
-from peer.state.checkpoint import OUTER, CheckpointError, CheckpointStore, checkpoint_bytes
+from peer.state.checkpoint import CheckpointError, CheckpointStore, checkpoint_bytes
 from peer.state.save_pace import SavePace
+from peer.state.sealed_state import OUTER
 
 MB = 1e6
 

@@ -22,17 +22,9 @@ from peer.identity import Identity
 from peer.observe import events
 from peer.observe.event_codec import DamagedLine, decode, encode, parse_lines
 from peer.observe.totals import Totals, fold
-from peer.state.checkpoint import (
-    OUTER,
-    STATE,
-    Checkpoint,
-    CheckpointStore,
-    _canonical,
-    _check_tensors,
-    _Skip,
-    _unsealed,
-)
+from peer.state.checkpoint import STATE, Checkpoint, CheckpointStore, _check_tensors
 from peer.state.files import check
+from peer.state.sealed_state import OUTER, SkippedCheckpoint, canonical, unsealed
 from peer.trainer.arena import BASE, MAGIC, TOKENS, VERSION, counters_of, parse_words
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
@@ -58,7 +50,7 @@ def sealed(outer: bytes, **changes: object) -> bytes:
 
 
 def seal(state: object) -> bytes:
-    return json.dumps({"state": state, "blake3": check(_canonical(state))}).encode()
+    return json.dumps({"state": state, "blake3": check(canonical(state))}).encode()
 
 
 def seal_again(raw: bytes) -> bytes:
@@ -71,14 +63,20 @@ def seal_again(raw: bytes) -> bytes:
 
 def state_file() -> Target:
     def run(raw: bytes) -> None:
-        state = _unsealed(raw)
+        state = unsealed(raw)
         assert OUTER in state["files"]
         assert sum(entry["bytes"] for entry in state["files"].values()) < 10**5000
         assert isinstance(state["run_id"] + state["layout_digest"], str)
 
     corpus = (sealed(TENSORS), sealed(b"", facts={}))
     return Target(
-        name="state-file", run=run, corpus=corpus, refuses=(_Skip,), tokens=LITERALS, mend=seal_again, limit=65536
+        name="state-file",
+        run=run,
+        corpus=corpus,
+        refuses=(SkippedCheckpoint,),
+        tokens=LITERALS,
+        mend=seal_again,
+        limit=65536,
     )
 
 
@@ -93,7 +91,7 @@ def tensors() -> Target:
         _check_tensors(path)
 
     corpus = (TENSORS, save({"outer_params": torch.zeros(0), "outer_momentum": torch.zeros(0)}))
-    refuses = (_Skip, SafetensorError)
+    refuses = (SkippedCheckpoint, SafetensorError)
     return Target(name="tensors", run=run, corpus=corpus, refuses=refuses, tokens=HEADERS + LITERALS, mend=_length)
 
 

@@ -19,7 +19,8 @@ from peer.observe.events import Amended, Refounded
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.state.checkpoint import OUTER, Checkpoint
+from peer.state.checkpoint import Checkpoint
+from peer.state.sealed_state import OUTER
 from tests.integration.test_daemons import SETTINGS, eventually, imbalance, trains_on
 
 ELEMENTS = 217_664

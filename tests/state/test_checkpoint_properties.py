@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.state.checkpoint import OUTER, STATE, CheckpointStore, _canonical
+from peer.state.checkpoint import STATE, CheckpointStore
 from peer.state.files import check
+from peer.state.sealed_state import OUTER, canonical
 
 RUN, LAYOUT = b"r" * 32, b"l" * 32
 json_like = st.recursive(
@@ -60,7 +61,7 @@ def test_a_changed_byte_anywhere_is_noticed(tmp_path_factory: pytest.TempPathFac
 
 
 def sealed(state: Any) -> bytes:
-    return json.dumps({"state": state, "blake3": check(_canonical(state))}).encode()
+    return json.dumps({"state": state, "blake3": check(canonical(state))}).encode()
 
 
 GOOD: dict[str, Any] = {

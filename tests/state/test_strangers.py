@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from peer.state.checkpoint import OUTER, STATE, CheckpointStore
+from peer.state.checkpoint import STATE, CheckpointStore
+from peer.state.sealed_state import OUTER
 
 RUN, OTHER_RUN, LAYOUT, OTHER_LAYOUT = b"r" * 32, b"o" * 32, b"l" * 32, b"m" * 32
 

@@ -15,7 +15,8 @@ from peer.ports.console import Say
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout
 from peer.run.home import RunFolder
-from peer.state.checkpoint import OUTER, Checkpoint, CheckpointStore
+from peer.state.checkpoint import Checkpoint, CheckpointStore
+from peer.state.sealed_state import OUTER
 
 KEPT = 2
 """Checkpoints of the node: the newest, and the one before it in case a disk damages that."""
