@@ -105,9 +105,9 @@ def manifest(folder: Path, home: Path, size: str, preset: str, round_s: float, p
 
 
 def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure]:
-    parameters, costs = int(told["parameters"]), told["cost"]
+    parameters = int(told["parameters"])
     own = max(played.own_bytes.values(), default=0) / parameters
-    promised = told_bytes(costs) / parameters
+    promised = float(told["memory"]["daemon"]) / parameters
     large = parameters >= LARGE  # what an interpreter holds without a model would be most of a small one's
     announced = played.leaving.get("announced_s")
     over = 100 * own / promised - 100
@@ -125,13 +125,6 @@ def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure
         Figure(f"{preset}: a donor's rate", "MB/s", played.donation.get("mb_per_s")),
         Figure(f"{preset}: training while it donates, of the pace before", "%", played.donation.get("pace_percent")),
     ]
-
-
-def told_bytes(costs: dict[str, Any]) -> float:
-    """The daemon's own part of the memory that `manifest show` tells."""
-    if "daemon_bytes" in costs:
-        return float(costs["daemon_bytes"])
-    return float(costs["memory_bytes"]) - float(costs["arena_bytes"])
 
 
 def table_of(preset: str, played: Played) -> Table:

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from peer.cli.main import peer
 from peer.identity import Identity
-from peer.node.initial_state import FirstFiles, first_state
 from peer.node.new_run import make_run
+from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.protocol.model.layout import Layout
 from peer.run.files.artifact_folder import needed, sources, tensors_beside
 from peer.run.files.token_folder import shard_files
