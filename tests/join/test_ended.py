@@ -81,7 +81,7 @@ def hear(
     return run_virtual(ask())
 
 
-@pytest.mark.parametrize("who", [OPERATOR, NODE])
+@pytest.mark.parametrize("who", [OPERATOR, NODE], ids=["operator", "node"])
 @pytest.mark.parametrize(("status", "round_"), [(Status.ENDED, 3), (Status.SERVING, ROUNDS)])
 def test_the_operators_nodes_are_believed(who: str, status: Status, round_: int) -> None:
     with pytest.raises(RunEnded, match=f"run w ended after {ROUNDS} rounds") as told:
