@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,10 +64,10 @@ class StateJudge:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Kill the child and its own children, if it still runs."""
+    """Kill the child, if it still runs. The child in which it opens foreign files ends within seconds by itself."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
         await child.wait()
 
 
