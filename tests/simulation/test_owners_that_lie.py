@@ -29,7 +29,7 @@ def lie(liar: Member, victim: PeerId, *, signed: bool) -> None:
             if sender != victim:
                 return result
             other = bytes([result.payload[0] ^ 1]) + result.payload[1:]
-            return desk._signed(other, result.named) if signed else replace(result, payload=other)
+            return await desk._signed(other, result.named) if signed else replace(result, payload=other)
 
         desk.result_for = result_for  # type: ignore[method-assign]
         return desk
