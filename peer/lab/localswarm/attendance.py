@@ -1,6 +1,7 @@
 """Who was there when a round was due, counted from outside: from the journals' lives and from what was done to the
-peers. Live in a round: not killed, stopped, cut, paused or joining between its due moment and its deadline. A clock in
-seconds only: there every round has its moment, whoever plays it."""
+peers. Live in a round: not killed, stopped, cut, paused or joining between its due moment and its deadline. After its
+exchange a peer may go: its partner had an exchange with a live peer. A clock in seconds only: there every round has its
+moment, whoever plays it."""
 
 from __future__ import annotations
 
@@ -102,12 +103,15 @@ def _deadline(clock: RoundClock, round_: int) -> float:
 def _live_rounds(
     number: int, journal: Timeline, happened: Sequence[Happened], clock: RoundClock, total_rounds: int
 ) -> set[int]:
-    gone = list(_away(number, happened))
+    gone, ended = list(_away(number, happened)), _ended(journal)
     window = pairing_window(clock.round_length)
     found = set()
     for first, (began, end) in _lives(number, journal, happened):
         for round_ in range(max(0, first), total_rounds):
             due, closes = clock.due_at(round_), clock.due_at(round_) + window
+            outcome, at = ended.get(round_, NEVER)
+            if outcome == "exchanged":
+                closes = min(closes, at)
             whole = began <= due and closes <= end
             if whole and not any(start <= closes and due <= stop for start, stop in gone):
                 found.add(round_)

@@ -69,6 +69,17 @@ def test_a_round_given_up_in_time_is_closed_and_not_ended() -> None:
     assert seen.closed_in_time == 13 / 15
 
 
+def test_one_that_leaves_after_its_exchange_was_live_in_that_round() -> None:
+    alone = whole(3, {2: ended(2, "solo")})
+    early = [*whole(2)[:-1], *ended(2), (START + 31.5, Leaving(reason="told to leave"))]
+    seen = attendance([whole(3), alone, early], [], CLOCK, 3, "pair")
+    assert (seen.due, seen.exchanged) == (6, 6), "in round 2 the first two had one partner between them"
+    killed = [Happened(Fault("kill", 2, at=31.5), START + 31.5, START + 31.5)]
+    assert attendance([whole(3), alone, early[:-1]], killed, CLOCK, 3, "pair").exchanged == 6
+    before = [Happened(Fault("kill", 2, at=30.5), START + 30.5, START + 30.5)]
+    assert attendance([whole(3), alone, whole(2)[:-1]], before, CLOCK, 3, "pair").exchanged == 5
+
+
 def test_the_stopped_and_cut_are_not_live_while_they_are() -> None:
     journals = [whole(5), whole(5), whole(5, {2: ended(2, "solo")}), whole(5, {2: []})]
     plan = [Fault("stall", 3, at=25.0, seconds=10.0), Fault("cut", 2, at=29.0, seconds=4.0, others=(0, 1, 3))]
