@@ -220,10 +220,10 @@ class Rendezvous:
         beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
         if theirs.mark() != ours.mark() and (not why or beside or theirs.since > ours.since):  # never back to too few
             raise Stale("the group builds on another state of the fragment than ours", roster)
-        if why:
-            raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
         if self._around.terms.me not in roster.members:
             raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
+        if why:
+            raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
 
     async def _first_that_leads(
         self, seeking: RendezvousRound, opens_at: float, closes: float

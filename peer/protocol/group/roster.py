@@ -169,19 +169,27 @@ def leaders(run_id: RunId, key: RoundKey, peers: Iterable[PeerId]) -> list[PeerI
 
 
 class Grace:
-    """The time a leader with a quorum waits for further members. It is twice their recent slack, at least half a second
-    and at most a quarter of the round. Until a slack was seen, it is that quarter."""
+    """The time a leader with a quorum waits for further members. It is twice the largest of their recent slacks, at
+    least half a second and at most a quarter of the round. Until a slack was seen, it is that quarter.
+
+    A member joins at the end of its inner step, so slacks lie anywhere between nothing and a step. Their mean would
+    leave out a member whose step ends late, and its round's work with it."""
+
+    KEPT = 0.95
+    """Part of the largest slack that is left of it when the next one was smaller."""
+    TIMES = 2.0
 
     def __init__(self) -> None:
         self._slack: float | None = None
 
     def observe(self, slack_s: float) -> None:
         """Note the seconds between the quorum and the last join of a round."""
-        self._slack = slack_s if self._slack is None else 0.5 * (self._slack + slack_s)
+        self._slack = slack_s if self._slack is None else max(slack_s, self.KEPT * self._slack)
 
     def seconds(self, round_s: float) -> float:
+        """Return the grace of a round of so many seconds."""
         most = max(LEAST_GRACE_S, round_s / 4)
-        return most if self._slack is None else min(max(2 * self._slack, LEAST_GRACE_S), most)
+        return most if self._slack is None else min(max(self.TIMES * self._slack, LEAST_GRACE_S), most)
 
 
 @dataclass(slots=True)

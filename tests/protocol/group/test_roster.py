@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -223,12 +224,24 @@ def test_grace_follows_what_was_seen_between_its_bounds() -> None:
     grace.observe(2.0)
     assert grace.seconds(40.0) == 4.0
     grace.observe(4.0)
-    assert grace.seconds(40.0) == 6.0
-    for _ in range(9):
+    assert grace.seconds(40.0) == 8.0
+    grace.observe(0.0)
+    assert grace.seconds(40.0) == pytest.approx(7.6), "one quick round does not make the slow ones forgotten"
+    for _ in range(60):
         grace.observe(0.0)
     assert grace.seconds(40.0) == 0.5
     grace.observe(1000.0)
     assert grace.seconds(40.0) == 10.0
+
+
+def test_grace_leaves_out_few_of_those_that_join_at_the_end_of_a_step() -> None:
+    """Three members whose steps of two seconds end at any moment; the leader's quorum is two of them."""
+    rng, grace, late = random.Random(5), Grace(), 0
+    for _ in range(1000):
+        _, second, third = sorted(rng.uniform(0, 2.0) for _ in range(3))
+        late += third - second > grace.seconds(40.0)
+        grace.observe(third - second)
+    assert late <= 25, "twice the mean of the slacks leaves out more than 160"
 
 
 def test_a_roster_survives_its_bytes() -> None:
