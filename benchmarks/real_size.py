@@ -106,7 +106,7 @@ def manifest(folder: Path, home: Path, size: str, preset: str, round_s: float, p
 
 def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure]:
     parameters = int(told["parameters"])
-    own = max(played.own_bytes.values(), default=0) / parameters
+    own = max((used for name, used in played.own_bytes.items() if name != "bootstrap"), default=0) / parameters
     promised = float(told["memory"]["daemon"]) / parameters
     large = parameters >= LARGE  # what an interpreter holds without a model would be most of a small one's
     announced = played.leaving.get("announced_s")
@@ -118,6 +118,7 @@ def figures_of(preset: str, told: dict[str, Any], played: Played) -> list[Figure
         Figure(f"{preset}: rounds that most peers exchanged in", "", played.rounds),
         Figure(f"{preset}: ledger, off by", "", played.imbalance, 0),
         Figure(f"{preset}: longest callback of the event loop", "ms", played.worst_callback_ms, CALLBACK_MS),
+        Figure(f"{preset}: longest callback of the operator's node", "ms", played.operators_worst_ms, CALLBACK_MS),
         Figure(f"{preset}: the daemon's own memory", "B/parameter", own, MEMORY[preset] if large else None),
         Figure(f"{preset}: that over what manifest show tells", "%", over, TOLD_PERCENT if large else None),
         Figure(f"{preset}: leaving", "s", left_s, LEAVING_S + played.leaving.get("writing_s", 0.0)),

@@ -29,6 +29,8 @@ LEAVE_S = 600.0
 PACE_S = 60.0
 """Before a donation, for the pace to compare with."""
 CALLBACKS = "callbacks.jsonl"
+KEEP_S = 60.0
+"""How often the operator's node keeps a state, or as often as it can."""
 
 
 class Broke(Exception):
@@ -61,6 +63,7 @@ class Played:
     whole_bytes: dict[str, int] = field(default_factory=dict)
     """Peak of its resident memory, with libraries and the arena."""
     callbacks: list[dict[str, Any]] = field(default_factory=list)
+    operators_callbacks: list[dict[str, Any]] = field(default_factory=list)
     leaving: dict[str, Any] = field(default_factory=dict)
     donation: dict[str, float] = field(default_factory=dict)
     outcomes: dict[str, Any] = field(default_factory=dict)
@@ -71,9 +74,13 @@ class Played:
     def worst_callback_ms(self) -> float | None:
         return max((one["ms"] for one in self.callbacks), default=0.0) if self.own_bytes else None
 
+    @property
+    def operators_worst_ms(self) -> float | None:
+        return max((one["ms"] for one in self.operators_callbacks), default=0.0) if self.own_bytes else None
+
     def told(self) -> dict[str, Any]:
         """Lines of a table."""
-        worst = sorted(self.callbacks, key=lambda one: -float(one["ms"]))[:6]
+        worst, operators = slowest(self.callbacks, 6), slowest(self.operators_callbacks, 3)
         lines: dict[str, Any] = {"what broke first": self.broke or "nothing"}
         lines |= {f"rounds of {name}": json.dumps(counts) for name, counts in self.outcomes.items()}
         lines |= {f"losses of {name}": json.dumps(losses) for name, losses in self.losses.items()}
@@ -83,7 +90,17 @@ class Played:
         lines |= {f"leaving: {name}": value for name, value in self.leaving.items()}
         lines |= {f"donation: {name}": value for name, value in self.donation.items()}
         lines |= {f"slow callback {n}": f"{one['ms']:.0f} ms, {one['what']}" for n, one in enumerate(worst, 1)}
+        lines |= {f"operator's {n}": f"{one['ms']:.0f} ms, {one['what']}" for n, one in enumerate(operators, 1)}
         return lines
+
+
+def slowest(callbacks: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    return sorted(callbacks, key=lambda one: -float(one["ms"]))[:count]
+
+
+def noting_callbacks(daemon: Daemon) -> tuple[str, ...]:
+    """Return the program that notes what takes long in a daemon's event loop."""
+    return ("peer.lab.bench.callback_times", str(daemon.home / CALLBACKS))
 
 
 class Stage:
@@ -101,14 +118,14 @@ class Stage:
 
     async def start(self, number: int, min_peers: int = 1) -> None:
         daemon = self.peers.setdefault(number, Daemon(f"peer {number}", self.wish.home / f"peer-{number}"))
-        program = ("peer.lab.bench.callback_times", str(daemon.home / CALLBACKS))
         more = ("--checkpoint-every", "60", "--keep-checkpoints", "1", "--yes")
         options = {"threads": 1, "speed": 1.0, "min_peers": min_peers}
-        await start_peer(daemon, self.ticket, **options, more=more, program=program)
+        await start_peer(daemon, self.ticket, **options, more=more, program=noting_callbacks(daemon))
 
     async def watch(self) -> None:
         """Look at every daemon, until cancelled."""
         while True:
+            self._measure(self.bootstrap)
             for number, daemon in list(self.peers.items()):
                 self._measure(daemon)
                 status = await daemon.status()
@@ -159,7 +176,10 @@ async def play(wish: Wish) -> Played:
     stage = Stage(wish, load_signed(wish.manifest))
     watching: asyncio.Task[None] | None = None
     try:
-        stage.ticket = await start_bootstrap(stage.bootstrap, wish.manifest, wish.peers, data=wish.data)
+        more, program = ("--keep-every", f"{KEEP_S:g}"), noting_callbacks(stage.bootstrap)
+        stage.ticket = await start_bootstrap(
+            stage.bootstrap, wish.manifest, wish.peers, data=wish.data, more=more, program=program
+        )
         watching = asyncio.create_task(stage.watch())
         for act in ACTS:
             await act(stage)
@@ -279,14 +299,22 @@ def journal(stage: Stage, number: int) -> list[tuple[Any, float]]:
     return [line for line in read_lines(folder.journal) if line is not None]
 
 
+def slow_callbacks(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return what a daemon's event loop noted."""
+    try:
+        lines = (daemon.home / CALLBACKS).read_text().splitlines()
+        return [json.loads(line) for line in lines]
+    except (OSError, ValueError):
+        return []
+
+
 def reckon(stage: Stage) -> None:
     """Read what all have left."""
     played, accounts = stage.played, []
+    played.operators_callbacks = slow_callbacks(stage.bootstrap)
     for number, daemon in sorted(stage.peers.items()):
         played.exit_codes[daemon.name] = daemon.exit_codes
-        with contextlib.suppress(OSError, ValueError):
-            lines = (daemon.home / CALLBACKS).read_text().splitlines()
-            played.callbacks += [json.loads(line) | {"peer": number} for line in lines]
+        played.callbacks += slow_callbacks(daemon)
         try:
             me = identities.load_or_create(Home(daemon.home).identity).peer_id
             accounts.append(account(daemon, me, None, stage.signed, daemon.started_at))

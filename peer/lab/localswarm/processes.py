@@ -132,8 +132,11 @@ async def start_bootstrap(
     state: Path | None = None,
     where: tuple[str, ...] = ANYWHERE,
     data: Path | None = None,
+    more: tuple[str, ...] = (),
+    program: tuple[str, ...] = ("peer",),
 ) -> str:
-    """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up."""
+    """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up. `more`:
+    options of `peer bootstrap`."""
     ticket = daemon.home / "ticket"
     daemon.home.mkdir(parents=True, exist_ok=True)
     ticket.unlink(missing_ok=True)
@@ -148,6 +151,8 @@ async def start_bootstrap(
         "--no-check",  # the peers evaluate already, and all processes share this machine
         *(("--state", str(state)) if state else ()),
         *(("--data", str(data)) if data else ()),
+        *more,
+        program=program,
     )
     deadline = time.monotonic() + STARTUP_S
     while not ticket.exists():
