@@ -120,6 +120,7 @@ class StateKeeper:
         last = await self._last_candidate()
         self._end(last)
         if last is not None:
+            await self._serve_unjudged(last)
             await self._consider(last)
             self._end(None)
         await asyncio.Event().wait()
@@ -259,6 +260,19 @@ class StateKeeper:
         self._last_round = max(self._kept_round, 0 if last is None else KeptFacts.of(last.facts).round)
         if first:
             self._context.say(ended_words(self._run.manifest))
+
+    async def _serve_unjudged(self, last: Checkpoint) -> None:
+        """Serve the last state while it is judged, where no other one was kept: on a busy machine that takes long."""
+        if self._kept is not None:
+            return
+        try:
+            outer = await self._offload(lambda: self._states.load(last))
+        except CheckpointError as error:
+            self._tell(f"the last state cannot be served: {error}")
+            return
+        facts = KeptFacts.of(last.facts)
+        self._tell(f"the state of round {facts.round} is served while it is being evaluated, as no other one was kept")
+        self._serve(ServableState(facts, outer))
 
     # -- small things ------------------------------------------------------------------------------------------------
 

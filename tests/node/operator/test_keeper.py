@@ -312,7 +312,7 @@ def test_in_steps_the_run_is_over_when_most_have_finished_and_the_last_state_is_
     run_virtual(test())
 
 
-def test_the_end_is_said_as_soon_as_the_last_state_is_here_and_judged_afterwards(tmp_path: Path) -> None:
+def test_the_end_is_said_and_the_only_state_served_before_it_is_judged(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(tmp_path)
         world.peer("a", filled(1.0), ROUNDS, Status.FINISHED)
@@ -320,12 +320,14 @@ def test_the_end_is_said_as_soon_as_the_last_state_is_here_and_judged_afterwards
 
         async def wait() -> None:
             await asyncio.sleep(10)
-            assert (keeper.status, keeper.round, world.values) == (Status.ENDED, ROUNDS, [])
+            assert (keeper.status, keeper.round, world.values) == (Status.ENDED, ROUNDS, [1.0])
+            assert "served while it is being evaluated" in keeper.report()["why"]
             world.records.clear()
             await asyncio.sleep(300)
 
         await world.during(keeper, wait())
-        assert (keeper.round, world.values) == (ROUNDS, [1.0])
+        assert (keeper.round, world.values) == (ROUNDS, [1.0, 1.0])
+        assert [state.facts.loss for state in world.served] == [None, 1.0]
 
     run_virtual(test())
 
@@ -348,7 +350,7 @@ def test_in_seconds_the_clock_ends_the_run_and_a_slow_judgement_of_an_earlier_st
             await asyncio.sleep(300)
 
         await world.during(keeper, to_the_end())
-        assert [state.facts.round for state in world.served] == [ROUNDS]
+        assert [(state.facts.round, state.facts.loss) for state in world.served] == [(ROUNDS, None), (ROUNDS, 1.0)]
 
     run_virtual(test())
 
