@@ -13,16 +13,24 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 BULK_NICE = 5
-"""Niceness of the thread, below the trainer's 0. A busy machine hardly serves a nice 19 thread at all.
+"""Niceness that the thread has more than its process, whose trainer has the same as it. A busy machine hardly serves a
+nice 19 thread at all.
 
 Source: results/studies/bulk_priority.json."""
 
+LOWEST = 19
+"""The niceness beyond which Linux has none."""
+
 
 def _lower_this_thread() -> None:
-    """Lower the priority of the calling thread to `BULK_NICE`."""
+    """Lower the priority of the calling thread by `BULK_NICE`.
+
+    A volunteer may have started the daemon at a niceness of its own, and to go below that takes a privilege."""
     # Only Linux has priorities per thread; elsewhere the call would lower the entire process.
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BULK_NICE)
+        thread = threading.get_native_id()
+        own = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(own + BULK_NICE, LOWEST))
 
 
 class LowPriorityThread:

@@ -1,0 +1,28 @@
+"""The thread for bulk work is below its own process, whatever priority a volunteer gave that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from peer.aio.threads import BULK_NICE, LOWEST
+
+PROGRAM = """
+import os, threading
+from peer.aio.threads import LowPriorityThread
+os.nice({nice})
+work = LowPriorityThread()
+print(work.start(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result())
+work.close()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+@pytest.mark.parametrize(("nice", "expected"), [(0, BULK_NICE), (10, 10 + BULK_NICE), (LOWEST - 1, LOWEST)])
+def test_it_is_lower_than_the_daemon(nice: int, expected: int) -> None:
+    own = int(subprocess.check_output(["nice"], text=True, timeout=60))
+    program = [sys.executable, "-c", PROGRAM.format(nice=nice)]
+    found = subprocess.check_output(program, text=True, timeout=60)
+    assert int(found) == min(own + expected, LOWEST)
