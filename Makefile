@@ -43,7 +43,7 @@ bench: $(STAMP)
 protos: $(STAMP)
 	$(BIN)/python -m tests.generated --write
 
-# pip would compile all 12,000 files of the libraries; the import compiles the ones that every daemon loads.
+# pip would compile every file of the libraries. The import compiles those that every daemon loads.
 $(STAMP): pyproject.toml constraints.txt $(wildcard peer/codec/native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'

@@ -101,7 +101,7 @@ class JoinedRun:
     checkpoints: CheckpointStore
     trainer: TrainerClient
     founded: bytes
-    """As `peer.join.reset.founding_of` the state."""
+    """Digest of the restart that the state descends from, as `peer.join.reset.founding_of` returns it."""
 
 
 def pace_of(method: Method) -> float:

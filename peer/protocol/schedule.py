@@ -14,7 +14,7 @@ from peer.protocol.policy.fitness import GRACE
 MIN_WINDOW_S = 2.0
 """Least seconds of the window around a due moment."""
 TOGETHER_S = 1.0
-"""Who is ready so soon after the run's start has begun with it, and takes part in round 0."""
+"""Seconds after the run's start. A peer that is ready by then takes part in round 0."""
 
 
 def pairing_window(round_seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Who hears that a run is over, from whom, and who does not."""
+"""A peer hears of the run's end from the operator's nodes and from its own clock, and from nobody else."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class StateKeeper:
 
     @property
     def status(self) -> Status:
-        """What the node's record says."""
+        """The status that the node's record has."""
         return Status.ENDED if self.ended else Status.SERVING
 
     @property
@@ -120,8 +120,7 @@ class StateKeeper:
         last = await self._last_candidate()
         self._end(last)
         if last is not None:
-            await self._serve_unjudged(last)
-            await self._consider(last)
+            await self._consider(last, await self._serve_unjudged(last))
             self._end(None)
         await asyncio.Event().wait()
 
@@ -184,8 +183,9 @@ class StateKeeper:
             self._tell(f"the state of round {found.round} is not kept: {error}")
             return None
 
-    async def _consider(self, candidate: Checkpoint) -> bool:
-        """Judge a candidate, and keep and serve it if it is good; return whether it is."""
+    async def _consider(self, candidate: Checkpoint, served: OuterState | None = None) -> bool:
+        """Judge a candidate, and keep and serve it if it is good; return whether it is. `served`: its state, if that
+        is served already."""
         round_ = KeptFacts.of(candidate.facts).round
         try:
             loss, why = await self._judged(candidate)
@@ -197,7 +197,7 @@ class StateKeeper:
         except (CheckpointError, OSError) as error:
             self._tell(f"the state of round {round_} is not kept: {error}")
             return False
-        await self._serve_kept(kept)
+        await self._serve_kept(kept, served)
         return True
 
     async def _judged(self, candidate: Checkpoint) -> tuple[float | None, str]:
@@ -216,10 +216,11 @@ class StateKeeper:
             return None, ""
         return loss, why_refused(loss, checked, 0 if compared is None else compared.round)
 
-    async def _serve_kept(self, kept: Checkpoint) -> None:
+    async def _serve_kept(self, kept: Checkpoint, loaded: OuterState | None = None) -> None:
+        """Serve a kept state. `loaded`: its tensors, where they are in memory already."""
         facts = KeptFacts.of(kept.facts)
         try:
-            outer = await self._offload(lambda: self._states.load(kept))
+            outer = await self._offload(lambda: self._states.load(kept)) if loaded is None else loaded
         except CheckpointError as error:
             self._tell(f"the kept state cannot be served: {error}")
             return
@@ -261,18 +262,22 @@ class StateKeeper:
         if first:
             self._context.say(ended_words(self._run.manifest))
 
-    async def _serve_unjudged(self, last: Checkpoint) -> None:
-        """Serve the last state while it is judged, where no other one was kept: on a busy machine that takes long."""
+    async def _serve_unjudged(self, last: Checkpoint) -> OuterState | None:
+        """Serve the last state while it is judged, where no other one was kept. Return what is served, else None.
+
+        On a busy machine the judgement takes long. The node has no other model, so it gives a refused one until its
+        next start, and says why it was refused."""
         if self._kept is not None:
-            return
+            return None
         try:
             outer = await self._offload(lambda: self._states.load(last))
         except CheckpointError as error:
             self._tell(f"the last state cannot be served: {error}")
-            return
+            return None
         facts = KeptFacts.of(last.facts)
         self._tell(f"the state of round {facts.round} is served while it is being evaluated, as no other one was kept")
         self._serve(ServableState(facts, outer))
+        return outer
 
     # -- small things ------------------------------------------------------------------------------------------------
 

@@ -328,6 +328,7 @@ def test_the_end_is_said_and_the_only_state_served_before_it_is_judged(tmp_path:
         await world.during(keeper, wait())
         assert (keeper.round, world.values) == (ROUNDS, [1.0, 1.0])
         assert [state.facts.loss for state in world.served] == [None, 1.0]
+        assert world.served[0].outer is world.served[1].outer, "a large state is read once"
 
     run_virtual(test())
 
