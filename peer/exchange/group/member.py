@@ -173,6 +173,10 @@ class GroupMember:
         self._short[key.fragment] = averaged.spans != [(0, gradient.numel())]
         return averaged
 
+    def expect_steps(self, step_s: float) -> None:
+        """Know that an inner step takes so long here: the others join at the end of theirs."""
+        self._leading.grace.expect_steps(step_s)
+
     async def catch_up(
         self,
         key: RoundKey,

@@ -89,7 +89,7 @@ class Rendezvous:
         self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
         """The peers that did not answer before the round at hand was due."""
         self._bell = Condition()
-        self._grace = Grace()
+        self.grace = Grace()
         self._parked = 0
 
     # -- our own part ------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Rendezvous:
             seeking.join.key,
             around.terms.me,
             around.terms.max_group,
-            self._grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
+            self.grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
             closes,
             self._enough(seeking.join.key),
             self._quorums[seeking.join.key.fragment].remembers,
@@ -330,7 +330,7 @@ class Rendezvous:
                 if now >= closes:
                     raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
             await self._bell.wait_for(min(collecting.next_at() - now, LOOK_S))
-        self._grace.observe(collecting.last_slack())
+        self.grace.observe(collecting.last_slack())
         return self._signed(roster)
 
     def _signed(self, roster: Roster) -> tuple[SignedRoster, Roster]:
@@ -382,7 +382,7 @@ class Rendezvous:
         if collecting is None or collecting.has(sender):
             return
         if seeking.ended and (slack := collecting.slack(now)) is not None:
-            self._grace.observe(slack)
+            self.grace.observe(slack)
         self._compare(sender, join, seeking)
         collecting.on_join(sender, join, now)
         self._bell.notify_all()

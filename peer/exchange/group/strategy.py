@@ -126,6 +126,7 @@ class GroupSession:
         if why := groups.controls.why_not():
             return ExchangeResult("carried", why)
         groups.controls.tell("exchanging with the group")
+        groups.group.expect_steps(work.seconds / work.steps if work.steps else 0.0)
         gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
         into = buffer[: gradient.numel()]
         base = await groups.digest(fragment)

@@ -169,11 +169,13 @@ def leaders(run_id: RunId, key: RoundKey, peers: Iterable[PeerId]) -> list[PeerI
 
 
 class Grace:
-    """The time a leader with a quorum waits for further members. It is twice the largest of their recent slacks, at
-    least half a second and at most a quarter of the round. Until a slack was seen, it is that quarter.
+    """The time a leader with a quorum waits for further members: the larger of twice the largest recent slack and two
+    inner steps. It is at least half a second and at most a quarter of the round. Until a slack was seen, it is that
+    quarter.
 
     A member joins at the end of its inner step, so slacks lie anywhere between nothing and a step. Their mean would
-    leave out a member whose step ends late, and its round's work with it."""
+    leave out a member whose step ends late, and its round's work with it. A leader sees few rounds, so it also goes by
+    its own steps."""
 
     KEPT = 0.95
     """Part of the largest slack that is left of it when the next one was smaller."""
@@ -181,6 +183,11 @@ class Grace:
 
     def __init__(self) -> None:
         self._slack: float | None = None
+        self._step_s = 0.0
+
+    def expect_steps(self, step_s: float) -> None:
+        """Know that an inner step takes so many seconds here."""
+        self._step_s = step_s
 
     def observe(self, slack_s: float) -> None:
         """Note the seconds between the quorum and the last join of a round."""
@@ -189,7 +196,9 @@ class Grace:
     def seconds(self, round_s: float) -> float:
         """Return the grace of a round of so many seconds."""
         most = max(LEAST_GRACE_S, round_s / 4)
-        return most if self._slack is None else min(max(self.TIMES * self._slack, LEAST_GRACE_S), most)
+        if self._slack is None:
+            return most
+        return min(max(self.TIMES * self._slack, self.TIMES * self._step_s, LEAST_GRACE_S), most)
 
 
 @dataclass(slots=True)

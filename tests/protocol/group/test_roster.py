@@ -234,6 +234,15 @@ def test_grace_follows_what_was_seen_between_its_bounds() -> None:
     assert grace.seconds(40.0) == 10.0
 
 
+def test_grace_covers_two_inner_steps_of_the_leader() -> None:
+    grace = Grace()
+    grace.observe(0.1)
+    grace.expect_steps(2.0)
+    assert grace.seconds(40.0) == 4.0
+    grace.expect_steps(30.0)
+    assert grace.seconds(40.0) == 10.0
+
+
 def test_grace_leaves_out_few_of_those_that_join_at_the_end_of_a_step() -> None:
     """Three members whose steps of two seconds end at any moment; the leader's quorum is two of them."""
     rng, grace, late = random.Random(5), Grace(), 0
