@@ -18,7 +18,7 @@ MIB = 2**20
 TRAINER_BYTES = 16
 """Bytes a parameter in the trainer, fp32: the parameter, its gradient and the optimizer's two moments."""
 BOOTSTRAP_BYTES = 8
-"""Bytes a parameter of a node that gives the first state: outer_params, and as much while they are made."""
+"""Bytes a parameter of a node that gives the first state, while it makes that. Later its states lie on the disk."""
 TRAINER_BASE = 250 * MIB
 """Bytes of interpreter and libraries without a model."""
 ACTIVATION_SHARE = 0.8

@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import torch
+
 from peer.outer.pages import pages
 
 
@@ -21,3 +23,8 @@ def unnamed(folder: Path | None, nbytes: int) -> memoryview:
         else:
             os.ftruncate(file.fileno(), nbytes)
         return memoryview(mmap.mmap(file.fileno(), nbytes))
+
+
+def unnamed_values(folder: Path | None, elements: int) -> torch.Tensor:
+    """Return flat fp32 zeros that lie as `unnamed` bytes do. Raises OSError."""
+    return torch.frombuffer(unnamed(folder, 4 * elements), dtype=torch.float32)

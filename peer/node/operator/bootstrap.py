@@ -122,7 +122,6 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
     node.handler.serve(ServedParts(manifest=signed, amendments=amendments, artifacts=shelf))
     first = FirstFiles(run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path)
-    outer = await asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
     run_start = StartTime(node, signed.manifest.start, wishes.min_peers)
     progress = RunProgress(folder.path / "run_round")
     view = RunView(
@@ -133,7 +132,8 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         ruling=lambda: amendments.ruling(MAX_ROUND),
     )
     giving = GivenState(node, view, copying.start, momentum=method.topology == "group")
-    await giving.first(outer, named=wishes.state is not None)
+    making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
+    await giving.first(await making, named=wishes.state is not None)
     keeper = _keeper(node, view, wishes, layout, copying, giving)
     _print_ticket(node, wishes.ticket_file)
     began = time.time()

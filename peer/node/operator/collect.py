@@ -1,18 +1,18 @@
 """The newest state of a run, fetched from its peers for the operator's node to keep.
 
 In groups there is one state: the one that most donors agree on by its digest, momentum included. In pairs there are as
-many as peers: up to `DONORS` whole states are fetched one after another, and their mean is taken. Never more than one
-fetched state is in memory; the others wait on the disk."""
+many as peers: up to `DONORS` whole states are fetched one after another, and their mean is taken. A fetched state lies
+on the disk, so that the node needs no memory for it."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from peer.ports.directory import DialReport, Directory
 from peer.protocol.messages import NODES, PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.state.transfer.pieces import PieceStore
+from peer.state.unnamed import unnamed_values
 
 DONORS = 4
 """Whole states of pairs whose mean is taken: the mean of a few is better than most of them, and more cost the peers'
@@ -37,14 +38,18 @@ MEAN_ELEMENTS = 2**20
 """Elements whose mean is made at a time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Collected:
     """A state as the peers gave it."""
 
-    params: torch.Tensor
+    params: torch.Tensor | None
     momentum: torch.Tensor | None
     round: int
     donors: tuple[PeerId, ...]
+
+    def let_go(self) -> None:
+        """Give the space of the tensors back. For a large state that takes long, so a thread does it."""
+        self.params = self.momentum = None
 
 
 class _These:
@@ -101,19 +106,19 @@ class StateCollector:
             if rounds and abs(found.round - max(rounds)) > OLD_ROUNDS:
                 problem = f"{donor.peer_id}: its round {found.round} is far from the others'"
                 continue
-            await self._offload(partial(_write, self._scratch / str(len(given)), found.params))
+            await self._offload(partial(_write, self._scratch / str(len(given)), found))
             given.append(donor.peer_id)
             rounds.append(found.round)
         if not given:
             return problem
         files = [self._scratch / str(number) for number in range(len(given))]
-        params = await self._offload(lambda: mean_of(files, self._layout.elements))
+        params = await self._offload(lambda: self._mean_of(files))
         return Collected(params, None, min(rounds), tuple(sorted(given)))
 
     async def _fetch(self, donors: Sequence[PeerRecord]) -> Collected | str:
         """Fetch one state from these donors together."""
         context = replace(self._context, directory=cast(Directory, _These(donors)))
-        pieces = PieceStore(self._layout, None, momentum=self._momentum)
+        pieces = await self._offload(self._pieces)
         fetch = StateFetch(
             context,
             self._layout,
@@ -131,25 +136,37 @@ class StateCollector:
         momentum = state.outer.momentum if self._momentum else None
         return Collected(state.outer.params, momentum, state.round, tuple(fetch.donors))
 
+    def _pieces(self) -> PieceStore:
+        momentum = self._on_disk() if self._momentum else None
+        return PieceStore(self._layout, None, momentum=self._momentum, into=self._on_disk(), momentum_into=momentum)
+
+    def _mean_of(self, files: Sequence[Path]) -> torch.Tensor:
+        mean = self._on_disk()
+        write_mean(files, mean)
+        return mean
+
+    def _on_disk(self) -> torch.Tensor:
+        return unnamed_values(self._scratch.parent, self._layout.elements)
+
     def _clear(self) -> None:
         """Remove what a fetch left on the disk."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self._scratch)
 
 
-def _write(file: Path, params: torch.Tensor) -> None:
-    """Raises OSError."""
-    params.numpy().astype("<f4", copy=False).tofile(file)
+def _write(file: Path, found: Collected) -> None:
+    """Write the params, and let the state go. Raises OSError."""
+    assert found.params is not None
+    found.params.numpy().tofile(file)
+    found.let_go()
 
 
-def mean_of(files: Sequence[Path], elements: int) -> torch.Tensor:
-    """Return the mean of states in files of flat fp32, part by part. Raises OSError."""
-    mean = np.empty(elements, dtype=np.float32)
-    read: Callable[..., Any] = np.fromfile
-    for start in range(0, elements, MEAN_ELEMENTS):
+def write_mean(files: Sequence[Path], into: torch.Tensor) -> None:
+    """Write the mean of states in files of flat fp32, part by part. Raises OSError."""
+    mean = into.numpy()
+    for start in range(0, len(mean), MEAN_ELEMENTS):
         part = mean[start : start + MEAN_ELEMENTS]
         total = np.zeros(len(part), dtype=np.float64)
         for file in files:
-            total += read(file, "<f4", len(part), offset=4 * start)
+            total += np.fromfile(file, "<f4", len(part), offset=4 * start)
         part[:] = total / len(files)
-    return torch.from_numpy(mean)

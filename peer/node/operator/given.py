@@ -76,7 +76,9 @@ class GivenState:
             folder=self._node.local.folder.path,
             why_not=why_not,
         )
+        former = [self._node.handler.parts.state]
         self._node.handler.serve(replace(self._node.handler.parts, state=state))
+        self._start(former.clear)  # the last reference: to give a large state's space back takes long
 
 
 def _now() -> float:

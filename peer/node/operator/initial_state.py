@@ -19,6 +19,7 @@ from peer.run.manifest import Manifest
 from peer.run.model_layout import own_layout
 from peer.run.sections import LlamaSection
 from peer.state.checkpoint import Checkpoint, CheckpointError
+from peer.state.unnamed import unnamed_values
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.llama import first_params
 from peer.trainer.sandbox import write_weights
@@ -34,8 +35,8 @@ class FirstFiles:
     """The config.json of a foreign model."""
     init: Path | None = None
     """The state that the manifest names: flat fp32, little endian, in the model's own order."""
-    scratch: Path = Path()
-    """Folder in which random weights of a foreign model lie for a moment."""
+    scratch: Path | None = None
+    """Folder in which the first state lies, in a file without a name. None: in memory."""
 
 
 NO_FILES = FirstFiles()
@@ -46,23 +47,34 @@ def first_state(
 ) -> OuterState:
     """`folder`: a checkpoint of a peer, if one was given. Raises StateError when it is not what the run needs, and
     ModelError when a foreign model cannot be made here."""
+    made = _first_params(manifest, layout, folder, say, files)
+    try:
+        params = unnamed_values(files.scratch, layout.elements)
+    except OSError as error:
+        raise StateError(f"no room for the first state in {files.scratch}: {error.strerror}", "Free space.") from error
+    return OuterState.fresh(layout, params.copy_(made))
+
+
+def _first_params(
+    manifest: Manifest, layout: Layout, folder: Path | None, say: Callable[[str], None], files: FirstFiles
+) -> torch.Tensor:
     own = own_layout(manifest.model, files.tensors)
     if folder is not None:
         params = load_params(folder, layout.elements)
         if manifest.init:
-            return OuterState.fresh(layout, _named_by(manifest, params, own, layout, folder))
+            return _named_by(manifest, params, own, layout, folder)
         digest = digest_of(params).hex()
         say(f"serving the state in {folder}; to make everybody go on from it:  peer manifest amend … refound {digest}")
-        return OuterState.fresh(layout, params)
+        return params
     if not manifest.init:
-        return OuterState.fresh(layout, _random(manifest, own, layout, files, say))
+        return _random(manifest, own, layout, files, say)
     if files.init is None:
         raise StateError(
             f"run {manifest.name!r} begins from the state {manifest.init[:16]}…, which this node does not have",
             "Give the checkpoint folder that holds it with --state, or put its file beside the manifest again.",
         )
     params = load_flat(files.init, own.elements)
-    return OuterState.fresh(layout, _named_by(manifest, params, own, layout, files.init))
+    return _named_by(manifest, params, own, layout, files.init)
 
 
 def _random(
@@ -72,6 +84,7 @@ def _random(
     if isinstance(manifest.model, LlamaSection):
         return first_params(manifest.model, manifest.seed, layout)
     assert files.config is not None, "a foreign model has a config"
+    assert files.scratch is not None, "its weights lie in a file for a moment"
     say("making the first weights of the model")
     draft = files.scratch / f"first_weights.{os.getpid()}"
     try:
@@ -100,7 +113,7 @@ def load_params(folder: Path, elements: int | None) -> torch.Tensor:
     is known. Raises StateError."""
     advice = "Give --state a checkpoint folder of a peer of this run."
     try:
-        params, _ = Checkpoint(folder, {}, 0).load()
+        params = Checkpoint(folder, {}, 0).params()
     except CheckpointError as error:
         raise StateError(str(error), advice) from error
     if elements is not None and params.numel() != elements:

@@ -171,17 +171,26 @@ class StateKeeper:
         if isinstance(found, str):
             self._tell(f"no newer state is kept: {found}")
             return None
-        policy = self._run.ruling()
-        founded = founded_on(found.params, found.round, policy)
-        if policy.founded and not founded:
-            self._tell(f"the state of round {found.round} is not kept: it is of before the restart of the run")
-            return None
-        facts = KeptFacts(found.round, self._run.activity.tokens, None, found.donors, founded.hex())
         try:
-            return await self._offload(partial(self._states.propose, found.params, found.momentum, facts))
+            candidate = await self._offload(partial(self._write, found, self._run.ruling()))
         except (CheckpointError, OSError) as error:
             self._tell(f"the state of round {found.round} is not kept: {error}")
             return None
+        if candidate is None:
+            self._tell(f"the state of round {found.round} is not kept: it is of before the restart of the run")
+        return candidate
+
+    def _write(self, found: Collected, policy: RunPolicy) -> Checkpoint | None:
+        """Write a candidate in a thread, and let the fetched state go. None: it is of before the run's restart."""
+        assert found.params is not None
+        try:
+            founded = founded_on(found.params, found.round, policy)
+            if policy.founded and not founded:
+                return None
+            facts = KeptFacts(found.round, self._run.activity.tokens, None, found.donors, founded.hex())
+            return self._states.propose(found.params, found.momentum, facts)
+        finally:
+            found.let_go()
 
     async def _consider(self, candidate: Checkpoint, served: OuterState | None = None) -> bool:
         """Judge a candidate, and keep and serve it if it is good; return whether it is. `served`: its state, if that

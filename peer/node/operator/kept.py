@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
+from peer.outer.pages import zeros
 from peer.outer.state import OuterState
 from peer.ports.console import Say
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout
 from peer.run.home import RunFolder
-from peer.state.checkpoint import Checkpoint, CheckpointStore
+from peer.state.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 from peer.state.sealed_state import OUTER
+from peer.state.unnamed import unnamed_values
 
 KEPT = 2
 """Checkpoints of the node: the newest, and the one before it in case a disk damages that."""
@@ -67,6 +69,7 @@ class StateArchive:
     def __init__(self, folder: RunFolder, run_id: RunId, layout: Layout, say: Say, *, momentum: bool) -> None:
         self._store = CheckpointStore(folder.checkpoints, KEPT)
         self._candidates = CheckpointStore(folder.path / CANDIDATE, 1)
+        self._folder = folder.path
         self._run_id = run_id
         self._layout = layout
         self._say = say
@@ -87,13 +90,21 @@ class StateArchive:
         return found
 
     def load(self, kept: Checkpoint) -> OuterState:
-        """Read a state; of pairs without momentum, which is zero. Raises CheckpointError."""
-        params, momentum = kept.load()
-        return OuterState(self._layout, params, momentum) if self._momentum else OuterState.fresh(self._layout, params)
+        """Read a state into files without a name, where it needs no memory. In pairs the momentum is zero.
+
+        Raises CheckpointError."""
+        elements = self._layout.elements
+        try:
+            params = unnamed_values(self._folder, elements)
+            momentum = unnamed_values(self._folder, elements) if self._momentum else zeros(elements)
+        except OSError as error:
+            raise CheckpointError(f"no room for a copy of {kept.folder}: {error.strerror}") from error
+        kept.load_into(params, momentum)
+        return OuterState(self._layout, params, momentum)
 
     def propose(self, params: torch.Tensor, momentum: torch.Tensor | None, facts: KeptFacts) -> Checkpoint:
         """Write a candidate. Raises CheckpointError."""
-        speed = torch.zeros_like(params) if momentum is None else momentum
+        speed = zeros(len(params)) if momentum is None else momentum
         store, draft = self._candidates, self._candidates.begin()
         return store.commit(draft, params, speed, self._run_id, self._layout.digest(), facts.told())
 

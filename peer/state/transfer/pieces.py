@@ -44,15 +44,22 @@ class PieceStore:
     """Store of the pieces of one state.
 
     `folder` belongs to this run and identity alone; None: memory only. `momentum` tells whether the state contains it,
-    as a group's does. `into`: where outer_params are to lie, flat fp32; None: in memory of their own."""
+    as a group's does. `into`, `momentum_into`: where outer_params and the momentum are to lie, flat fp32; None: in
+    memory of their own."""
 
     def __init__(
-        self, layout: Layout, folder: Path | None, *, momentum: bool, into: torch.Tensor | None = None
+        self,
+        layout: Layout,
+        folder: Path | None,
+        *,
+        momentum: bool,
+        into: torch.Tensor | None = None,
+        momentum_into: torch.Tensor | None = None,
     ) -> None:
         cut = layout.pieces()
         self._cut = cut + cut if momentum else cut
         self._params = zeros(layout.elements) if into is None else into
-        self._momentum = zeros(layout.elements) if momentum else None
+        self._momentum = (zeros(layout.elements) if momentum_into is None else momentum_into) if momentum else None
         self._starts = [0]
         for _, _, nbytes in self._cut:
             self._starts.append(self._starts[-1] + nbytes)
