@@ -156,7 +156,9 @@ def main() -> None:
             print(json.dumps(played.told(), indent=1), flush=True)
             figures += figures_of(preset, told, played)
             tables.append(table_of(preset, played))
-    variant = "" if (given.parameters, given.peers) == ("110m", 3) else f"{given.parameters}-{given.peers}"
+    usual = (given.parameters, given.peers) == ("110m", 3)
+    parts = [*(given.preset or ()), *(() if usual else (given.parameters, str(given.peers)))]
+    variant = "-".join(parts)
     publish(given, ABOUT, figures, *tables, variant=variant)
 
 
