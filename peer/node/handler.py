@@ -53,14 +53,15 @@ class DonatedState:
         why_not: Callable[[], str] = lambda: "",
     ) -> None:
         self._why_not = why_not
-        self._group = group
         copy = partial(copy_of, outer, momentum=momentum, folder=folder)
         self._shelf = SnapshotCache(lambda: copy(round_()), now, start)
-        self._fragments = FragmentShelf(outer, self._held, start, folder)
 
-    def _held(self, fragment: int) -> bytes:
-        base = None if self._group is None else self._group.on_held(fragment)
-        return b"" if base is None else base.digest
+        def held(fragment: int) -> bytes:
+            base = None if group is None else group.on_held(fragment)
+            return b"" if base is None else base.digest
+
+        # No part refers back to this object: a cycle would be freed by whatever task runs then, and that takes long.
+        self._fragments = FragmentShelf(outer, held, start, folder)
 
     def on_state(self, fresh: bool, wanted: str) -> StateIndex | None:
         """As `peer.ports.handler.Handler.on_state`."""

@@ -17,6 +17,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import PeerError
 from peer.join.context import JoinContext
@@ -131,10 +132,12 @@ class StateCollector:
         )
         try:
             state = await fetch.state(None)
+            momentum = state.outer.momentum if self._momentum else None
+            return Collected(state.outer.params, momentum, state.round, tuple(fetch.donors))
         except PeerError as error:
             return error.found
-        momentum = state.outer.momentum if self._momentum else None
-        return Collected(state.outer.params, momentum, state.round, tuple(fetch.donors))
+        finally:
+            await uninterrupted(self._offload(pieces.let_go))  # its space goes back in a thread
 
     def _pieces(self) -> PieceStore:
         momentum = self._on_disk() if self._momentum else None

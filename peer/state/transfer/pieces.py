@@ -159,6 +159,11 @@ class PieceStore:
         assert self.complete, (len(self.held), len(self._cut))
         return self._params, self._momentum
 
+    def let_go(self) -> None:
+        """Forget the state, whose space goes back with the last reference. No piece may come any more."""
+        self.held.clear()
+        self._params, self._momentum = zeros(0), None
+
     def clear(self) -> None:
         """Remove everything on disk. Never raises."""
         if self._root is not None:

@@ -1,19 +1,33 @@
-"""The states of the operator's node lie on the disk, and it holds no memory for them."""
+"""The states of the operator's node lie on the disk, and their space goes back when nobody needs them."""
 
 from __future__ import annotations
 
+import gc
+import random
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
+from peer.aio.threads import inline
+from peer.join.context import JoinContext
+from peer.lab.sim.memory_transport import MemoryTransport
+from peer.lab.sim.network import Network
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.operator.collect import Collected, StateCollector
 from peer.node.operator.kept import KeptFacts, StateArchive
-from peer.protocol.messages import RunId
+from peer.outer.state import OuterState
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import RunFolder
 
 ELEMENTS = 2**23
+RUN = RunId(b"r" * 32)
 FACTS = KeptFacts(3, 7, None, (), "")
 
 
@@ -27,7 +41,7 @@ def own_memory() -> int:
 @pytest.mark.parametrize("momentum", [False, True])
 def test_a_loaded_state_takes_no_memory_of_the_node(tmp_path: Path, momentum: bool) -> None:
     layout = Layout.whole([TensorSpec("w", (ELEMENTS,))])
-    archive = StateArchive(RunFolder(tmp_path), RunId(b"r" * 32), layout, pytest.fail, momentum=momentum)
+    archive = StateArchive(RunFolder(tmp_path), RUN, layout, pytest.fail, momentum=momentum)
     params = torch.randn(ELEMENTS)
     kept = archive.accept(archive.propose(params, -params if momentum else None, FACTS), 1.5)
     before = own_memory()
@@ -35,3 +49,53 @@ def test_a_loaded_state_takes_no_memory_of_the_node(tmp_path: Path, momentum: bo
     assert torch.equal(state.params, params)
     assert torch.equal(state.momentum, -params if momentum else torch.zeros(ELEMENTS))
     assert own_memory() - before < ELEMENTS, "bytes: a quarter of what the params alone take"
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_donated_state_goes_with_its_last_reference() -> None:
+    """Else the garbage collector would free a large state in the middle of any task."""
+    layout = Layout.whole([TensorSpec("w", (8,))])
+    outer = OuterState.fresh(layout, torch.zeros(8))
+    gone, state = weakref.ref(outer.params), [DonatedState(outer, lambda: 0, lambda: 0.0, momentum=True)]
+    assert state[0].on_state(False, "") is not None
+    del outer
+    state.clear()
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("momentum", [False, True])
+def test_a_fetched_state_goes_when_it_is_let_go(tmp_path: Path, momentum: bool) -> None:
+    async def test() -> None:
+        network, clock = Network(), VirtualClock()
+        layout, node, donor = Layout.whole([TensorSpec("w", (8,))]), PeerId("node"), PeerId("donor")
+        handler = RequestHandler()
+        state = DonatedState(OuterState.fresh(layout, torch.ones(8)), lambda: 3, clock.now, momentum=momentum)
+        handler.serve(ServedParts(state=state))
+        MemoryTransport(network, donor, handler, clock)
+        record = PeerRecord(donor, RUN, (), True, 1, 1, 3, 5.0, Status.TRAINING, 0.0, 1e12)
+        context = JoinContext(
+            run_id=RUN,
+            me=node,
+            directory=cast(Any, None),
+            transport=MemoryTransport(network, node, RequestHandler(), clock),
+            clock=clock,
+            say=pytest.fail,
+            rng=random.Random(0),
+        )
+        found = await StateCollector(context, layout, tmp_path / "fetched", inline, momentum=momentum).collect([record])
+        assert isinstance(found, Collected)
+        assert found.params is not None
+        assert torch.equal(found.params, torch.ones(8))
+        tensors = [weakref.ref(values) for values in (found.params, found.momentum) if values is not None]
+        found.let_go()
+        assert [one() for one in tensors] == [None] * (2 if momentum else 1)
+
+    run_virtual(test())
