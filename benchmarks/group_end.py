@@ -13,6 +13,7 @@ from benchmarks.round_end import NOMINAL, STEPS, TOKENS, RoundEnd
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost
 from peer.exchange.group.context import GroupContext, GroupTerms
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.strategy import ExchangeControls
@@ -59,8 +60,7 @@ class GroupEnd(RoundEnd):
             run_id=RUN,
             me=PeerId(self._identity.peer_id),
             elements=(setting.elements,),
-            codec=EVERY[setting.codec],
-            result_codec=EVERY[result_codec_for(setting.codec)],
+            mean=MeanTerms(codec=EVERY[setting.codec], result_codec=EVERY[result_codec_for(setting.codec)]),
             max_group=method.max_group,
         )
         conduct, transport = Reputation(self._clock.now, self._note), self._transport.group

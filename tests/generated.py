@@ -12,7 +12,7 @@ import grpc_tools
 from grpc_tools import protoc
 
 from benchmarks import performance_page
-from tests import cli_page, events_page, exit_page, metrics_page
+from tests import cli_page, events_page, exit_page, metrics_page, presets_page
 
 ROOT = Path(__file__).parent.parent
 PROTO = "peer/v1/exchange.proto"
@@ -22,6 +22,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/journal-events.md": events_page.page,
     "docs/reference/metrics.md": metrics_page.page,
     "docs/reference/performance.md": performance_page.page,
+    "docs/reference/presets.md": presets_page.page,
 }
 OUTPUTS = ("peer/v1/exchange_pb2.py", "peer/v1/exchange_pb2.pyi", *PAGES)
 

@@ -13,7 +13,6 @@ from peer.cli.options import home, identity_path
 from peer.errors import BadPayload, ManifestError, UsageError
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import Change, describe
-from peer.protocol.schedule import RoundClock
 from peer.run.amendments import Chain, beside, keep, load
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
@@ -91,7 +90,7 @@ def _round_now(signed: SignedManifest, home: Path) -> int:
             start = float((Home(home).run(signed.run_id).path / "run_start").read_text())
         except (OSError, ValueError):
             raise UsageError(f"the home {home} does not know when the run began (if it did)", advice) from None
-    return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start).round_at(time.time())
+    return resolve(sync).round_clock(start).round_at(time.time())
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:

@@ -29,6 +29,8 @@ COMMANDS = {
     "data": "Make token shards from texts.",
     "id": "Show this peer's identity.",
     "swarm": "Run a complete swarm on this machine.",
+    "plan": "Plan a run: method, rates, loss, bytes, days.",
+    "compare": "Play several methods at equal tokens.",
     "simulate": "Plan a run by arithmetic: bandwidth, waiting.",
     "bench": "Measure codecs, exchange and trainer here.",
 }

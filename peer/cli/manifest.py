@@ -16,10 +16,19 @@ from peer.cli.options import as_json, home, identity_path, settings
 from peer.errors import ManifestError
 from peer.identity import Identity
 from peer.run.costs import Cost, cost_of
-from peer.run.description import cost_rows, memory_rows, method_rows
+from peer.run.description import (
+    cost_rows,
+    growth_rows,
+    growths,
+    memory_rows,
+    method_rows,
+    optimizer_rows,
+    round_rows,
+)
 from peer.run.files.artifact_folder import folder_of, tensors_beside
 from peer.run.home import Home
 from peer.run.manifest import (
+    Manifest,
     SignedManifest,
     load_signed,
     parse_manifest,
@@ -31,6 +40,7 @@ from peer.run.manifest import (
 from peer.run.memory import MemoryNeed, need_of
 from peer.run.presets import Method, resolve, sources
 from peer.run.sections import SyncSection
+from peer.run.sync.cautions import cautions
 
 THERE = click.Path(path_type=Path, exists=True)
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
@@ -73,6 +83,7 @@ def new(
         click.echo(f"wrote {folder_of(file)}: the files that the run names")
     else:
         signed = write_new(file, operator, settings)
+    _caution(signed.manifest)
     click.echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
     shards = f" --data {data}" if data else ""
     click.echo(f"next: peer bootstrap {file}{shards}    (after an edit first: peer manifest sign {file})")
@@ -82,13 +93,16 @@ def new(
 @FILE
 @as_json
 def check(file: Path, as_json: bool) -> None:
-    """Say whether a manifest can be run: every finding at once, and whether its operator signed it."""
+    """Say whether a manifest can be run: every finding at once, and whether its operator signed it. Choices that may be
+    worse than no exchange are told too."""
     signed = load_signed(file)
     tensors_beside(file, signed.manifest)
     if as_json:
-        click.echo(json.dumps({"run_id": signed.run_id.hex(), "operator": signed.manifest.operator}, indent=2))
+        report = {"run_id": signed.run_id.hex(), "operator": signed.manifest.operator}
+        click.echo(json.dumps({**report, "cautions": _cautions(signed.manifest)}, indent=2))
     else:
         click.echo(f"{file}: ok, signed by its operator")
+        _caution(signed.manifest)
 
 
 @command.command("sign", epilog="Example: peer manifest sign run.toml")
@@ -120,12 +134,21 @@ def show(file: Path, as_json: bool) -> None:
         "signature": _signature(file),
     }
     if as_json:
-        click.echo(json.dumps({**report, **_method_as_json(manifest.sync, method, cost, need)}, indent=2))
+        told = _method_as_json(manifest.sync, method, cost, need)
+        told |= {
+            "optimizer": manifest.optimizer.model_dump(),
+            "rounds": manifest.rounds,
+            "cautions": _cautions(manifest),
+        }
+        click.echo(json.dumps({**report, **told}, indent=2))
         return
     rows = [(name, value, "") for name, value in report.items()]
-    told = [*method_rows(manifest.sync), *cost_rows(method, cost), *memory_rows(cost, need)]
-    for name, value, remark in [*rows, *told]:
+    told_rows = [*method_rows(manifest.sync), *round_rows(method, manifest.rounds, manifest.train.total_rounds)]
+    told_rows += growth_rows(method)
+    told_rows += [*optimizer_rows(manifest, tensors), *cost_rows(method, cost), *memory_rows(cost, need)]
+    for name, value, remark in [*rows, *told_rows]:
         click.echo(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
+    _caution(manifest)
 
 
 command.add_command(amend)
@@ -135,16 +158,28 @@ def _method_as_json(sync: SyncSection, method: Method, cost: Cost, need: MemoryN
     return {
         "parameters": cost.parameters,
         "bytes_per_round": max(cost.fragment_bytes),
+        "socket_bytes_per_round": max(cost.socket_bytes),
         "preset": sync.preset,
         "method": dataclasses.asdict(method),
         "sources": {name: source for name, _, source in sources(sync)},
+        **growths(method),
         "cost": {
             **dataclasses.asdict(cost),
             "bytes_per_sync": cost.bytes_per_sync,
+            "socket_bytes": cost.socket_bytes,
             "memory_bytes": cost.memory_bytes,
         },
         "memory": {"daemon": need.daemon, "arena": need.shared, "trainer": need.trainer},
     }
+
+
+def _cautions(manifest: Manifest) -> dict[str, str]:
+    return {f"sync.{key}": why for key, why in cautions(resolve(manifest.sync), manifest.rounds)}
+
+
+def _caution(manifest: Manifest) -> None:
+    for key, why in _cautions(manifest).items():
+        click.echo(f"caution: {key}: {why}", err=True)
 
 
 def _signature(file: Path) -> str:

@@ -12,6 +12,7 @@ from peer.cli.sizes import Size
 from peer.run.home import default_home
 
 F = TypeVar("F", bound=Callable[..., Any])
+PRESET_HELP = "Synchronization preset, as noloco or diloco: docs/reference/presets.md lists them."
 
 
 def _checked(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -161,9 +162,7 @@ def as_json(function: F) -> F:
 
 def settings(function: F) -> F:
     """`--preset` and `--set`, as what a manifest is derived with: `key=value` each."""
-    function = click.option(
-        "--preset", help="Synchronization preset: noloco, streaming-noloco, diloco, streaming-diloco, none."
-    )(function)
+    function = click.option("--preset", help=PRESET_HELP)(function)
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")(
         function
     )

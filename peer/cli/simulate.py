@@ -160,6 +160,27 @@ def latency(peers: int, std: float, as_json: bool) -> None:
     click.echo(f"ratio {'':<{len(str(peers)) + 20}}{found:>8.4g}")
 
 
+@command.command("stragglers", epilog="Example: peer simulate stragglers --peers 1024 --steps 100")
+@click.option("--peers", type=int, required=True, help="The swarm.")
+@click.option("--steps", type=int, required=True, help="Inner steps of a round.")
+@click.option("--std", type=float, help="Standard deviation of a step's time over its mean.  [default: 0.805]")
+@as_json
+def stragglers(peers: int, steps: int, std: float | None, as_json: bool) -> None:
+    """Tell how much longer a round takes when all wait for the slowest than when partners wait for each other.
+
+    Step times are log-normal, and messages take no time. See docs/guides/simulate.md."""
+    from peer.lab.planning.stragglers import PAPER_STD, round_times
+
+    found = round_times(peers, steps, PAPER_STD if std is None else std)
+    if as_json:
+        times = {"group": _short(found.group), "pair": _short(found.pair), "overhead": _short(found.overhead)}
+        click.echo(json.dumps(times))
+        return
+    click.echo(f"a group of {peers:<8}{found.group:>8.4g} times the work of a round")
+    click.echo(f"pairs             {'':<1}{found.pair:>8.4g}")
+    click.echo(f"overhead          {'':<1}{found.overhead:>8.4g}")
+
+
 def _short(value: float) -> float:
     """Six digits: more would claim more than a model knows."""
     return float(f"{value:.6g}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import step_seconds
+from peer.cli.options import PRESET_HELP, step_seconds
 
 if TYPE_CHECKING:
     from peer.lab.localswarm.plan import SwarmPlan
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest. The tiny built-in run by default.")
-@click.option("--preset", help="Synchronization preset: noloco, streaming-noloco, diloco, streaming-diloco, none.")
+@click.option("--preset", help=PRESET_HELP)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Exchanges of every fragment.")
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer (clock in steps).")

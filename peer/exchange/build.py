@@ -12,7 +12,9 @@ from peer.codec.registry import EVERY
 from peer.exchange.buffers import Buffers
 from peer.exchange.deadlines import ASSUMED_RATE
 from peer.exchange.group.context import GroupContext, GroupTerms
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMember
+from peer.exchange.group.sparse_result import SparseResult
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.pair.matchmaker import Matchmaker
@@ -23,9 +25,14 @@ from peer.exchange.solo import SoloStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.parts import MembershipParts
 from peer.observe import events
+from peer.outer.robust_mean import WEIGHTS
 from peer.outer.state import OuterState
 from peer.ports.peer import PeerPorts
 from peer.ports.quorum_store import QuorumStore
+from peer.protocol.model.fragments import block_spans
+from peer.protocol.model.layout import Layout
+from peer.run.codec_specs import SPARSE
+from peer.run.method import Method
 from peer.run.plan import RunPlan
 
 NEED_FEEDBACK = ("topk",)
@@ -90,6 +97,15 @@ def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:
     return EVERY[name]
 
 
+def mean_terms_of(method: Method, layout: Layout) -> MeanTerms:
+    """Return how a group's mean travels and is made."""
+    codec, weigh = EVERY[method.codec], WEIGHTS[method.weights]
+    result = SparseResult(codec, weigh) if method.result_codec == SPARSE else EVERY[method.result_codec]
+    fragments = range(len(layout.fragments) if method.mean == "rda" else 0)
+    tensors = tuple(block_spans(layout, fragment) for fragment in fragments)
+    return MeanTerms(codec=codec, result_codec=result, weigh=weigh, tensors=tensors)
+
+
 def _groups(parts: ExchangeContext) -> GroupStrategy:
     plan, layout, ports = parts.plan, parts.outer.layout, parts.ports
     method = plan.method
@@ -98,8 +114,7 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         run_id=plan.run_id,
         me=plan.me,
         elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
-        codec=EVERY[method.codec],
-        result_codec=EVERY[method.result_codec],
+        mean=mean_terms_of(method, layout),
         max_group=method.max_group,
         founders=method.founders,
         max_upload=plan.max_upload,
@@ -115,7 +130,7 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         parts.wishes.transfers,
     )
     lossy = method.codec in NEED_FEEDBACK
-    feedback = {f: Feedback(terms.codec) for f in range(len(layout.fragments))} if lossy else {}
+    feedback = {f: Feedback(terms.mean.codec) for f in range(len(layout.fragments))} if lossy else {}
     return GroupStrategy(
         method=method,
         outer=parts.outer,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.stream import Flat
-from peer.outer.rules import pseudo_gradient_, scale_work_
+from peer.outer.rules import pseudo_gradient_, step_along_
 
 
 class _Work:
@@ -21,11 +21,11 @@ class _Work:
 
 
 class ScaledParams(_Work):
-    """outer + share * (params - outer), as `scale_work_` makes it."""
+    """outer + share * (params - outer), as `step_along_` makes it. The share may be more than 1."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
         values = self._params[part].clone()
-        scale_work_(values, self._outer[part], self._share)
+        step_along_(values, self._outer[part], self._share)
         return values
 
 
@@ -73,5 +73,5 @@ class Concatenated:
 
 
 def work_of(params: Tensor, outer: Tensor, share: float) -> Flat:
-    """Return the share of the work since `outer` that counts (`scale_work_`), without a copy."""
+    """Return the share of the work since `outer` that is sent (`step_along_`), without a copy."""
     return params if share == 1 else ScaledParams(params, outer, share)

@@ -21,6 +21,10 @@ class SoloStrategy:
     def transfers(self) -> TransferMeter:
         return TransferMeter()
 
+    @property
+    def members(self) -> int:
+        return 1
+
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[SoloSession]:
         yield SoloSession("the method never exchanges")

@@ -58,6 +58,10 @@ class ExchangeStrategy(Protocol):
     """One way to exchange: with a random partner, with a group, or with nobody."""
 
     @property
+    def members(self) -> int:
+        """How many peers take part in an exchange, as far as is seen, ourselves included."""
+
+    @property
     def transfers(self) -> TransferMeter:
         """The transfers under way."""
 

@@ -34,8 +34,7 @@ async def round_clock(context: JoinContext, manifest: Manifest) -> RoundClock:
 
 def clock_from(manifest: Manifest, start: float) -> RoundClock:
     """Make the run's clock. `start`: when round 0 began; 0: not known."""
-    sync = manifest.sync
-    return RoundClock(sync.clock, sync.sync_every, resolve(sync).fragments, start)
+    return resolve(manifest.sync).round_clock(start)
 
 
 def known_start(context: JoinContext, manifest: Manifest) -> float:

@@ -36,7 +36,7 @@ async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: It
     _ensure_time_left(context, manifest, start)
     records = await _first_look(context)
     said = [record for record in records if record.peer_id in nodes]
-    if any(_says_ended(record, manifest.train.total_rounds) for record in said):
+    if any(_says_ended(record, manifest.rounds) for record in said):
         raise _ended(manifest)
     start = start or min((record.run_start for record in said if record.run_start > 0), default=0.0)
     _ensure_time_left(context, manifest, start)
@@ -44,7 +44,7 @@ async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: It
 
 def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, now: float) -> None:
     """Raise RunEnded when a peer with a state of this round can do no round of the run any more. `now`: run time."""
-    total = manifest.train.total_rounds
+    total = manifest.rounds
     if rounds.kind == "steps":
         if state_round >= total:
             raise _ended(manifest)
@@ -66,7 +66,7 @@ def farewell(manifest: Manifest, home: Path) -> str:
 
 def ended_words(manifest: Manifest) -> str:
     """Return the words by which everybody says that a run is over."""
-    return f"run {manifest.name} ended after {manifest.train.total_rounds} rounds"
+    return f"run {manifest.name} ended after {manifest.rounds} rounds"
 
 
 def _ended(manifest: Manifest) -> RunEnded:

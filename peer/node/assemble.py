@@ -247,9 +247,7 @@ def _matchmaker(
 
 def _stranger_budget(plan: RunPlan, rounds: RoundClock, view: PeerTable) -> StrangerBudget:
     """Only where rounds have seconds and the trainer stands still for the result can strangers hold it up."""
-    method = plan.method
-    streaming = method.schedule == "streaming" and method.fragment_sync_delay > 0
-    waits = rounds.kind == "seconds" and not streaming
+    waits = rounds.kind == "seconds" and plan.method.waits
     return StrangerBudget(rounds.round_length if waits else None, view.watch.trips.usual)
 
 

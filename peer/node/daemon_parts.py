@@ -173,7 +173,7 @@ def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Me
         run_id=local.run_id,
         me=local.me,
         method=method,
-        total_rounds=manifest.train.total_rounds,
+        total_rounds=manifest.rounds,
         eval_every=manifest.train.eval_every,
         max_upload=options.max_upload,
         min_peers=options.min_peers,

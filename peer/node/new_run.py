@@ -20,7 +20,7 @@ from peer.run.files.layout_file import format_layout
 from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TOKENIZER_FILE, parse_index
 from peer.run.manifest import SignedManifest, default_text, write_new
 from peer.run.overrides import apply_overrides, with_sections
-from peer.run.schema import Manifest, check_layout, parse_manifest
+from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LimitsSection
 from peer.trainer.sandbox import Inspected, inspect_config, inspect_tokenizer, write_weights
 
@@ -89,10 +89,10 @@ def make_run(
         _add_tokens(draft, tokenizer, data)
         if model is None and "tokenizer" in draft.sections:  # the built-in model takes as many tokens as there are
             settings = [f"model.vocab_size={draft.sections['tokenizer']['vocab_size']}", *settings]
-        text, told = apply_overrides(_with(draft, operator), settings), None
+        text, told = overridden(_with(draft, operator), settings), None
         if model is not None:
             told = _add_model(draft, model, text)
-            text = apply_overrides(_with(draft, operator), settings)
+            text = overridden(_with(draft, operator), settings)
         manifest = parse_manifest(text.encode())
         if model is not None and told is not None:
             _check_model(manifest, told)

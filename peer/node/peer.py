@@ -303,7 +303,7 @@ class PeerDaemon:
         self._parts = parts
         node.handler.serve(replace(node.handler.parts, view=parts.view))
         journal_start(context, state, self._journal.append)
-        resume = parts.supervisor.resume_folder(state)
+        resume = parts.supervisor.resume_folder(state, eager=resolve(manifest.sync).eager)
         if why := self._pause.why():
             node.local.say(f"{why}: this peer will not train; end it with `peer resume`")
         self._arrival.end("clock")
@@ -343,7 +343,7 @@ class PeerDaemon:
         manifest, trainer, live = self._facts.manifest, self._trainer, self._live
         assert manifest is not None
         assert trainer is not None
-        method, total = resolve(manifest.sync), manifest.train.total_rounds
+        method, total = resolve(manifest.sync), manifest.rounds
         round_s = method.round_length if method.clock == "seconds" else None
         return self._arrival.watch(lambda: trainer.progress, round_s, lambda: total - live.round)
 

@@ -98,7 +98,7 @@ def status_report(
     }
     if facts.manifest is not None:
         report["parameters"] = facts.manifest.model.parameters
-        report["total_rounds"] = facts.manifest.train.total_rounds
+        report["total_rounds"] = facts.manifest.rounds
     if parts is not None and facts.training:
         report |= _of_the_rounds(node, facts, parts, totals)
     if parts is not None:

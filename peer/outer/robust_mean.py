@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median_low
 from typing import Protocol
 
@@ -49,6 +49,18 @@ def fractions(tokens: Sequence[int]) -> list[float]:
     return [weight / total for weight in weights]
 
 
+def equal_fractions(tokens: Sequence[int]) -> list[float]:
+    """Return the weight of each contribution where all count alike: FedFix (arXiv 2206.10189) finds the optimum of the
+    objective in which each member is as important as it weighs on average."""
+    return [1.0 / len(tokens)] * len(tokens)
+
+
+Weigh = Callable[[Sequence[int]], list[float]]
+"""Maps the tokens of the contributions to their weights, which add up to 1."""
+WEIGHTS: dict[str, Weigh] = {"tokens": fractions, "equal": equal_fractions}
+"""By the name that a manifest gives them."""
+
+
 def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
     """Return the factor of each contribution: 1; less when it is longer than LONG times the (lower) median norm; 0
     when it is to be refused. All 1 when the median is zero. `tokens`: what their senders say."""
@@ -60,13 +72,13 @@ def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
     return found
 
 
-def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int]) -> Tensor:
+def weighted_mean(values: Sequence[Tensor], tokens: Sequence[int], weigh: Weigh = fractions) -> Tensor:
     """The sum of x_i times its fraction and its factor in fp32, product and sum rounded one by one, in the order given.
     The tensors are flat fp32 of one length, none to be refused, and are overwritten; the first of them is returned. (An
     owner makes the same part by part: `peer.exchange.group.reduce`.)"""
     assert len(values) == len(tokens) > 0
     shrink = factors([norm(one) for one in values], tokens)
-    weights = [fraction * factor for fraction, factor in zip(fractions(tokens), shrink, strict=True)]
+    weights = [fraction * factor for fraction, factor in zip(weigh(tokens), shrink, strict=True)]
     mean = values[0].mul_(weights[0])
     for part, weight in zip(values[1:], weights[1:], strict=True):
         mean.add_(part.mul_(weight))

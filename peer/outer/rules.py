@@ -56,6 +56,25 @@ def noloco_apart_(
     outer.add_(momentum)
 
 
+def gasloc_(
+    outer: Tensor, momentum: Tensor, own: Tensor, partner: Tensor | None, *, outer_momentum: float, consensus: float
+) -> None:
+    """GASLoC's step for a pair (arXiv 2606.11081, the accelerated form). The equation is from a secondary source, a
+    catalogue's entry: the paper itself was not at hand. With u = outer + share * outer_lr * (params - outer), which is
+    `step_along_`, the partner's y, and d for `momentum`:
+
+        v <- u - outer + d;   outer <- u + consensus / 2 * (y - u) + outer_momentum * v;   d <- outer - u
+
+    `own` is u, `partner` is y, and both are overwritten. None: there is no partner, and y is u. At the start, for a
+    joiner and after a refound d is zero. A skipped round moves neither. The mean over all replicas takes Nesterov's
+    step, whoever met whom, where all that is sent arrives as it was."""
+    outer.sub_(own)
+    momentum.sub_(outer).mul_(outer_momentum)
+    if partner is not None:
+        momentum.add_(partner.sub_(own).mul_(0.5 * consensus))
+    outer.copy_(own).add_(momentum)
+
+
 def sgd_(outer: Tensor, mean_params: Tensor, *, outer_lr: float) -> None:
     """outer <- outer - outer_lr * (outer - mean(params)); with outer_lr = 1 exactly the mean. `mean_params` is
     overwritten."""
@@ -95,8 +114,14 @@ def scale_work_(params: Tensor, outer: Tensor, share: float) -> None:
     """params <- outer + share * (params - outer): keeps `share` of the work since the base. For work that piled up over
     skipped rounds; sent whole, such a stale pseudo-gradient undoes a run."""
     assert 0 < share <= 1, share
-    if share < 1:
-        params.sub_(outer).mul_(share).add_(outer)
+    step_along_(params, outer, share)
+
+
+def step_along_(params: Tensor, outer: Tensor, factor: float) -> None:
+    """params <- outer + factor * (params - outer). With factor 1 every bit stays as it is."""
+    assert factor > 0, factor
+    if factor != 1:
+        params.sub_(outer).mul_(factor).add_(outer)
 
 
 def merge_(params: Tensor, outer: Tensor, alpha: float) -> None:

@@ -12,11 +12,13 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from peer.outer.look_ahead import LookAhead
 from peer.outer.pages import zeros
 from peer.outer.rules import (
     BLOCK,
     blocks,
     descend_,
+    gasloc_,
     nesterov_,
     noloco_,
     noloco_apart_,
@@ -24,6 +26,7 @@ from peer.outer.rules import (
     pseudo_gradient_,
     scale_work_,
     sgd_,
+    step_along_,
 )
 from peer.outer.values import GroupState, MeanGradient, NoStep, OuterRule, OuterValues, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout
@@ -42,6 +45,8 @@ class OuterState:
     layout: Layout
     params: Tensor
     momentum: Tensor
+    ahead: dict[int, LookAhead] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By fragment: the own part of eager updates, once there is one."""
     _under_way: int = field(default=0, init=False, repr=False)
     _begun: int = field(default=0, init=False, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
@@ -141,36 +146,44 @@ class OuterState:
         one). `own`, `partner` and `partner_outer` are flat fp32 of the fragment's length and only read; temporaries are
         of a block, and made before anything is moved.
 
-        share: the part of the own work since the last outer step that counts; the partner has already scaled its own.
-        consensus: None is outer_lr. With another value a pair needs `partner_outer`, the partner's decoded
-        outer_params of before its step; a solo step does not, since nobody's are the mean of its own."""
+        share: the part of the own work since the last outer step that counts; the partner has already scaled its own,
+        and with gasloc taken its outer_lr of it. consensus: None is outer_lr. With another value a pair of noloco needs
+        `partner_outer`, the partner's decoded outer_params of before its step; a solo step does not, since nobody's are
+        the mean of its own."""
         outer, momentum = self._views(fragment)
-        assert rule in ("noloco", "sgd"), rule
-        if rule == "sgd" or partner is None or consensus in (None, outer_lr):
+        assert rule in ("noloco", "gasloc", "sgd") or (rule == "nesterov" and partner is None), rule
+        if rule != "noloco" or partner is None or consensus in (None, outer_lr):
             partner_outer = None
         else:
             assert partner_outer is not None, "with a consensus of its own the partner's outer_params are needed too"
         for given in (own, partner, partner_outer):
             assert given is None or given.shape == outer.shape, (given.shape, outer.shape)
+        consensus = outer_lr if consensus is None else consensus
         space = torch.empty(2, min(BLOCK, outer.numel()))
         for part in blocks(outer.numel()):
             params, speed = outer[part], momentum[part]
-            mean, mean_outer = space[:, : params.numel()]
+            mean, other = space[:, : params.numel()]
             mean.copy_(own[part])
+            if rule == "nesterov":
+                pseudo_gradient_(mean, params, share)
+                nesterov_(params, speed, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
+                continue
+            if rule == "gasloc":
+                step_along_(mean, params, share * outer_lr)
+                theirs = None if partner is None else other.copy_(partner[part])
+                gasloc_(params, speed, mean, theirs, outer_momentum=outer_momentum, consensus=consensus)
+                continue
             scale_work_(mean, params, share)
             if partner is not None:
                 pair_mean_(partner[part], mean)
             if rule == "sgd":
                 sgd_(params, mean, outer_lr=outer_lr)
-                continue
-            if partner_outer is None:
+            elif partner_outer is None:
                 noloco_(params, speed, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
-                continue
-            assert consensus is not None
-            mean_outer.copy_(partner_outer[part])
-            pair_mean_(params, mean_outer)
-            terms = params, speed, mean, mean_outer
-            noloco_apart_(*terms, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus)
+            else:
+                pair_mean_(params, other.copy_(partner_outer[part]))
+                terms = params, speed, mean, other
+                noloco_apart_(*terms, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus)
 
     def pseudo_gradient(self, fragment: int, own: Tensor, share: float = 1.0) -> Tensor:
         """Return this peer's contribution to its group, (outer_params - own) * share, written into `own`. `own`

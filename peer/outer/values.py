@@ -14,7 +14,7 @@ class OuterRule(Protocol):
 
     @property
     def rule(self) -> str:
-        """`noloco`, `nesterov` or `sgd`."""
+        """`noloco`, `gasloc`, `nesterov` or `sgd`."""
 
     @property
     def outer_lr(self) -> float: ...
@@ -24,7 +24,8 @@ class OuterRule(Protocol):
 
     @property
     def consensus(self) -> float:
-        """NoLoCo's gamma, the pull towards the partner's outer_params. The other rules have none."""
+        """NoLoCo's gamma, the pull towards the partner's outer_params, or GASLoC's, the pull towards what the partner
+        sends. The other rules have none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +44,8 @@ class PartnerParams:
 
     own: OwnWork
     partner: Tensor
-    """Flat fp32 of the fragment. The partner's outer_params follow them where the method has a consensus of its own.
-    The partner has scaled its share already."""
+    """Flat fp32 of the fragment. The partner's outer_params follow them where noloco has a consensus of its own. The
+    partner has scaled its share already, and with gasloc taken its outer_lr of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

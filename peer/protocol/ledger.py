@@ -20,7 +20,7 @@ def cut_work(tokens: int, elements: int, steps: int, nominal_steps: float) -> Wo
     """Scale work that piled up over skipped rounds by min(1, nominal / steps) and drop the cut share. The
     pseudo-gradient of several rounds at full size would undo a run.
 
-    `nominal_steps`: inner steps of one sync_every (clock in steps), or this peer's usual number in one."""
+    `nominal_steps`: inner steps between two exchanges of the fragment (clock in steps), or this peer's usual number."""
     total = tokens * elements
     if steps <= nominal_steps:
         return WorkShare(1.0, total, 0)

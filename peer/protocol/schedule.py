@@ -10,6 +10,7 @@ from statistics import median_low
 from typing import Literal
 
 from peer.protocol.policy.fitness import GRACE
+from peer.protocol.round_lengths import Growth, round_of, slots_before
 
 MIN_WINDOW_S = 2.0
 """Least seconds of the window around a due moment."""
@@ -32,37 +33,59 @@ def lower_median(rounds: Iterable[int]) -> int | None:
 @dataclass(frozen=True, slots=True)
 class RoundClock:
     """The due moments of rounds. `sync_every` (seconds or inner steps) passes between two exchanges of the same
-    fragment. With P fragments a round lasts a P-th of that. Fragment p is due in rounds with round mod P = p."""
+    fragment. With P fragments a round lasts a P-th of that, a slot. Fragment p is due in rounds with round mod P = p.
+
+    Clock in steps: slot s ends after step (s + 1) * sync_every // P. So slots differ by at most one step, and any P in
+    a row last exactly `sync_every`. `growth` lets rounds last several slots."""
 
     kind: Literal["steps", "seconds"]
     sync_every: float
     fragments: int = 1
     start: float = 0.0
     """Clock in seconds: when round 0 began, seconds since the epoch."""
+    growth: Growth = ()
 
     @property
     def round_length(self) -> float:
-        """Seconds or steps."""
+        """Seconds or steps of a slot, the shortest round. Clock in steps: of the mean slot."""
         return self.sync_every / self.fragments
 
     def fragment_due(self, round_: int) -> int:
         return round_ % self.fragments
 
+    def steps_of(self, round_: int) -> int:
+        """Return the inner steps of a round. Clock in steps only."""
+        return self._steps_before(round_ + 1) - self._steps_before(round_)
+
+    def worked(self, round_: int) -> float:
+        """Return the seconds or steps from the exchange before of the round's fragment to this one."""
+        before = round_ + 1 - self.fragments
+        if self.kind == "steps":
+            return self._steps_before(round_ + 1) - self._steps_before(before)
+        return (self._slots_before(round_ + 1) - self._slots_before(before)) * self.sync_every / self.fragments
+
     def round_at(self, now: float) -> int:
         """Return the round that is under way, negative before the start. Clock in seconds only."""
         assert self.kind == "seconds"
-        return math.floor((now - self.start) / self.round_length)
+        return round_of(self.growth, math.floor((now - self.start) / self.round_length))
 
     def due_at(self, round_: int) -> float:
         """Return when a round is due (its end). Clock in seconds only."""
         assert self.kind == "seconds"
-        return self.start + (round_ + 1) * self.round_length
+        return self.start + self._slots_before(round_ + 1) * self.round_length
 
     def first_round_for(self, joined_at: float) -> int:
         """Return the first round that is due after one complete `sync_every` of work. Clock in seconds only."""
         earliest = joined_at + self.sync_every
         round_ = self.round_at(earliest)
         return round_ if self.due_at(round_ - 1) < earliest else round_ - 1
+
+    def _slots_before(self, round_: int) -> int:
+        return slots_before(self.growth, round_)
+
+    def _steps_before(self, round_: int) -> int:
+        assert self.kind == "steps"
+        return self._slots_before(round_) * int(self.sync_every) // self.fragments
 
 
 def margin(step_s: float, round_s: float | None, worked: bool) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -14,8 +14,9 @@ from peer.aio.tasks import race, uninterrupted
 from peer.aio.threads import Offload
 from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStrategy, MissedState
 from peer.observe import events
+from peer.outer.look_ahead import LookAhead
 from peer.outer.state import OuterState
-from peer.outer.values import GroupState, OuterValues
+from peer.outer.values import GroupState, MeanGradient, OuterValues
 from peer.ports.trainer import Merge, Trainer, WorkSnapshot
 from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import RoundKey
@@ -82,6 +83,8 @@ class RoundCommitter:
         """Keep the lock until the trainer has it, too: a checkpoint in between would hold two bases."""
         async with self.stepping:
             await self._put_in_place(key, missed)
+            if (own := self._outer.ahead.get(key.fragment)) is not None:
+                await self._offload(lambda: own.shift(missed.state.params))
             await self._trainer.apply(key, missed.state.params, 0, 0, Merge(shift=True))
 
     async def catch_up(self, round_: int, reason: str, at_last: bool = False) -> bool:
@@ -128,6 +131,8 @@ class RoundCommitter:
             self.sit_out(work.key, "the inner step under way ended after it was over")
             return None
         async with AsyncExitStack() as borrowed:  # the result's values may be read in here, and not later
+            if self._plan.method.eager:
+                await borrowed.enter_async_context(self._eager(work, cut))
             entering = borrowed.enter_async_context(session.exchange(work, cut, ready.closes_at))
             got = await race(due_again.future, entering) or session.late(work, cut)
             if got.outcome == "carried":
@@ -135,8 +140,33 @@ class RoundCommitter:
                 return None
             await uninterrupted(self._step_and_journal(work, got))
         self.based_at[work.key.fragment] = ready.taken_at
-        replaced = isinstance(got.values, GroupState)  # the trainer keeps nothing of its own either
-        return replace(ready.merge, alpha=0.0) if replaced else ready.merge
+        if isinstance(got.values, GroupState):  # the trainer keeps nothing of its own either
+            self._outer.ahead.pop(work.key.fragment, None)
+            return replace(ready.merge, alpha=0.0)
+        if (own := self._outer.ahead.get(work.key.fragment)) is not None:
+            spans = got.values.spans if isinstance(got.values, MeanGradient) else ()
+            await uninterrupted(self._offload(lambda: own.land(spans, self._plan.method.outer_momentum)))
+            return Merge(alpha=1.0)  # it has gone on with its own part since the round was due
+        return ready.merge
+
+    @asynccontextmanager
+    async def _eager(self, work: WorkSnapshot, cut: WorkShare) -> AsyncIterator[None]:
+        """Take the own part of an eager update, and bring it to the trainer beside the block. Raises TrainerDied."""
+        method, outer = self._plan.method, self._outer.fragment(work.key.fragment)
+        own = self._outer.ahead.get(work.key.fragment) or LookAhead.at(outer)
+        self._outer.ahead[work.key.fragment] = own
+        weight, rates = cut.share / self._strategy.members, (method.outer_lr, method.outer_momentum)
+        shift = await uninterrupted(self._offload(lambda: own.advance(work.params, outer, weight, *rates)))
+        bringing = asyncio.create_task(self._bring(work.key, shift))
+        try:
+            yield
+        finally:
+            await asyncio.wait({bringing})
+        bringing.result()
+
+    async def _bring(self, key: RoundKey, shift: Tensor) -> None:
+        await self._trainer.apply(key, shift, 0, 0, Merge(shift=True))
+        self._trainer.release(key)
 
     async def merge(self, work: WorkSnapshot, how: Merge) -> None:
         """Merge the fragment into the trainer's params. Raises TrainerDied."""

@@ -33,7 +33,7 @@ from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.plan import RunPlan
 
 STALE_AFTER = 1.5
-"""Work older than this many sync_every counts as piled up over skipped rounds and is scaled."""
+"""Work older than so many periods of its fragment counts as piled up over skipped rounds and is scaled."""
 LINGER_S = 30.0
 """A peer that did all its rounds answers others no longer than this."""
 LAST_STATE_RATE = 5e5
@@ -114,8 +114,7 @@ class RoundLoop:
         self.evaluations = Evaluations(
             work.trainer, parts.outer, parts.clock, work.committer.stepping, outlets.live, outlets.leaving, outlets.emit
         )
-        method = parts.plan.method
-        self._streaming = method.schedule == "streaming" and method.fragment_sync_delay > 0
+        self._streaming = not parts.plan.method.waits
         self._step_s = 0.0
         """What an inner step takes here, of the last round's; 0 before."""
 
@@ -272,7 +271,7 @@ class RoundLoop:
             reached = self._times.jump(round_, "paused by the volunteer")
             stale = reached - round_ > STALE_AFTER
         else:
-            reached, stale = round_, rested_s > STALE_AFTER * self._times.rounds.sync_every
+            reached, stale = round_, rested_s > STALE_AFTER * self._times.rounds.worked(round_)
         if stale:
             await self._start_anew(reached, f"stale after a pause of {rested_s:.0f} s")
         return reached
@@ -294,7 +293,7 @@ class RoundLoop:
         due = self._times.due(round_)
         self._live.train_until(due)
         self._times.expect_trainer(due, self._step_s)
-        flight = self._flights.begin(key, *self._times.window(started, due))
+        flight = self._flights.begin(key, *self._times.window(round_, started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
         work = await self._work(key, due, hold)
@@ -308,7 +307,7 @@ class RoundLoop:
         self._launch(flight, work, due, hold)
         if hold:
             await self._flights.finish()
-        self._times.took(self._clock.now() - started)
+        self._times.took(round_, self._clock.now() - started)
         await self._between(round_ + 1)
         return self._times.next(round_)
 
@@ -338,7 +337,7 @@ class RoundLoop:
 
     async def _work(self, key: RoundKey, due: float | None, hold: bool) -> WorkSnapshot | None:
         """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
-        steps = int(self._times.rounds.round_length) if due is None else None
+        steps = self._times.rounds.steps_of(key.round) if due is None else None
         until = None if due is None else self._clock.raw(due)
         scale = self._orders.lr_scale(key.round)
         round_s = None if due is None else self._times.rounds.round_length
@@ -356,13 +355,13 @@ class RoundLoop:
     def _cut(self, work: WorkSnapshot) -> WorkShare:
         elements = self._outer.layout.fragment_elements(work.key.fragment)
         nominal: float = work.steps
-        sync_every = self._times.rounds.sync_every
+        whole = self._times.rounds.worked(work.key.round)
         if self._times.in_steps:
-            nominal = sync_every
+            nominal = whole
         else:
             age = self._clock.now() - self._landing.based_at[work.key.fragment]
-            if age > STALE_AFTER * sync_every:
-                nominal = max(1.0, work.steps * sync_every / age)
+            if age > STALE_AFTER * whole:
+                nominal = max(1.0, work.steps * whole / age)
         return cut_work(work.tokens, elements, work.steps, nominal)
 
     async def _between(self, done: int) -> None:

@@ -10,6 +10,7 @@ from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.protocol.policy.fitness import GRACE
+from peer.protocol.round_lengths import slots_of
 from peer.protocol.schedule import TOGETHER_S, RoundClock, late_by, pairing_window
 from peer.protocol.swarm.suspend_detection import Slept
 from peer.rounds.status import RoundStatus
@@ -39,8 +40,8 @@ class RoundSchedule:
         self._clock = clock
         self._view = view
         self._emit = emit
-        self._round_s = 0.0
-        """Clock in steps: what a round takes here; 0 before the first one."""
+        self._slot_s = 0.0
+        """Clock in steps: what a slot of a round takes here; 0 before the first one."""
         self._ready_by, self._all_ready_by = 0.0, 0.0
         """When we, and all who keep to the rules, have stopped for the round at hand; run time. 0: nobody knows."""
         self._slept: Slept | None = None
@@ -73,12 +74,12 @@ class RoundSchedule:
         """Run time; None: when its steps are done."""
         return None if self.in_steps else self.rounds.due_at(round_)
 
-    def window(self, started: float, due: float | None) -> tuple[float, float]:
-        """When offers open, and the latest that a candidate may be ready."""
+    def window(self, round_: int, started: float, due: float | None) -> tuple[float, float]:
+        """When offers of this round open, and the latest that a candidate may be ready."""
         if due is not None:
             window = pairing_window(self.rounds.round_length)
             return due - window, due + window
-        expected = started + self._round_s
+        expected = started + self._slot_s * slots_of(self.rounds.growth, round_)
         return started, expected + 2 * self._wait_in_steps()
 
     def closes(self, due: float | None) -> float:
@@ -120,10 +121,11 @@ class RoundSchedule:
             self._emit(events.RoundMissed(round=missed, fragment=fragment, reason=reason))
         return played
 
-    def took(self, seconds: float) -> None:
-        """A round was played in so much time."""
+    def took(self, round_: int, seconds: float) -> None:
+        """This round was played in so much time."""
         if self.in_steps:
-            self._round_s = seconds if not self._round_s else 0.5 * (self._round_s + seconds)
+            slot_s = seconds / slots_of(self.rounds.growth, round_)
+            self._slot_s = slot_s if not self._slot_s else 0.5 * (self._slot_s + slot_s)
 
     def now(self, round_: int) -> int:
         """The round under way while nothing is played."""
@@ -158,4 +160,4 @@ class RoundSchedule:
     def _wait_in_steps(self) -> float:
         """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round
         behind jumps."""
-        return max(STEPS_WAIT_S, self._round_s)
+        return max(STEPS_WAIT_S, self._slot_s)

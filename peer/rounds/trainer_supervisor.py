@@ -77,8 +77,13 @@ class TrainerSupervisor:
         base = enumerate(self._trainer.counters().base)
         return all(tokens >= self._upto.get(fragment, 0) for fragment, tokens in base)
 
-    def resume_folder(self, state: JoinedState) -> Path | None:
-        """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name."""
+    def resume_folder(self, state: JoinedState, *, eager: bool = False) -> Path | None:
+        """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name.
+
+        eager: params are ahead of outer_params, and no checkpoint holds by how much. So all open work is dropped."""
+        if eager:
+            self.drop_outstanding("an eager peer that starts again begins from outer_params")
+            return None
         if self._trainer.counters().tokens != state.checkpoint_tokens:
             self.drop_outstanding("lost with the process that did it")
         elif not self.all_based():
@@ -88,6 +93,7 @@ class TrainerSupervisor:
 
     def drop_outstanding(self, reason: str) -> None:
         """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
+        self._outer.ahead.clear()  # the trainer begins from the shared state
         counters = self._trainer.counters()
         for fragment, base in enumerate(counters.base):
             lost = counters.tokens - max(base, self._upto.get(fragment, 0))

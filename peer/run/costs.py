@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from peer.protocol.group.shards import edges
+from peer.protocol.model.fragments import block_spans, is_block_matrix
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import pairing_window
-from peer.run.codec_specs import FORMS
+from peer.run.codec_specs import FORMS, SPARSE, largest_result, result_nbytes
 from peer.run.method import Method
-from peer.run.model_layout import layout_for
-from peer.run.sections import ModelSection, TransformersSection
+from peer.run.model_layout import layout_for, tensors_of
+from peer.run.sections import LlamaSection, ModelSection, OptimizerSection, TransformersSection
 
 FP32 = 4
 DAEMON_BASE = 190 * 2**20
@@ -22,6 +25,10 @@ modulo another half a byte an element is added for the known part of the blocks.
 
 GROUPED_BYTES = 31 * 10**6
 """Bytes that an exchange of a group holds besides the owner's share, for the codec that needs most."""
+SOCKET_FRAMING = 0.003
+"""Part that frames and encryption add to a payload, without the packets below them."""
+MESSAGE_BYTES = {"pair": 600, "group": 1800}
+"""Bytes of a round's messages with one other peer, each way and encrypted: offers, rosters, heads and receipts."""
 COPIED = ("topk",)
 """Codecs that lose so much of an update that it is kept: then our own values are copied."""
 
@@ -44,14 +51,21 @@ class Cost:
     arena_bytes: int
     """A file that is mapped by daemon and trainer: outer_params and the trainer's snapshots, both fp32."""
     momentum_bytes: int
-    """outer_momentum, fp32, where the rule has one."""
+    """outer_momentum, fp32, where the rule has one. Three times as much more for the own part of eager updates."""
     buffer_bytes: int
     """Buffers into which a partner's values are decoded, or a group's mean, made once. Overlapping exchanges take one
     more each, all of them together no more than the full model."""
     payload_bytes: int
     """The most that an exchange of the largest fragment holds besides: the payloads under way. In groups these are the
-    members' contributions to our own shard, and then its result, too."""
+    members' contributions to our own shard, and then its result, too. Sparse results are held until they are whole."""
+    message_bytes: int = 0
+    """Each way in a round, besides the payload."""
     base_bytes: int = DAEMON_BASE
+
+    @property
+    def socket_bytes(self) -> tuple[int, ...]:
+        """As `fragment_bytes`, at the socket. What peers say between rounds is not in it."""
+        return tuple(round(nbytes * (1 + SOCKET_FRAMING)) + self.message_bytes for nbytes in self.fragment_bytes)
 
     @property
     def bytes_per_sync(self) -> int:
@@ -73,7 +87,8 @@ class Cost:
 def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Cost:
     """Compute the costs. The method must fit the model, as that of a checked manifest does. `tensors`: those of a
     foreign model. While its layout is not here, its fragments are taken for equal ones."""
-    sizes, parameters = _fragments(model, method, tensors), model.parameters
+    layout, parameters = _layout(model, method, tensors), model.parameters
+    sizes = _fragments(layout, method, parameters)
     peers = {"group": method.max_group, "pair": 2, "solo": 1}[method.topology]
     crossing = tuple(exchange_bytes(method, size, peers) for size in sizes)
     seconds = method.clock == "seconds"
@@ -86,30 +101,43 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
         peak_within=within,
         peak_bits_per_s=(8 * max(crossing) / within if within else 0.0) if seconds else None,
         arena_bytes=2 * FP32 * parameters,
-        momentum_bytes=FP32 * parameters if method.rule != "sgd" else 0,
+        momentum_bytes=FP32 * parameters * ((method.rule != "sgd") + 3 * method.eager),
         buffer_bytes=FP32 * method.vectors * max(sizes) if method.topology != "solo" else 0,
-        payload_bytes=_under_way(method, max(sizes), peers),
+        payload_bytes=_under_way(method, max(sizes), _largest_shard(method, layout, sizes, peers), peers),
+        message_bytes=(peers - 1) * MESSAGE_BYTES.get(method.topology, 0),
     )
 
 
-def _fragments(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None) -> list[int]:
+def _layout(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None) -> Layout | None:
+    """Return None while the layout of a foreign model is not here."""
+    return None if isinstance(model, TransformersSection) and tensors is None else layout_for(model, method, tensors)
+
+
+def _fragments(layout: Layout | None, method: Method, parameters: int) -> list[int]:
     """Return the elements of each fragment."""
-    if isinstance(model, TransformersSection) and tensors is None:
-        return [-(-model.parameters // method.fragments)] * method.fragments
-    layout = layout_for(model, method, tensors)
+    if layout is None:
+        return [-(-parameters // method.fragments)] * method.fragments
     return [layout.fragment_elements(fragment) for fragment in range(len(layout.fragments))]
+
+
+def _largest_shard(method: Method, layout: Layout | None, sizes: Sequence[int], peers: int) -> int:
+    """Return the elements of the largest shard of a group. Where tensors stay whole, one has more than its part."""
+    if layout is None or method.mean != "rda":
+        return -(-max(sizes) // peers)
+    cuts = (edges(peers, size, whole=block_spans(layout, fragment)) for fragment, size in enumerate(sizes))
+    return max(end - start for cut in cuts for start, end in pairwise(cut))
 
 
 def exchange_bytes(method: Method, elements: int, peers: int) -> int:
     """Return the bytes each way for one fragment of so many elements. In a group of M each peer owns an M-th. It sends
     each owner that owner's part, and receives its own part from each member. Then it sends its own result to each
-    member and receives theirs."""
+    member and receives theirs. Where tensors stay whole, that is the mean over the peers."""
     if method.topology == "solo":
         return 0
     if method.topology == "pair":
         return method.vectors * FORMS[method.codec].nbytes(elements)
     shard = -(-elements // peers)
-    return (peers - 1) * (FORMS[method.codec].nbytes(shard) + FORMS[method.result_codec].nbytes(shard))
+    return (peers - 1) * (FORMS[method.codec].nbytes(shard) + result_nbytes(method.result_codec, shard, peers))
 
 
 def largest_payload(method: Method, layout: Layout) -> int:
@@ -118,8 +146,32 @@ def largest_payload(method: Method, layout: Layout) -> int:
     if method.topology == "solo":
         return 0
     largest = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
-    codecs = [method.codec, method.result_codec] if method.topology == "group" else [method.codec]
-    return max(FORMS[codec].nbytes(largest) for codec in codecs)
+    results = [largest_result(method.result_codec, largest, parts + 1) for parts in range(method.max_group)]
+    return max(FORMS[method.codec].nbytes(largest), *results, 0)
+
+
+def muon_matrices(
+    model: ModelSection, optimizer: OptimizerSection, tensors: Sequence[TensorSpec] | None = None
+) -> list[TensorSpec]:
+    """Return the tensors that Muon moves. None while a foreign model's are not here."""
+    if optimizer.kind != "muon":
+        return []
+    own = tensors_of(model) if isinstance(model, LlamaSection) else tensors or ()
+    return [tensor for tensor in own if is_block_matrix(tensor.name, tensor.shape)]
+
+
+def muon_elements(model: ModelSection, optimizer: OptimizerSection, tensors: Sequence[TensorSpec] | None = None) -> int:
+    """Return the parameters that Muon moves."""
+    return sum(tensor.elements for tensor in muon_matrices(model, optimizer, tensors))
+
+
+def muon_share(matrices: Sequence[TensorSpec], parameters: int, tokens: int) -> float:
+    """Return the arithmetic that makes these matrices orthogonal, in parts of a step's forward and backward passes.
+
+    Each of five iterations takes 4 m m n + 2 m m m operations for m rows and n columns, m the fewer. The passes take 6
+    a parameter and token."""
+    sides = [sorted(tensor.shape) for tensor in matrices]
+    return sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sides) / (6 * parameters * tokens)
 
 
 def _within(method: Method) -> float:
@@ -127,19 +179,22 @@ def _within(method: Method) -> float:
     only."""
     if method.topology == "solo":
         return 0.0
+    if method.eager:
+        return method.sync_every - method.round_length
     if method.fragment_sync_delay:
         return method.fragment_sync_delay
     return pairing_window(method.round_length) if method.clock == "seconds" else 0.0
 
 
-def _under_way(method: Method, elements: int, peers: int) -> int:
+def _under_way(method: Method, elements: int, shard: int, peers: int) -> int:
     if method.topology == "solo":
         return 0
     if method.topology == "pair":
         whole = 2 * exchange_bytes(method, elements, peers)
         heads = elements // 2 if method.codec.startswith("modulo") else 0
         return min(whole, STREAMED_BYTES) + heads
-    shard = -(-elements // peers)
-    held = max((peers - 1) * FORMS[method.codec].nbytes(shard), FORMS[method.result_codec].nbytes(shard))
+    held = max((peers - 1) * FORMS[method.codec].nbytes(shard), result_nbytes(method.result_codec, shard, peers))
+    if method.result_codec == SPARSE:
+        held += result_nbytes(SPARSE, elements, peers)
     copy = FP32 * elements if method.codec in COPIED else 0
     return copy + held + min(2 * exchange_bytes(method, elements, peers), GROUPED_BYTES)

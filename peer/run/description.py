@@ -2,25 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from peer.run.costs import Cost
+from peer.protocol.model.layout import TensorSpec
+from peer.run.codec_specs import SPARSE, is_relayed
+from peer.run.costs import Cost, muon_matrices, muon_share
+from peer.run.manifest import Manifest
 from peer.run.memory import MemoryNeed
 from peer.run.method import Method
+from peer.run.method_checks import pull_growth, spread_growth
 from peer.run.presets import sources
 from peer.run.sections import SyncSection
 
 Row = tuple[str, str, str]
-WITH_GROUPS = ("result_codec", "max_group", "founders")
-"""Choices that there are with groups only."""
+OPTIONAL = ("result_codec", "max_group", "founders", "weights", "mean", "growth_lr", "growth")
+"""Choices that a method may be without."""
+CHANGES_SHOWN = 6
+"""Changes in the length of rounds that are spelled out."""
 
 
 def method_rows(sync: SyncSection) -> Iterator[Row]:
     """Return every choice and its source: the preset, the manifest, or the consequence of other choices (`default`)."""
     yield "preset", sync.preset, ""
     for name, value, source in sources(sync):
-        yield name, "none" if name in WITH_GROUPS and not value else _value(value), source
+        yield name, "none" if name in OPTIONAL and not value else _value(value), source
+
+
+def growths(method: Method) -> dict[str, float | None]:
+    """Return the factors of `peer.run.method_checks` for pairs, and None elsewhere: others hold one state, or their
+    own."""
+    paired = method.topology == "pair"
+    return {
+        "spread_growth": spread_growth(method) if paired else None,
+        "pull_growth": pull_growth(method) if paired else None,
+    }
+
+
+def growth_rows(method: Method) -> Iterator[Row]:
+    """Return how fast the replicas of a pair method come together. A merge that keeps nothing leaves no second way."""
+    spread, pull = growths(method).values()
+    if spread is not None:
+        what = "times the variance of the replicas after an exchange in which nobody learned. Below 1 it shrinks"
+        yield "spread growth", f"{spread:.3f}", what
+    if pull is not None and method.fragment_update_alpha:
+        what = "times the way between the means of params and outer_params, likewise"
+        yield "pull growth", f"{pull:.3f}", what
+
+
+def round_rows(method: Method, rounds: int, total_rounds: int) -> Iterator[Row]:
+    """Return the number of rounds and their lengths. `total_rounds`: what the manifest says, which growth lessens."""
+    unit = "inner steps" if method.clock == "steps" else "s"
+    shortest, longest = method.round_length, math.ceil(method.round_length)
+    length = f"{shortest:g} {unit} each"
+    if method.clock == "steps" and longest > shortest:
+        length = f"{longest - 1} or {longest} {unit} each, so that all {method.fragments} take {method.sync_every:g}"
+    if rounds < total_rounds:
+        length = f"as long as {total_rounds:,} of {length}"
+    yield "rounds", f"{rounds:,}", length
+
+
+def optimizer_rows(manifest: Manifest, tensors: Sequence[TensorSpec] | None) -> Iterator[Row]:
+    """Return the inner optimizer, and what Muon takes and costs with it."""
+    chosen, train, parameters = manifest.optimizer, manifest.train, manifest.model.parameters
+    yield "inner optimizer", chosen.kind, f"lr {chosen.lr:g}, {chosen.schedule}"
+    if chosen.kind == "muon":
+        matrices = muon_matrices(manifest.model, chosen, tensors)
+        held = sum(tensor.elements for tensor in matrices)
+        share = muon_share(matrices, parameters, train.batch * train.context)
+        what = f"{len(matrices)} matrices of the blocks, momentum {chosen.muon_momentum:g}, AdamW for the rest"
+        yield "muon moves", f"{held / parameters:.0%}", f"of the parameters: {what}"
+        yield "muon costs", f"{share:.0%}", "more arithmetic a step, the less the larger the batch"
 
 
 def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
@@ -39,6 +92,7 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
         yield "each way a round", "0 MB", "nothing crosses the wire"
     else:
         yield "each way a round", _mb(max(cost.fragment_bytes)), _what_crosses(method, cost)
+        yield "at the socket", _mb(max(cost.socket_bytes)), "with frames, encryption and the round's messages"
         if method.fragments > 1:
             yield "each way a sync", _mb(cost.bytes_per_sync), f"all {method.fragments} fragments"
         if cost.bytes_per_hour is not None:
@@ -49,7 +103,10 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
 def _what_crosses(method: Method, cost: Cost) -> str:
     largest = "the largest fragment, " if method.fragments > 1 else ""
     if method.topology == "group":
-        return f"{largest}{cost.peers} peers: pseudo-gradients {method.codec}, results {method.result_codec}"
+        what = f"{largest}{cost.peers} peers: pseudo-gradients {method.codec}, results {method.result_codec}"
+        what += ", on average" if method.mean == "rda" else ""  # shards that end with tensors are less equal
+        joined = method.result_codec == SPARSE and not is_relayed(cost.parameters // cost.peers, cost.peers)
+        return what + (", of peers that choose independently. Alike choices take less" if joined else "")
     return f"{largest}{'params' if method.vectors == 1 else 'params and outer_params'} in {method.codec}"
 
 
@@ -69,6 +126,9 @@ def _rate(method: Method, cost: Cost) -> Iterator[Row]:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):
+        told = ", ".join(f"{slots} from {round_} on" for round_, slots in value[:CHANGES_SHOWN])
+        return told if len(value) <= CHANGES_SHOWN else f"{told}, … ({len(value)} changes)"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

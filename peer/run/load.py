@@ -35,6 +35,6 @@ def load_of(manifest: Manifest, method: Method) -> Load | None:
         nbytes=max(cost_of(manifest.model, method).fragment_bytes),
         round_s=method.round_length,
         again_s=method.sync_every,
-        waits=method.schedule == "full" or method.fragment_sync_delay == 0,
+        waits=method.waits,
         alone="solo" if method.topology == "pair" else "dropped",
     )

@@ -17,8 +17,7 @@ from peer.errors import HomeUnusable, ManifestError
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import RunId
 from peer.run.home import write_whole
-from peer.run.overrides import apply_overrides
-from peer.run.schema import MAX_BYTES, Manifest, parse_manifest
+from peer.run.schema import MAX_BYTES, Manifest, overridden, parse_manifest
 
 __all__ = [
     "MAX_BYTES",
@@ -147,7 +146,7 @@ def derive(text: str, settings: Iterable[str]) -> str:
     """TOML text with each `key=value` set, checked before (so that the lines named are the file's own) and after.
     Raises UsageError for an unknown key, ManifestError with every finding."""
     parse_manifest(text.encode())
-    derived = apply_overrides(text, settings)
+    derived = overridden(text, settings)
     parse_manifest(derived.encode())
     return derived
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from peer.errors import MachineTooSmall
 from peer.protocol.model.layout import TensorSpec
 from peer.run.activations import least_window_bytes
-from peer.run.costs import DAEMON_BASE, cost_of
+from peer.run.costs import DAEMON_BASE, cost_of, muon_elements
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
 
 MIB = 2**20
 TRAINER_BYTES = 16
 """Bytes a parameter in the trainer, fp32: the parameter, its gradient and the optimizer's two moments."""
+MUON_SPARES = 4
+"""Those that Muon does not take for a matrix's parameter."""
 BOOTSTRAP_BYTES = 8
 """Bytes a parameter of a node that gives the first state, while it makes that. Later its states lie on the disk."""
 TRAINER_BASE = 250 * MIB
@@ -56,7 +58,8 @@ def need_of(
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
     step = micro_batch * least_window_bytes(manifest.model, manifest.train.context, tensors)
-    trainer = TRAINER_BASE + (TRAINER_BYTES * parameters + step if trains_here else 0)
+    held = TRAINER_BYTES * parameters - MUON_SPARES * muon_elements(manifest.model, manifest.optimizer, tensors)
+    trainer = TRAINER_BASE + (held + step if trains_here else 0)
     cost = cost_of(manifest.model, resolve(manifest.sync), tensors)
     return MemoryNeed(cost.daemon_bytes, trainer, cost.arena_bytes)
 

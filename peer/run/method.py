@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from peer.protocol.round_lengths import Growth
+from peer.protocol.schedule import RoundClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,11 +16,12 @@ class Method:
     topology: str
     """`pair`: a random partner a round. `group`: everybody of the round. `solo`: nobody."""
     rule: str
-    """Rule of the outer step: `noloco`, `nesterov` or `sgd`."""
+    """Rule of the outer step: `noloco`, `gasloc`, `nesterov` or `sgd`."""
     outer_lr: float
     outer_momentum: float
     consensus: float
-    """NoLoCo's gamma: the pull towards the partner's outer_params. Zero for the other rules."""
+    """NoLoCo's gamma: the pull towards the partner's outer_params. GASLoC's: the pull towards what the partner sends.
+    Zero for the other rules."""
     codec: str
     """Codec of the payload that a peer sends: its params in pairs, its pseudo-gradients in groups."""
     result_codec: str = ""
@@ -31,19 +36,39 @@ class Method:
     clock: str = "seconds"
     sync_every: float = 300.0
     """Seconds or inner steps between two exchanges of the same fragment."""
+    growth_lr: float = 0.0
+    """Learning rate below which rounds grow: `peer.protocol.round_lengths.quadratic_growth`. 0: they stay equal."""
+    growth: Growth = ()
+    """What the manifest says about the growth of rounds. `growth_lr` is how it was made."""
     fragment_sync_delay: float = 0.0
     """Seconds or inner steps from a round's snapshot to the earliest merge of the result. 0: the trainer waits."""
+    eager: bool = False
+    """Whether a group's member steps at once with its own part, and with the others' later."""
     fragment_update_alpha: float = 0.0
     """Part of the local value that the merge keeps. 0: it is replaced by outer_params."""
     max_group: int = 0
     """The largest group, 0 without one."""
     founders: int = 0
     """Number of peers that a group begins with: its first result takes more than half. 0: of those seen."""
+    weights: str = ""
+    """What a member weighs in a group's mean: `tokens`, or as much as any other (`equal`). Empty without a group."""
+    mean: str = ""
+    """A group's mean: `weighted`, or `rda`, the radial-directional one. Empty without a group."""
 
     @property
     def round_length(self) -> float:
-        """Seconds or inner steps from one round to the next. Each round is one fragment's."""
+        """Seconds or inner steps of the shortest round. Each round is one fragment's."""
         return self.sync_every / self.fragments
+
+    def round_clock(self, start: float = 0.0) -> RoundClock:
+        """Return the clock of its rounds. `start`: when round 0 began, with a clock in seconds."""
+        kind: Literal["steps", "seconds"] = "steps" if self.clock == "steps" else "seconds"
+        return RoundClock(kind, self.sync_every, self.fragments, start, self.growth)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the trainer stands still for the result of a round."""
+        return self.schedule == "full" or not (self.fragment_sync_delay or self.eager)
 
     @property
     def payload(self) -> str:
@@ -52,8 +77,18 @@ class Method:
 
     @property
     def vectors(self) -> int:
-        """How many vectors of a fragment's length a peer sends in a round. In pairs, params alone suffice when
-        consensus = outer_lr. Otherwise outer_params travel with them."""
+        """How many vectors of a fragment's length a peer sends in a round."""
         if self.topology == "solo":
             return 0
-        return 2 if self.topology == "pair" and self.consensus != self.outer_lr else 1
+        return 2 if self.topology == "pair" and self.sends_outer else 1
+
+    @property
+    def sends_outer(self) -> bool:
+        """Whether outer_params travel with the params of a pair. With consensus = outer_lr the means of pseudo-gradient
+        and outer_params fold into the mean of the params, and only those travel."""
+        return self.rule == "noloco" and self.consensus != self.outer_lr
+
+    @property
+    def sent_lr(self) -> float:
+        """The part of its work that a peer of a pair sends: with gasloc the outer step is taken before the exchange."""
+        return self.outer_lr if self.rule == "gasloc" else 1.0

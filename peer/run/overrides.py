@@ -29,6 +29,8 @@ SECTIONS: dict[str, type[Section]] = {
 """Each section, as it is without a kind."""
 TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start": "float", "init": "str"}
 """The fields above the first section, with their types."""
+ROW = 8
+"""Values of a list that are written on one line."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -65,7 +67,8 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
 
 def with_sections(text: str, given: dict[str, dict[str, Any]]) -> str:
     """Put these sections in the place of a manifest's own. The manifest has to be TOML: asserted by its parser."""
-    return dump(tomllib.loads(text) | ({"format": 2, **given} if given else {}))
+    table = tomllib.loads(text)
+    return dump(table | ({"format": max(2, table["format"]), **given} if given else {}))
 
 
 def _find(key: str) -> tuple[str, str]:
@@ -127,5 +130,8 @@ def _literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, dict):
         return "{ " + ", ".join(_lines(value)) + " }" if value else "{}"
+    if isinstance(value, list):
+        rows = [", ".join(map(_literal, value[at : at + ROW])) for at in range(0, len(value), ROW)]
+        return f"[\n  {f',{chr(10)}  '.join(rows)},\n]" if len(rows) > 1 else f"[{''.join(rows)}]"
     # JSON's escapes are TOML's too; DEL is the one character that JSON lets stand and TOML does not.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from peer.errors import ManifestError
-from peer.run.codec_specs import result_codec_for
+from peer.run.codec_specs import SPARSE, result_codec_for
 from peer.run.manifest_errors import ManifestFinding, listed
 from peer.run.method import Method
 from peer.run.method_checks import control_refusals, refusals, spread_growth
@@ -27,8 +27,13 @@ __all__ = [
 ]
 
 CONTROL = "none"
-MAX_GROUP = 16
+MAX_GROUP, WEIGHTS, MEAN = 16, "tokens", "weighted"
+RADIAL = 0.7
+"""Part of a group's `outer_lr` that is the default with the radial-directional mean: that is longer."""
+GROWTH_LR = 4.4e-3
+"""As the paper's for AdamW, 1.1 times the peak learning rate: here that of the manifest's default."""
 STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
+AT_ONCE: dict[str, Any] = {"fragment_sync_delay": 0.0, "fragment_update_alpha": 0.0}
 WHOLE: dict[str, Any] = {"fragments": 1, "fragment_layout": "whole", "fragment_update_alpha": 0.0}
 
 _NOLOCO: dict[str, Any] = {
@@ -39,19 +44,33 @@ _NOLOCO: dict[str, Any] = {
     "consensus": 0.7,
 }
 _DILOCO: dict[str, Any] = {"topology": "group", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
-_DILOCO |= {"consensus": 0.0, "max_group": MAX_GROUP}
+_DILOCO |= {"consensus": 0.0, "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
+_GASLOC: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
+_PAIRED: dict[str, Any] = {"topology": "pair", "rule": "gasloc", "codec": "bf16", **_GASLOC}
+_SNOO: dict[str, Any] = {"topology": "solo", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
+_SNOO |= {"consensus": 0.0}
+_MEAN: dict[str, Any] = {"rule": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
+_SPARSELOCO: dict[str, Any] = _DILOCO | _MEAN
 _NONE: dict[str, Any] = {"topology": "solo", "rule": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 0.0}
 
 PRESETS = {
     "noloco": Method(codec="bf16", **_NOLOCO),
     "streaming-noloco": Method(schedule="streaming", codec="bf16", **_NOLOCO, **STREAMED),
     "diloco": Method(codec="fp32", result_codec="fp32", **_DILOCO),
-    "streaming-diloco": Method(schedule="streaming", codec="int4", result_codec="fp16", **_DILOCO, **STREAMED),
+    "streaming-diloco": Method(schedule="streaming", codec="int4", result_codec="int8", **_DILOCO, **STREAMED),
+    "gasloc": Method(**_PAIRED),
+    "streaming-gasloc": Method(schedule="streaming", **_PAIRED, **(STREAMED | {"fragment_update_alpha": 0.0})),
+    "snoo": Method(codec="fp32", **_SNOO),
+    "qsr": Method(codec="fp32", result_codec="fp32", growth_lr=GROWTH_LR, **(_DILOCO | _MEAN)),
+    "sparseloco": Method(codec="topk", result_codec=SPARSE, **_SPARSELOCO),
+    "eager": Method(
+        schedule="streaming", codec="fp32", result_codec="fp32", eager=True, **_DILOCO, **(STREAMED | AT_ONCE)
+    ),
     CONTROL: Method(codec="fp32", **_NONE),
 }
-CHOICES = tuple(name for name in asdict(PRESETS[CONTROL]) if name not in ("clock", "sync_every"))
-"""The choices of a preset, in the order of Method. A manifest may override them. Clock and sync_every are not among
-them."""
+NO_CHOICES = ("clock", "sync_every", "growth")
+CHOICES = tuple(name for name in asdict(PRESETS[CONTROL]) if name not in NO_CHOICES)
+"""The choices of a preset, in the order of Method. A manifest may override them."""
 
 
 def resolve(sync: SyncSection) -> Method:
@@ -78,8 +97,9 @@ def overrides(sync: SyncSection) -> dict[str, Any]:
 def method_of(sync: SyncSection) -> Method:
     """Return the method of a sync section, not checked."""
     given = overrides(sync)
-    chosen = replace(PRESETS[sync.preset], clock=sync.clock, sync_every=sync.sync_every, **given)
-    for follow in (_schedule, _cut, _rule, _group):
+    chosen = replace(PRESETS[sync.preset], **given)
+    chosen = replace(chosen, clock=sync.clock, sync_every=sync.sync_every, growth=sync.growth or ())
+    for follow in (_schedule, _cut, _rule, _group, _mean):
         chosen = replace(chosen, **{name: value for name, value in follow(chosen).items() if name not in given})
     return chosen
 
@@ -87,7 +107,7 @@ def method_of(sync: SyncSection) -> Method:
 def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
     """(choice, value, where it comes from) for each: `manifest`, `preset`, or `default`: what follows where neither
     says anything else."""
-    said = overrides(sync).keys() | (sync.model_fields_set & {"clock", "sync_every"})
+    said = overrides(sync).keys() | (sync.model_fields_set & set(NO_CHOICES))
     preset = asdict(PRESETS[sync.preset])
     for name, value in asdict(method_of(sync)).items():
         by_preset = name in CHOICES and name != "fragment_sync_delay" and preset[name] == value
@@ -95,10 +115,14 @@ def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
 
 
 def _schedule(chosen: Method) -> dict[str, Any]:
-    """Return the choices of the schedule, which a manifest may change."""
+    """Return the choices of the schedule, which a manifest may change. The part that a merge keeps weakens gasloc's
+    momentum and its step towards the partner alike, so with it nothing is kept."""
     if chosen.schedule == "full":
         return {**WHOLE, "fragment_sync_delay": 0.0}
-    return {**STREAMED, "fragment_sync_delay": _delay(chosen)}
+    if chosen.eager:
+        return {**STREAMED, **AT_ONCE}
+    streamed = {**STREAMED, "fragment_sync_delay": _delay(chosen)}
+    return streamed | ({"fragment_update_alpha": 0.0} if chosen.rule == "gasloc" else {})
 
 
 def _delay(chosen: Method) -> float:
@@ -115,13 +139,24 @@ def _cut(chosen: Method) -> dict[str, Any]:
 
 
 def _rule(chosen: Method) -> dict[str, Any]:
-    """Return the choices of the rule. A consensus is noloco's alone, and equal to outer_lr by default: then params
-    alone need to travel."""
+    """Return the choices of the rule. A consensus is noloco's and gasloc's alone. By default noloco's is equal to
+    outer_lr: then params alone need to travel. Gasloc has defaults of its own, whatever preset it was put into."""
+    if chosen.rule == "gasloc":
+        return _GASLOC
     momentum = 0.0 if chosen.rule == "sgd" else chosen.outer_momentum
     return {"outer_momentum": momentum, "consensus": chosen.outer_lr if chosen.rule == "noloco" else 0.0}
 
 
 def _group(chosen: Method) -> dict[str, Any]:
     if chosen.topology != "group":
-        return {"result_codec": "", "max_group": 0}
-    return {"result_codec": result_codec_for(chosen.codec), "max_group": chosen.max_group or MAX_GROUP}
+        return {"result_codec": "", "max_group": 0, "weights": "", "mean": ""}
+    relays = chosen.result_codec == SPARSE and chosen.codec == "topk"
+    result = SPARSE if relays else result_codec_for(chosen.codec)
+    weights, mean = chosen.weights or WEIGHTS, chosen.mean or MEAN
+    return {"result_codec": result, "max_group": chosen.max_group or MAX_GROUP, "weights": weights, "mean": mean}
+
+
+def _mean(chosen: Method) -> dict[str, Any]:
+    """Return an `outer_lr` that fits the mean: see docs/explanation/methods.md."""
+    radial = chosen.topology == "group" and chosen.mean == "rda"
+    return {"outer_lr": round(RADIAL * chosen.outer_lr, 3)} if radial else {}

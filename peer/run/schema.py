@@ -4,7 +4,7 @@ addresses. Nothing in it makes a volunteer run foreign code or read a file."""
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -12,12 +12,13 @@ from pydantic import Field, ValidationError, field_validator
 from peer.errors import ManifestError
 from peer.identity import public_key_of
 from peer.protocol.messages import WIRE_VERSION
+from peer.protocol.model.fragments import block_of
 from peer.protocol.model.layout import TensorSpec
 from peer.run.costs import largest_payload
 from peer.run.files.section import Section
 from peer.run.manifest_errors import ManifestFinding, listed
 from peer.run.model_layout import layout_for, tensors_of, why_no_layout
-from peer.run.overrides import SECTIONS, section_type
+from peer.run.overrides import SECTIONS, apply_overrides, dump, section_type
 from peer.run.presets import method_findings, method_of
 from peer.run.sections import (
     MODELS,
@@ -32,16 +33,31 @@ from peer.run.sections import (
     TrainSection,
     WireSection,
 )
+from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
-FORMAT = 2
-SINCE_FORMAT_2: dict[str, dict[str, str | None]] = {
-    "model": {"kind": "transformers"},
-    "data": {"kind": "tokens"},
-    "tokenizer": {"kind": "file"},
+FORMAT = 3
+Newer = dict[str, dict[str, tuple[str, ...] | None]]
+"""Per section, keys and the values that an older program does not know. None: it does not know the key."""
+SINCE_FORMAT_2: Newer = {
+    "model": {"kind": ("transformers",)},
+    "data": {"kind": ("tokens",)},
+    "tokenizer": {"kind": ("file",)},
     "optimizer": {"schedule": None, "decay_fraction": None},
     "limits": {"max_parameters": None},
 }
-"""Per section, keys and the value that a program of format 1 does not know. None: it does not know the key."""
+SINCE_FORMAT_3: Newer = {
+    "optimizer": {"kind": ("muon",), "momentum": None},
+    "sync": {
+        "preset": ("gasloc", "streaming-gasloc", "snoo", "qsr", "sparseloco", "eager"),
+        "rule": ("gasloc",),
+        "growth_lr": None,
+        "growth": None,
+        "eager": None,
+        "result_codec": ("sparse",),
+        "weights": None,
+        "mean": None,
+    },
+}
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""
 LONGEST_LINE = 256
@@ -70,6 +86,11 @@ class Manifest(Section):
     wire: WireSection = WireSection()
     limits: LimitsSection = LimitsSection()
     admission: AdmissionSection = AdmissionSection()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has. Where they grow they are fewer than `train.total_rounds`."""
+        return rounds_of(self.train, self.sync)
 
     @field_validator("operator")
     @classmethod
@@ -138,17 +159,36 @@ def _finding(item: Any) -> ManifestFinding:
     return ManifestFinding(where, message)
 
 
+def overridden(text: str, settings: Iterable[str]) -> str:
+    """Set each `key=value`, as `apply_overrides` does, and what follows: the growth of the rounds, and a later format
+    where the result needs one. A format that is set itself stays."""
+    settings = list(settings)
+    table = with_growth(tomllib.loads(apply_overrides(text, settings)))
+    needed = max((since for _, _, since in _newer_than_format_1(table)), default=1)
+    said = any(setting.partition("=")[0].strip() == "format" for setting in settings)
+    low = isinstance(table.get("format"), int) and table["format"] < needed
+    return dump(table | ({"format": needed} if low and not said else {}))
+
+
 def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
     """Return the findings about what the format says it has not: a program of that format would not understand it."""
-    if table.get("format") != 1:
+    said = table.get("format")
+    if not isinstance(said, int):
         return []
-    found = []
-    for section, keys in SINCE_FORMAT_2.items():
-        given = table.get(section)
-        for key, value in keys.items():
-            if isinstance(given, dict) and key in given and value in (None, given[key]):
-                found.append(ManifestFinding((section, key), "needs format = 2"))
-    return found
+    newer = [found for found in _newer_than_format_1(table) if found[2] > said >= 1]
+    return [ManifestFinding((section, key), f"needs format = {since}") for section, key, since in newer]
+
+
+def _newer_than_format_1(table: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """Return (section, key, format it needs) of each key that a program of format 1 would not understand."""
+    for since, sections in ((2, SINCE_FORMAT_2), (3, SINCE_FORMAT_3)):
+        for section, keys in sections.items():
+            given = table.get(section)
+            for key, values in keys.items():
+                if isinstance(given, dict) and key in given and (values is None or given[key] in values):
+                    yield section, key, since
+    if unequal_rounds(table.get("sync", {})):
+        yield "sync", "fragments", 3
 
 
 def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFinding]]:
@@ -178,6 +218,8 @@ def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
     get = sections.get
     model, sync, wire, limits = get("model"), get("sync"), get("wire"), get("limits")
     found = _of_tokens(model, get("data"), get("tokenizer"), get("train"))
+    if sync:
+        found += growth_findings(sync, get("train"), get("optimizer"))
     if wire and wire.min > wire.max:
         found.append(ManifestFinding(("wire", "min"), f"more than wire.max ({wire.max})"))
     elif wire and not wire.min <= WIRE_VERSION <= wire.max:
@@ -223,6 +265,8 @@ def _of_layout(
     cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
     if cuttable and (reason := why_no_layout(method, tensors)):
         found.append(ManifestFinding(("sync", "fragments"), reason))
+    if method.mean == "rda" and all(block_of(tensor.name) is None for tensor in tensors):
+        found.append(ManifestFinding(("sync", "mean"), "rda is for the tensors of blocks, and the model has none"))
     if limits and not found:
         payload = largest_payload(method, layout_for(model, method, tensors))
         if payload > limits.max_fragment_bytes:

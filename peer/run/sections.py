@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from peer.protocol.learning_rate import Schedule
 from peer.protocol.model.fragments import MOST_FRAGMENTS
+from peer.protocol.round_lengths import MOST_CHANGES
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES
 from peer.run.files.model_config import MOST_CONFIG_BYTES
@@ -19,9 +21,9 @@ Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """A factor of a moving average. At 1 Adam's bias correction divides by zero."""
 MOST_INDEX_BYTES = 64 * 2**20
 BYTE_VALUES = 256
+MUON_MOMENTUM = 0.95
 Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
-Schedule = Literal["cosine", "linear", "wsd"]
-"""Shape of the learning rate after the warm-up: see `peer.trainer.optimizer.schedule`."""
+ResultForm = Codec | Literal["sparse"]
 
 
 class LlamaSection(Section):
@@ -153,10 +155,13 @@ class TokenizerSection(Section):
 
 
 class OptimizerSection(Section):
-    kind: Literal["adamw"] = "adamw"
+    kind: Literal["adamw", "muon"] = "adamw"
+    """`muon`: Muon for the matrices of the blocks, AdamW for the rest: see `peer.trainer.optimizer.Muon`."""
     lr: Positive = 4e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.95
+    momentum: Decay | None = None
+    """Muon's, for its matrices (`muon` alone). None: MUON_MOMENTUM."""
     weight_decay: float = Field(0.1, ge=0, le=1)
     clip: Positive = 1.0
     """Largest norm of the gradient over all parameters."""
@@ -173,7 +178,13 @@ class OptimizerSection(Section):
     def _parts(self) -> OptimizerSection:
         if self.schedule == "wsd" and self.warmup_fraction + self.decay_fraction > 1.0:
             raise ValueError("warmup_fraction and decay_fraction must not be more than 1 together")
+        if self.kind == "adamw" and self.momentum is not None:
+            raise ValueError('kind "adamw" has no momentum but beta1')
         return self
+
+    @property
+    def muon_momentum(self) -> float:
+        return MUON_MOMENTUM if self.momentum is None else self.momentum
 
 
 class TrainSection(Section):
@@ -182,41 +193,69 @@ class TrainSection(Section):
     batch: int = Field(4, ge=1, le=2**16)
     """Windows a peer and inner step."""
     total_rounds: int = Field(40, ge=1, le=10**9)
-    """Length of the run, after which peers finish. The learning rate is a function of round / total_rounds."""
+    """Length of the run, after which peers finish, in rounds that do not grow. The learning rate is a function of the
+    part of it that has passed."""
     eval_every: int = Field(10, ge=1, le=10**6)
     """Rounds between two evaluations of outer_params."""
     eval_windows: int = Field(128, ge=1, le=2**16)
     """Evenly spaced windows of the hold-out."""
 
 
+_Change = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=10**9)], Annotated[int, Field(ge=1, le=10**6)]], Field(strict=False)
+]
+
+
 class SyncSection(Section):
     """The synchronization method: a preset, and what it overrides. None: the preset's value."""
 
-    preset: Literal["noloco", "streaming-noloco", "diloco", "streaming-diloco", "none"] = "noloco"
+    preset: Literal[
+        "noloco",
+        "streaming-noloco",
+        "diloco",
+        "streaming-diloco",
+        "gasloc",
+        "streaming-gasloc",
+        "snoo",
+        "qsr",
+        "sparseloco",
+        "eager",
+        "none",
+    ] = "noloco"
     clock: Literal["steps", "seconds"] = "seconds"
     sync_every: Annotated[float, Field(ge=1, le=1e7)] = 300.0
     """Inner steps or seconds (as `clock` says) between two exchanges of the same fragment."""
     topology: Literal["pair", "group", "solo"] | None = None
-    rule: Literal["noloco", "nesterov", "sgd"] | None = None
+    rule: Literal["noloco", "gasloc", "nesterov", "sgd"] | None = None
     outer_lr: Annotated[float, Field(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     consensus: Annotated[float, Field(ge=0, le=2)] | None = None
     codec: Codec | None = None
     """Codec of the payload that a peer sends."""
-    result_codec: Codec | None = None
+    result_codec: ResultForm | None = None
     """Codec of the result that a shard owner sends to its group."""
     schedule: Literal["full", "streaming"] | None = None
     fragments: Annotated[int, Field(ge=1, le=MOST_FRAGMENTS)] | None = None
     fragment_layout: Literal["whole", "sequential", "strided", "balanced"] | None = None
     fragments_apart: bool | None = None
     """Embedding, last norm and head are a fragment of their own, the last one."""
+    growth_lr: Annotated[float, Field(gt=0, le=1e3)] | None = None
+    """Learning rate below which rounds grow. `growth` says how, and is made from it with the manifest."""
+    growth: Annotated[tuple[_Change, ...], Field(max_length=MOST_CHANGES, strict=False)] | None = None
+    """[round, length]: from this round on, rounds last so many times as long as the first ones."""
     fragment_sync_delay: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)] | None = None
     """Inner steps or seconds from a round's snapshot to the earliest merge of its result."""
+    eager: bool | None = None
+    """Whether a group's member steps at once with its own part, and with the others' later."""
     fragment_update_alpha: Fraction | None = None
     """Part of the local value that a merge keeps."""
     max_group: Annotated[int, Field(ge=1, le=256)] | None = None
     founders: Annotated[int, Field(ge=1, le=256)] | None = None
     """Number of peers that the group begins with. None: its first result counts the peers that were seen."""
+    weights: Literal["tokens", "equal"] | None = None
+    """What a member weighs in its group's mean: its tokens, or as much as any other."""
+    mean: Literal["weighted", "rda"] | None = None
+    """A group's mean. `rda`: direction and length of each tensor are averaged apart."""
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:

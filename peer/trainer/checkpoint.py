@@ -87,7 +87,8 @@ def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
         raw = (folder / PLACE).read_bytes()
         saved, place = TypeAdapter(_Save).validate_json(raw), TypeAdapter(LoopPosition).validate_json(raw)
         tensors = load_file(folder / TENSORS)
-        fits = [tensors[name].shape == loop.params.shape for name in ("params", "exp_avg", "exp_avg_sq")]
+        own = {"params": loop.params, "exp_avg": loop.optimizer.exp_avg, "exp_avg_sq": loop.optimizer.exp_avg_sq}
+        fits = [tensors[name].shape == tensor.shape for name, tensor in own.items()]
     except (OSError, ValidationError, SafetensorError, KeyError) as error:
         raise _unusable(folder, str(error)) from error
     if saved.format != FORMAT or not all(fits):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from peer.protocol.round_lengths import Growth
 from peer.run.sections import DataSection, LlamaSection, ModelSection, OptimizerSection, TokenizerSection, TrainSection
 
 if TYPE_CHECKING:  # a trainer process needs no keys, and starts faster without them
@@ -25,6 +26,8 @@ class TrainerConfig(BaseModel):
     clock: Literal["steps", "seconds"] = "steps"
     sync_every: float
     """Inner steps or seconds, as `clock` says, between two exchanges of the same fragment."""
+    growth: Growth = ()
+    """Growth of the rounds."""
     config_file: str | None = None
     """Where the config.json of a foreign model lies, verified and inspected."""
     seed: int
@@ -63,6 +66,7 @@ class TrainerConfig(BaseModel):
             optimizer=manifest.optimizer,
             clock=manifest.sync.clock,
             sync_every=manifest.sync.sync_every,
+            growth=manifest.sync.growth or (),
             seed=manifest.seed,
             peer_id=peer_id,
             **choices,

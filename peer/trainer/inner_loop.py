@@ -13,7 +13,11 @@ from torch import Tensor
 from peer.errors import ManifestError
 from peer.outer.rules import merge_
 from peer.ports.trainer import Evaluation
+from peer.protocol.learning_rate import progress_of, schedule
+from peer.protocol.model.fragments import is_block_matrix
 from peer.protocol.model.layout import Layout
+from peer.protocol.round_lengths import slots_before, slots_of
+from peer.protocol.schedule import RoundClock
 from peer.trainer.batches import Batch, BatchStream, holdout_windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
@@ -22,7 +26,7 @@ from peer.trainer.loss import TokenLoss, Windows, mean_loss
 from peer.trainer.models.factory import bind, decays, empty_model
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.language_model import LanguageModel
-from peer.trainer.optimizer import AdamW, progress_of, schedule
+from peer.trainer.optimizer import AdamW, Muon
 
 FIRST_SCALE = 2.0**16
 GROW_AFTER = 2000
@@ -79,11 +83,10 @@ class InnerLoop:
         self.round = 0
         self.step_in_round = 0
         self._on_batch = on_batch
-        steps_per_round = config.sync_every / len(layout.fragments)
-        self._steps_per_round = steps_per_round if config.clock == "steps" else None
+        self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
         self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
-        self.optimizer = AdamW(self.params, [param.data for param in self._tensors], decays(model), config.optimizer)
+        self.optimizer = self._optimizer(model)
 
     def _network(self) -> LanguageModel:
         """Make the model of views of the flat vectors.
@@ -99,12 +102,26 @@ class InnerLoop:
             )
         return model
 
+    def _optimizer(self, model: LanguageModel) -> AdamW:
+        """Make the fresh inner optimizer. An embedding inside a block is no matrix to Muon."""
+        views, decayed, config = [param.data for param in self._tensors], decays(model), self._config.optimizer
+        if config.kind == "adamw":
+            return AdamW(self.params, views, decayed, config)
+        names = (name for name, _ in model.named_parameters())
+        inside = [is_block_matrix(name, tuple(view.shape)) for name, view in zip(names, views, strict=True)]
+        hidden = [in_block and decays_ for in_block, decays_ in zip(inside, decayed, strict=True)]
+        return Muon(self.params, views, decayed, config, hidden)
+
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
         config = self._config.optimizer
         total = self._config.train.total_rounds
-        progress = progress_of(self.round, self.step_in_round, self._steps_per_round, total)
+        begun, slots = slots_before(self._rounds.growth, self.round), slots_of(self._rounds.growth, self.round)
+        if self._rounds.kind == "steps":
+            progress = progress_of(begun, self.step_in_round, self._rounds.steps_of(self.round) / slots, total)
+        else:
+            progress = progress_of(begun + (slots - 1) / 2, self.step_in_round, None, total)
         bounds = config.warmup_fraction, config.final_fraction
         factor = schedule(progress, *bounds, config.schedule, config.decay_fraction)
         return config.lr * factor * self.optimizer.freshness * self.lr_scale

@@ -1,6 +1,6 @@
-"""The inner optimizer and its learning rate.
+"""The inner optimizer.
 
-They work on flat vectors. Constructing an optimizer of torch.optim imports the compiler, which costs every trainer
+It works on flat vectors. Constructing an optimizer of torch.optim imports the compiler, which costs every trainer
 process time and memory. The kernel that it would call is therefore called here."""
 
 from __future__ import annotations
@@ -12,49 +12,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from peer.run.sections import OptimizerSection, Schedule
+from peer.run.sections import OptimizerSection
 
 EPS = 1e-8
 FRESH_STEPS = 10
 """Steps over which a fresh optimizer's learning rate rises, as its second moment is not reliable yet."""
 TILE = 2**18
 """Elements that stay in cache while one tile is updated (CPU)."""
-
-
-def schedule(
-    progress: float, warmup: float, final: float, shape: Schedule = "cosine", decay_fraction: float = 0.2
-) -> float:
-    """Return the factor of the peak learning rate at `progress` in [0, 1] of the run.
-
-    It rises linearly up to `warmup`, and is `final` from 1 on. `cosine` (arXiv 1608.03983) and `linear` fall all the
-    way between. `wsd` (warmup-stable-decay, arXiv 2404.06395) stays at 1 until the last `decay_fraction` of the run,
-    where it falls as 1 - sqrt (arXiv 2405.18392)."""
-    progress = min(max(progress, 0.0), 1.0)
-    if progress < warmup:
-        return progress / warmup
-    if warmup >= 1.0:
-        return 1.0
-    begin = max(warmup, 1.0 - decay_fraction) if shape == "wsd" else warmup
-    if begin >= 1.0:
-        return 1.0 if progress < 1.0 else final
-    return final + (1.0 - final) * _left(shape, max(0.0, (progress - begin) / (1.0 - begin)))
-
-
-def _left(shape: Schedule, fall: float) -> float:
-    """Return the part of the height that is left when `fall` in [0, 1] of the way down is done."""
-    match shape:
-        case "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * fall))
-        case "linear":
-            return 1.0 - fall
-        case "wsd":
-            return 1.0 - math.sqrt(fall)
-
-
-def progress_of(round_: int, step: int, steps_per_round: float | None, total_rounds: int) -> float:
-    """Return how far the run is, in [0, 1]. `steps_per_round` None: rounds are in seconds, and count as half done."""
-    within = 0.5 if steps_per_round is None else step / steps_per_round
-    return min(1.0, (round_ + within) / total_rounds)
+ORTHOGONALIZING = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic iteration, those of `torch.optim.Muon`."""
+ITERATIONS = 5
+MATCHED_RMS = 0.2
+"""Root mean square of AdamW's updates, about: Muon's are made that long (arXiv 2502.16982), so that one learning rate
+and one weight decay fit both."""
+LEAST_NORM = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +53,26 @@ class AdamW:
         decayed: Sequence[bool],
         config: OptimizerSection,
         fused: bool | None = None,
+        spared: Sequence[bool] = (),
     ) -> None:
         """`views`: all of `params`, in the order of the gradients. `decayed`: whether weight decay applies to them.
 
-        `fused`: whether to use torch's kernel. None: where there is one."""
+        `fused`: whether to use torch's kernel. None: where there is one. `spared`: which of them stay as they are. They
+        have no second moment. Empty: none."""
         self._config = config
-        self.exp_avg = torch.zeros_like(params)
-        self.exp_avg_sq = torch.zeros_like(params)
+        spared = spared or [False] * len(views)
+        self.exp_avg, means = _packed(params, views, [True] * len(views))
+        self.exp_avg_sq, squares = _packed(params, views, [not spare for spare in spared])
         self.age = 0
         """Updates made since the optimizer was fresh."""
         self.fused = has_fused(params.device) if fused is None else fused
         self._device = params.device
         self._age = torch.zeros((), device=params.device)
         self._divisor = torch.ones((), device=params.device)
-        base = params.storage_offset()
-        means, squares = (
-            [flat.as_strided(view.shape, view.stride(), view.storage_offset() - base) for view in views]
-            for flat in (self.exp_avg, self.exp_avg_sq)
-        )
+        self._means = means
         self._groups = []
         for decays, weight_decay in ((True, config.weight_decay), (False, 0.0)):
-            places = [place for place, given in enumerate(decayed) if given is decays]
+            places = [place for place, given in enumerate(decayed) if given is decays and not spared[place]]
             cut = ([tensors[place] for place in places] for tensors in (views, means, squares))
             self._groups.append(_DecayGroup(places, weight_decay, *cut))
 
@@ -165,6 +135,84 @@ class AdamW:
                 square.mul_(config.beta2).addcmul_(g, g, value=1.0 - config.beta2)
                 root = square.sqrt().div_(correction2).add_(EPS)
                 param.addcdiv_(mean, root, value=-lr / correction1)
+
+
+class Muon(AdamW):
+    """Muon for the matrices of the blocks, AdamW for embeddings, head, norms and everything else.
+
+    MuLoCo trains with it (arXiv 2505.23725). The steps are those of `torch.optim.Muon`. For a matrix W of A x B with
+    gradient G:
+
+        M <- momentum * M + (1 - momentum) * G
+        U <- (1 - momentum) * G + momentum * M
+        W <- W - lr * weight_decay * W - lr * 0.2 * sqrt(max(A, B)) * orthogonal(U)
+
+    M lies where AdamW has its first moment. A matrix has no second one, so a quarter of its memory is spared."""
+
+    def __init__(
+        self,
+        params: Tensor,
+        views: Sequence[Tensor],
+        decayed: Sequence[bool],
+        config: OptimizerSection,
+        hidden: Sequence[bool],
+    ) -> None:
+        """`hidden`: which of the views are matrices of the blocks. The rest is as for `AdamW`."""
+        super().__init__(params, views, decayed, config, spared=hidden)
+        self._matrices = [place for place, given in enumerate(hidden) if given]
+        self._views = views
+        self._decayed = decayed
+
+    @property
+    def reason(self) -> str:
+        return f"Muon for {len(self._matrices)} matrices of the blocks, for the rest {super().reason}"
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor], lr: float, divisor: float = 1.0) -> None:
+        super().step(grads, lr, divisor)
+        momentum = self._config.muon_momentum
+        for place in self._matrices:
+            matrix, grad, mean = self._views[place], grads[place], self._means[place]
+            if divisor != 1.0:
+                grad.div_(divisor)
+            mean.lerp_(grad, 1.0 - momentum)
+            update = orthogonal(grad.lerp_(mean, momentum))
+            if self._decayed[place]:
+                matrix.mul_(1.0 - lr * self._config.weight_decay)
+            matrix.add_(update, alpha=-lr * MATCHED_RMS * math.sqrt(max(matrix.shape)))
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """Return a matrix of the same singular vectors, with singular values between about 0.7 and 1.2.
+
+    It takes five steps of the iteration of Keller Jordan's Muon, from X = matrix / |matrix|:
+
+        X <- a X + (b X X^T + c (X X^T)^2) X
+
+    In bf16 on an accelerator, as torch does. On the processor in the matrix's own precision, which costs no more."""
+    a, b, c = ORTHOGONALIZING
+    x = matrix.to(torch.bfloat16 if matrix.is_cuda else matrix.dtype)
+    tall = matrix.shape[0] > matrix.shape[1]
+    if tall:
+        x = x.T
+    x = x / x.norm().clamp(min=LEAST_NORM)
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.T if tall else x).to(matrix.dtype)
+
+
+def _packed(params: Tensor, views: Sequence[Tensor], kept: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
+    """Return flat zeros for the views that are kept, in their order in memory, and each view's part of them. That of a
+    view that is not kept is empty."""
+    flat = params.new_zeros(sum(view.numel() for view, keep in zip(views, kept, strict=True) if keep))
+    parts, at = [flat[:0]] * len(views), 0
+    for place in sorted(range(len(views)), key=lambda place: views[place].storage_offset()):
+        if kept[place]:
+            view = views[place]
+            parts[place] = flat[at : at + view.numel()].view(view.shape)
+            at += view.numel()
+    return flat, parts
 
 
 def has_fused(device: torch.device) -> bool:

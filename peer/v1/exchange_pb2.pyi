@@ -930,6 +930,7 @@ class ContributeOpen(_message.Message):
     MAX_RATE_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     HAVE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     roster: _builtins.bytes
@@ -944,6 +945,8 @@ class ContributeOpen(_message.Message):
     """names the transfer over all its streams, drawn by the member; 0: it does not go on when one breaks"""
     have: _builtins.int
     """bytes of the result that former streams of it brought"""
+    signature: _builtins.bytes
+    """where results are sparse: the sender's over roster, shard, tokens and payload; else empty"""
     def __init__(
         self,
         *,
@@ -956,10 +959,11 @@ class ContributeOpen(_message.Message):
         max_rate: _builtins.float = ...,
         transfer: _builtins.int = ...,
         have: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "have", b"have", "max_rate", b"max_rate", "nbytes", b"nbytes", "roster", b"roster", "round", b"round", "shard", b"shard", "tokens", b"tokens", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "have", b"have", "max_rate", b"max_rate", "nbytes", b"nbytes", "roster", b"roster", "round", b"round", "shard", b"shard", "signature", b"signature", "tokens", b"tokens", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

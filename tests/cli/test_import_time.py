@@ -42,7 +42,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 RESULT = ("eval", "generate", "export")
 
 
-@pytest.mark.parametrize("command", ["join", "bootstrap", "status", "leave", "pause", "swarm", "simulate", *RESULT])
+@pytest.mark.parametrize(
+    "command", ["join", "bootstrap", "status", "leave", "pause", "swarm", "plan", "simulate", *RESULT]
+)
 def test_help_of_a_command_does_not_wait_for_torch_or_the_network(command: str) -> None:
     modules = loaded(HELP.format(arguments=[command, "--help"]))
     assert f"peer.cli.{command}" in modules

@@ -11,6 +11,8 @@ from peer.lab.localswarm.plan import derive_manifest
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.presets import PRESETS
 
+ROOT = Path(__file__).parents[2]
+
 
 def shown(tmp_path: Path, *options: str, as_json: bool = True) -> str:
     runner, file = CliRunner(), str(tmp_path / "run.toml")
@@ -28,15 +30,17 @@ def test_every_preset_makes_a_manifest_that_is_shown_as_the_preset(tmp_path: Pat
     assert told["method"]["rule"] == PRESETS[preset].rule
     assert told["method"]["codec"] == PRESETS[preset].codec
     said = {name for name, source in told["sources"].items() if source == "manifest"}
-    assert said == {"clock", "sync_every"}
+    assert said - {"growth"} == {"clock", "sync_every"}
+    assert ("growth" in said) == (preset == "qsr")
     assert told["bytes_per_round"] == max(told["cost"]["fragment_bytes"])
-    assert (told["bytes_per_round"] == 0) == (preset == "none")
+    assert (told["bytes_per_round"] == 0) == (PRESETS[preset].topology == "solo")
 
 
 @pytest.mark.parametrize("command", [["manifest", "new"], ["swarm"]])
-def test_help_names_every_preset(command: list[str]) -> None:
-    said = " ".join(CliRunner().invoke(peer, [*command, "--help"]).output.split())
-    assert f"Synchronization preset: {', '.join(PRESETS)}." in said
+def test_help_names_the_page_that_lists_every_preset(command: list[str]) -> None:
+    assert "docs/reference/presets.md" in CliRunner().invoke(peer, [*command, "--help"]).output
+    page = (ROOT / "docs/reference/presets.md").read_text()
+    assert [preset for preset in PRESETS if f"`{preset}`" not in page] == []
 
 
 def test_a_person_is_told_who_made_each_choice_and_what_it_costs(tmp_path: Path) -> None:
@@ -47,6 +51,40 @@ def test_a_person_is_told_who_made_each_choice_and_what_it_costs(tmp_path: Path)
     assert lines["fragments apart"] == ["yes", "default"]
     assert lines["each way a sync"][:2] == ["0.44", "MB"]
     assert lines["memory of the daemon"][1] == lines["of the arena"][1] == lines["of the trainer"][1] == "MiB"
+
+
+def test_pairs_are_shown_how_fast_their_replicas_come_together(tmp_path: Path) -> None:
+    def told(*options: str) -> tuple[dict[str, str], dict[str, float | None]]:
+        folder = tmp_path / "-".join(options)
+        folder.mkdir()
+        lines = {
+            line[:22].strip(): line[24:].split()[0] for line in shown(folder, *options, as_json=False).splitlines()
+        }
+        found = CliRunner().invoke(peer, ["manifest", "show", str(folder / "run.toml"), "--json"])
+        report = json.loads(found.stdout)
+        return lines, {name: report[name] for name in ("spread_growth", "pull_growth")}
+
+    lines, report = told("--preset", "gasloc")
+    assert (lines["spread growth"], "pull growth" in lines) == ("0.617", False)
+    assert report["spread_growth"] == pytest.approx(0.617, abs=5e-4)
+    lines, report = told("--preset", "streaming-noloco")
+    assert lines["spread growth"] == f"{report['spread_growth']:.3f}"
+    assert lines["pull growth"] == f"{report['pull_growth']:.3f}"
+    lines, report = told("--preset", "diloco")
+    assert "spread growth" not in lines
+    assert report == {"spread_growth": None, "pull_growth": None}
+
+
+def test_muon_has_rows_of_its_own(tmp_path: Path) -> None:
+    output = shown(tmp_path, "--set", "optimizer.kind=muon", as_json=False)
+    lines = {line[:22].strip(): line[24:].split() for line in output.splitlines()}
+    assert lines["inner optimizer"] == ["muon", "lr", "0.004,", "cosine"]
+    assert lines["muon moves"][:5] == ["92%", "of", "the", "parameters:", "28"]
+    assert lines["muon costs"][0] == "49%"
+
+
+def test_the_optimizer_is_shown_as_json(tmp_path: Path) -> None:
+    assert json.loads(shown(tmp_path))["optimizer"]["kind"] == "adamw"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext, GroupTerms
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMember
+from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
 from peer.lab.sim.links import Link
 from peer.lab.sim.memory_transport import MemoryTransport
@@ -43,8 +45,10 @@ class Mean(BufferSink):
 
     named: tuple[int, ...] = (-1,)
 
-    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
+    def begins(self, named: tuple[int, ...], signature: bytes, nbytes: int) -> None:
         assert self.named == (-1,), "begins once"
+        if nbytes != self.nbytes:
+            raise BadPayload("length", f"a result of {nbytes} bytes, {self.nbytes} are due")
         self.named = named
 
 
@@ -367,6 +371,37 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("count", [3, 7])
+def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
+    """Three relay, seven join. What they get is the same to the bit."""
+    elements = 3 * 4096
+
+    async def main() -> None:
+        network = Network(link=Link("near", 100e6, 100e6, 0.0005))
+        members = [await _member(make, network, "topk", True, elements) for _ in range(count)]
+        for member in members:
+            member.eyes.known = {other.record.peer_id: other.record for other in members if other is not member}
+        now, key, maker = RunClock().now(), RoundKey(0, 0), torch.Generator().manual_seed(count)
+        values = [torch.randn(elements, generator=maker) for _ in members]
+        async with asyncio.timeout(30):
+            got = await asyncio.gather(
+                *(
+                    member.group.exchange(key, value, b"b" * 32, 100, now, now + 10)
+                    for member, value in zip(members, values, strict=True)
+                )
+            )
+        assert all(torch.equal(got[0].mean, one.mean) for one in got)
+        codec = EVERY["topk"]
+        exact = torch.stack([codec.decode(codec.encode(value), elements) for value in values]).mean(0)
+        assert float((got[0].mean - exact).norm() / exact.norm()) < 0.01
+        assert all(one.spans == one.named == [(0, elements)] for one in got), [one.reason for one in got]
+        assert all(not member.conduct.report()["refusals"] for member in members)
+        for member in members:
+            await member.end.close()
+
+    asyncio.run(main())
+
+
 @dataclass
 class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
@@ -391,16 +426,17 @@ class Real:
     group: GroupMember
 
 
-async def _member(make: Any, network: Network, codec: str, reachable: bool) -> Real:
+async def _member(make: Any, network: Network, codec: str, reachable: bool, elements: int = 1000) -> Real:
     identity = Identity.generate()
     end = await make(network, identity)
     eyes, conduct = Eyes(reachable=reachable), Reputation(RunClock().now, lambda event: None)
     terms = GroupTerms(
         run_id=RUN,
         me=PeerId(identity.peer_id),
-        elements=(1000,),
-        codec=EVERY[codec],
-        result_codec=EVERY["fp32"],
+        elements=(elements,),
+        mean=MeanTerms(
+            codec=EVERY[codec], result_codec=SparseResult(EVERY[codec]) if codec == "topk" else EVERY["fp32"]
+        ),
         max_group=8,
     )
     signer, transport = KeySigner(identity), end.transport.group

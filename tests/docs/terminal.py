@@ -31,7 +31,11 @@ BIN = Path(sys.executable).parent
 PATIENCE_S = 300.0
 """Seconds for one command: on a machine that does ten other things a swarm of four takes half of them."""
 LOOK_S = 0.2
-SHORTER = {"swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"}, "simulate": {"--hours": "0.1"}}
+SHORTER = {
+    "swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"},
+    "compare": {"--steps": "40 --virtual"},  # real swarms one after another take minutes
+    "simulate": {"--hours": "0.1"},
+}
 """Options that bound commands which would take long. The first that the page uses, else the last, is put at the end of
 the command, where it overrides the page's own."""
 DAEMONS = ("bootstrap", "join")
@@ -255,7 +259,8 @@ def _verb(words: list[str]) -> str:
 def _bound(words: list[str], options: dict[str, str]) -> str:
     """Options that make a command short. The number of peers stays where the command names one of them."""
     name = next((name for name in options if name in words), list(options)[-1])
-    few = " --peers 2" if "swarm" in words and not {"--kill", "--join", "--throttle"} & set(words) else ""
+    swarms = {"swarm", "compare"} & set(words)
+    few = " --peers 2" if swarms and not {"--kill", "--join", "--throttle"} & set(words) else ""
     return f"{name} {options[name]}{few}"
 
 
@@ -265,4 +270,5 @@ def _without_comment(text: str) -> str:
 
 def _is_plain(words: list[str]) -> bool:
     """Whether a command has no command below it (`peer simulate latency`) and goes nowhere else (`| jq`)."""
-    return (len(words) == 2 or words[2].startswith("-")) and not {"|", ">", "&&", ";"} & set(words)
+    alone = len(words) == 2 or words[2].startswith("-") or words[1] == "compare"
+    return alone and not {"|", ">", "&&", ";"} & set(words)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from google.protobuf.message import DecodeError
 
+from peer.codec.registry import EVERY
 from peer.errors import BadPayload
+from peer.exchange.group.sparse_result import SparseResult
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import MAX_MEMBERS, Join, JoinReply, JoinStatus, Roster, SignedRoster, parse_roster
 from peer.protocol.group.shards import MAX_TOKENS, ContributionHeader, ShardResult, check_named
@@ -29,6 +32,7 @@ from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
 from tests.fuzz.proto import change_field
 from tests.fuzz.wire import OWNER, RUN, _in_a_frame, mend_frame
+from tests.support import sparse_parts
 
 KEY = RoundKey(7, 1)
 ME = PeerId(OWNER.peer_id)
@@ -97,11 +101,12 @@ def contribution() -> Target:
         assert len(opening.roster) == 32
         assert opening.nbytes == 0 or 0 < opening.tokens < MAX_TOKENS
         assert opening.have == 0 or opening.transfer
+        assert len(opening.signature) in (0, 64)
 
     openings = (
         ContributionHeader(KEY, b"r" * 32, 2, 4096, 1000),
         ContributionHeader(KEY, b"r" * 32, 0, 0, 0),
-        ContributionHeader(KEY, b"r" * 32, 2, 4096, 1000, transfer=2**62 + 1, have=300),
+        ContributionHeader(KEY, b"r" * 32, 2, 4096, 1000, transfer=2**62 + 1, have=300, signature=b"s" * 64),
     )
     corpus = tuple(contribute_open(opening, rate) for opening in openings for rate in (0.0, 125_000.0))
     return Target(
@@ -129,6 +134,29 @@ def owners_answer() -> Target:
     return Target(name="owners-answer", run=run, corpus=corpus, refuses=refuses, mend=mend_frame, special=_in_a_frame)
 
 
+def sparse_result() -> Target:
+    """Contributors, and a result that relays or joins their parts. Signatures are not looked at."""
+    elements, result = 20_000, SparseResult(EVERY["topk"])
+
+    def made(count: int) -> bytes:
+        return bytes([count]) + bytes(
+            result.make([(sparse_parts.contribution(n, elements), 1.0) for n in range(count)], zeros())
+        )
+
+    def zeros() -> torch.Tensor:
+        return torch.zeros(elements)
+
+    def run(raw: bytes) -> None:
+        parts, into = raw[0] if raw else 0, zeros()
+        sink = result.sink(len(raw[1:]), elements, parts)
+        sink.write(0, raw[1:])
+        result.read(sink.data, parts, into, lambda number, part: len(part.signature) == 64)
+        assert bool(into.isfinite().all())
+
+    corpus = tuple(made(count) for count in (1, 2, 12))
+    return Target(name="sparse-result", run=run, corpus=corpus, refuses=(BadPayload,), limit=20_000)
+
+
 def held() -> Target:
     """Which state a donor says it has."""
 
@@ -145,4 +173,4 @@ def held() -> Target:
     return Target(name="held", run=run, corpus=corpus, refuses=refuses, special=change_field, limit=8192)
 
 
-TARGETS = (roster, join_asked, join_answer, contribution, owners_answer, held)
+TARGETS = (roster, join_asked, join_answer, contribution, owners_answer, sparse_result, held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from peer.outer import rules, state
 from peer.outer.values import MeanGradient, OuterValues, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.schedule import RoundClock
 from tests.golden.reference import Game, Span
 
 Step = Callable[[], None]
@@ -36,6 +38,8 @@ class Driver:
     def __init__(self, game: Game, late: bool = False) -> None:
         self.game = game
         self._late = late
+        growth = tuple(enumerate(game.slots))
+        self._clock = RoundClock("steps", game.sync_every, len(game.fragments), growth=growth)
         layout = layout_of(game.fragments)
         starts = [torch.tensor(start, dtype=torch.float32) for start in game.start]
         self.world = [Replica(start.clone(), state.OuterState.fresh(layout, start.clone())) for start in starts]
@@ -46,14 +50,19 @@ class Driver:
         for step, updates in enumerate(self.game.updates, 1):
             for replica, update in zip(self.world, updates, strict=True):
                 replica.params += torch.tensor(update, dtype=torch.float32)
-            if step % self.game.spacing == 0:
-                merges.setdefault(step + self.game.delay, []).extend(self._due(step // self.game.spacing - 1))
+            if (round_ := self._round_due_after(step)) is not None:
+                merges.setdefault(step + self.game.delay, []).extend(self._due(round_))
             for merge in merges.pop(step, []):
                 merge()
             for who, replica in enumerate(self.world):
                 now = (replica.params, replica.outer.params, replica.outer.momentum)
                 moments[who, step] = tuple(values.numpy().copy() for values in now)
         return moments
+
+    def _round_due_after(self, step: int) -> int | None:
+        """As the round clock cuts them."""
+        ends = accumulate(self._clock.steps_of(round_) for round_ in range(len(self.game.meetings)))
+        return next((round_ for round_, end in enumerate(ends) if end == step), None)
 
     def _due(self, round_: int) -> list[Step]:
         """What is to be done at the merge."""
@@ -93,8 +102,11 @@ class Driver:
     def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
         """(params, outer params) as the partner gets them: who did the work leaves out what does not count."""
         params, outer = self.snapshot(who, fragment), self.world[who].outer.fragment(fragment).clone()
-        rules.scale_work_(params, outer, self.game.share(round_, who))
+        rules.step_along_(params, outer, self.game.share(round_, who) * self.sent_lr())
         return params, outer
+
+    def sent_lr(self) -> float:
+        return self.game.outer_lr if self.game.rule == "gasloc" else 1.0
 
     def _outer_step(self, round_: int, fragment: int, who: int, partner: tuple[Tensor, Tensor] | None) -> Step:
         game, own = self.game, self.snapshot(who, fragment)

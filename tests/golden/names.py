@@ -24,10 +24,13 @@ import peer
 from peer.cli.main import COMMANDS
 from peer.cli.main import peer as command_line
 from peer.clock.run_clock import RunClock
+from peer.codec.joined import encode_joined
 from peer.codec.lattice.codec import Modulo
 from peer.codec.registry import EVERY
 from peer.discovery.keys import bucket_key, slot
 from peer.errors import PeerError
+from peer.exchange.group.contribution import Contribution
+from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
 from peer.observe.event_codec import encode
 from peer.observe.events import KINDS, OUTCOMES, Event
@@ -38,13 +41,14 @@ from peer.outer.state import OuterState
 from peer.protocol.diagnosis.outliers import WHATS
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack as pack_rosters
-from peer.protocol.group.receipts import digest_of, statement
+from peer.protocol.group.receipts import digest_of, part_statement, statement
 from peer.protocol.group.roster import ROSTER_DOMAIN, JoinStatus, Roster
 from peer.protocol.group.shards import ContributionHeader
 from peer.protocol.messages import FRAGMENT_PREFIX, WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.policy.amendments import Change
 from peer.protocol.wire.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
+from peer.protocol.wire.payload import BytesSource
 from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
 from peer.run.amendments import Chain, lines_of
 from peer.run.manifest import DOMAIN as MANIFEST_DOMAIN
@@ -334,6 +338,13 @@ def _rosters() -> bytes:
     return pack_rosters([quorum])
 
 
+def _relayed() -> bytes:
+    """A result of one part of 70,000 elements, by its digest."""
+    topk = EVERY["topk"]
+    part = Contribution(300, BytesSource(topk.encode(_values(70_000))), b"s" * 64)
+    return blake3(SparseResult(topk).make([(part, 0.5)], torch.empty(70_000))).digest()
+
+
 def wire_bytes(scratch: Path) -> Any:
     """Bytes that others verify, or that another version of this program reads: by what they are, in hex."""
     operator, roster = identity(1), _roster()
@@ -367,6 +378,9 @@ def wire_bytes(scratch: Path) -> Any:
         "name of a roster": roster.name(),
         "signature of a roster": KeySigner(operator).sign(roster.to_bytes()),
         "voucher": statement(roster.name(), 2, given),
+        "part": part_statement(roster.name(), 2, 300, given),
+        "joined": encode_joined(_values(9)),
+        "relayed": _relayed(),
         "head of the amendments": chain.head,
         "DHT slot": slot(bucket_key(RUN)),
         "counters": (scratch / "counters.bin").read_bytes(),

@@ -1,17 +1,27 @@
 """What every method computes, written down from the equations in float64 numpy: params, outer params and momentum of
 every replica after every inner step. Nothing here may import the program: an error would then show on neither side.
 
-Time. Inner steps are t = 1..T. Round r is due after step (r + 1) * sync_every / P; its fragment is r mod P. There a
-replica's params are taken (the snapshot theta), and its outer step is a function of what the members of its meeting
-had at that moment. The result is merged right after step due + delay: theta <- alpha * theta + (1 - alpha) * phi. The
-outer step itself may be computed at any time between the two.
+Time. Inner steps are t = 1..T. Round r is due after step floor(s * sync_every / P), where s is the number of slots of
+the rounds up to it, one each if they do not grow; its fragment is r mod P. There a replica's params are taken (the
+snapshot theta), and its outer step is a function of what the members of its meeting had at that moment. The result is
+merged right after step due + delay: theta <- alpha * theta + (1 - alpha) * phi. The outer step itself may be computed
+at any time between the two.
 
 With g = share * (phi - theta), phi being the outer params since the fragment's last outer step (never merged ones),
 means over the meeting, where each weighs 1/n, and G the mean of g weighted by tokens:
 
     noloco    m <- mu m - lr mean(g) - consensus (phi - mean(phi));  phi <- phi + m
+    gasloc    u = phi - lr g, y that of the other or alone u;        phi <- u + consensus/2 (y - u) + mu (u - phi + m)
+              m <- the new phi less u
     nesterov  m <- mu m + G;                                         phi <- phi - lr (G + mu m)
     sgd                                                              phi <- phi - lr G
+
+With eager updates (arXiv 2502.12996) each member of a group has a phi and m of its own besides those that all share. It
+feeds its own with G of a period ago, in which its own part is fresh, and theta is that phi from then on:
+
+    x = G' + (g - g') / M,  in the first round g / M, a prime for the period before;  nesterov or sgd with x for G
+
+The shared phi and m take the whole G of the same g. They do so when the exchange is over, at most `delay` later.
 """
 
 from __future__ import annotations
@@ -42,7 +52,9 @@ class Game:
     consensus: float = 0.0
     sync_every: int
     delay: int = 0
+    """Eager: steps within which an exchange is over."""
     alpha: float = 0.0
+    eager: bool = False
     fragments: tuple[Span, ...]
     start: Vector
     """[M, N]: params and outer params before the first step."""
@@ -59,11 +71,15 @@ class Game:
     lost: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
     """Round: elements of the fragment that nobody has a mean of."""
 
+    slots: tuple[int, ...] = ()
+    """Per round: how many slots it lasts. Empty: one each."""
+
     @property
-    def spacing(self) -> int:
-        """Inner steps from one round to the next."""
-        assert self.sync_every % len(self.fragments) == 0
-        return self.sync_every // len(self.fragments)
+    def due(self) -> dict[int, int]:
+        """The inner step after which a round is due: the round."""
+        slots = self.slots or (1,) * len(self.meetings)
+        ends = np.floor(np.cumsum(slots) * (self.sync_every / len(self.fragments)) + 1e-9)
+        return {int(step): round_ for round_, step in enumerate(ends)}
 
     def share(self, round_: int, replica: int) -> float:
         return self.shares.get((round_, replica), 1.0)
@@ -76,6 +92,18 @@ class Replica:
     m: Vector
     before: dict[Span, tuple[Vector, Vector]] = field(default_factory=dict)
     """Of a fragment whose result is not merged yet: (phi, m) without it."""
+    own: dict[Span, Own] = field(default_factory=dict)
+    """Eager: what it feeds by itself."""
+
+
+@dataclass(slots=True)
+class Own:
+    """A member's own phi and m of a fragment, its g of the last period, and the mean of all."""
+
+    phi: Vector
+    m: Vector
+    g: Vector
+    mean: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +129,15 @@ def play(game: Game) -> Expected:
     for step, updates in enumerate(game.updates, 1):
         for replica, update in zip(world, updates, strict=True):
             replica.theta += update
-        if step % game.spacing == 0:
-            round_ = step // game.spacing - 1
+        if (round_ := game.due.get(step)) is not None:
             span = game.fragments[round_ % len(game.fragments)]
             for meeting in game.meetings[round_]:
-                outer_step(game, world, round_, span, meeting)
+                (eager_step if game.eager else outer_step)(game, world, round_, span, meeting)
                 merges.setdefault(step + game.delay, []).extend((who, span) for who in meeting)
         for who, span in merges.pop(step, []):
-            merge(world[who], span, game.alpha)
+            if not game.eager:
+                merge(world[who], span, game.alpha)
+            del world[who].before[span]
         for who, replica in enumerate(world):
             now = (replica.theta.copy(), replica.phi.copy(), replica.m.copy())
             moments[who, step] = Moment(*now, dict(replica.before))
@@ -130,6 +159,23 @@ def outer_step(game: Game, world: list[Replica], round_: int, span: Span, meetin
         world[who].m[part] = np.where(lost, m[who], new_m)
 
 
+def eager_step(game: Game, world: list[Replica], round_: int, span: Span, meeting: tuple[int, ...]) -> None:
+    part, zero = slice(*span), np.zeros(span[1] - span[0])
+    for who in meeting:
+        world[who].own.setdefault(span, Own(world[who].phi[part].copy(), zero, zero, zero))
+    g = {who: world[who].own[span].phi - world[who].theta[part] for who in meeting}
+    mean = sum(weights(game, round_, meeting)[who] * g[who] for who in meeting)
+    for who in meeting:
+        replica, own = world[who], world[who].own[span]
+        x = own.mean + (g[who] - own.g) / len(meeting)
+        own.phi, own.m = RULES[game.rule](game, who, {who: own.phi}, own.m, {who: x}, {who: 1.0})
+        own.g, own.mean = g[who], mean
+        replica.theta[part] = own.phi
+        replica.before[span] = replica.phi[part].copy(), replica.m[part].copy()
+        shared = RULES[game.rule](game, who, {who: replica.phi[part]}, replica.m[part], {who: mean}, {who: 1.0})
+        replica.phi[part], replica.m[part] = shared
+
+
 def weights(game: Game, round_: int, meeting: tuple[int, ...]) -> dict[int, float]:
     """Of each one's pseudo-gradient; they add up to 1."""
     given = {who: 1.0 if game.tokens is None else float(game.tokens[round_][who]) for who in meeting}
@@ -142,6 +188,16 @@ def noloco(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[V
     return phi[who] + m, m
 
 
+def gasloc(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
+    """(arXiv 2606.11081, from a catalogue's entry) theta(t+1) = u(t) - Lambda u(t) + gamma (u(t) - u(t-1)), where
+    Lambda u is consensus times half of the way from the other's u."""
+    u = {one: phi[one] - game.outer_lr * g[one] for one in g}
+    y = next((u[other] for other in u if other != who), u[who])
+    u_before = phi[who] - m
+    new_phi = u[who] - game.consensus * (u[who] - y) / 2 + game.outer_momentum * (u[who] - u_before)
+    return new_phi, new_phi - u[who]
+
+
 def nesterov(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
     mean_g = sum(w[other] * g[other] for other in g)
     m = game.outer_momentum * m + mean_g
@@ -152,13 +208,12 @@ def sgd(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vect
     return phi[who] - game.outer_lr * sum(w[other] * g[other] for other in g), m
 
 
-RULES = {"noloco": noloco, "nesterov": nesterov, "sgd": sgd}
+RULES = {"noloco": noloco, "gasloc": gasloc, "nesterov": nesterov, "sgd": sgd}
 
 
 def merge(replica: Replica, span: Span, alpha: float) -> None:
     part = slice(*span)
     replica.theta[part] = alpha * replica.theta[part] + (1 - alpha) * replica.phi[part]
-    del replica.before[span]
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.lab.sim.setting import SwarmSetting
+from peer.lab.sim.links import Link
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
 from peer.protocol.model.layout import Layout
-from peer.protocol.schedule import RoundClock
+from peer.protocol.round_lengths import round_of, slots_of
 from peer.run.presets import Method, resolve
 from peer.run.sections import SyncSection
 from tests.golden.driver import layout_of
@@ -28,23 +29,31 @@ from tests.golden.reference import Game, Span, check, play
 STEP_S = 1.0
 CUTS = {1: ((0, 700),), 2: ((0, 300), (300, 700)), 3: ((0, 129), (129, 400), (400, 700))}
 """Of which a group's members own several shards."""
-PERIODS = 3
+PERIODS, EAGER_PERIODS = 3, 10
+
+
+def periods_of(method: Method) -> int:
+    return EAGER_PERIODS if method.eager else PERIODS
 
 
 def spans_of(method: Method) -> tuple[Span, ...]:
     return CUTS[method.fragments]
 
 
+def rounds_of(method: Method) -> int:
+    return round_of(method.growth, periods_of(method) * method.fragments)
+
+
 class ScriptedTrainer(FakeTrainer):
-    """Each inner step adds the next of the given updates, [T, N] fp32."""
+    """Each inner step adds the next of the given updates, [T, N] fp32, and nothing after the last."""
 
     def __init__(self, layout: Layout, clock: VirtualClock, updates: NDArray[np.float64]) -> None:
         super().__init__(layout, clock, step_seconds=STEP_S)
         self._updates = torch.tensor(updates, dtype=torch.float32)
 
     def _train(self, steps: int) -> float:
-        for step in range(self._steps, self._steps + steps):
-            self._values += self._updates[step]
+        for update in self._updates[self._steps : self._steps + steps]:
+            self._values += update
         return 0.0
 
     @property
@@ -54,7 +63,7 @@ class ScriptedTrainer(FakeTrainer):
         return self._steps, self._values.numpy().copy()
 
 
-@dataclass
+@dataclass(repr=False)
 class Played:
     """What the code did."""
 
@@ -76,7 +85,14 @@ async def _watch(swarm: SimulatedSwarm, into: dict[tuple[int, int], tuple[NDArra
         await asyncio.sleep(STEP_S / 4)
 
 
-def simulate(method: Method, peers: int, updates: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Played:
+def simulate(
+    method: Method,
+    peers: int,
+    updates: NDArray[np.float64],
+    first: NDArray[np.float64],
+    seed: int,
+    link: Link | None = None,
+) -> Played:
     """`updates`: [T, M, N]. All peers step in time."""
 
     async def main() -> Played:
@@ -89,13 +105,14 @@ def simulate(method: Method, peers: int, updates: NDArray[np.float64], first: ND
             peers,
             SwarmSetting(
                 method=method,
-                rounds=RoundClock("steps", method.sync_every, method.fragments),
-                total_rounds=PERIODS * method.fragments,
+                rounds=method.round_clock(),
+                total_rounds=rounds_of(method),
                 seed=seed,
                 layout=layout_of(spans),
                 first=torch.tensor(first, dtype=torch.float32),
                 min_peers=peers,
             ),
+            SwarmWorld(links=link),
             make_trainer=trainer,
         )
         played = Played(swarm, {})
@@ -121,7 +138,7 @@ def meetings(swarm: SimulatedSwarm, rounds: int) -> tuple[tuple[tuple[int, ...],
 
 
 def game_of(method: Method, updates: NDArray[Any], first: NDArray[Any], swarm: SimulatedSwarm) -> Game:
-    rounds = PERIODS * method.fragments
+    rounds = rounds_of(method)
     spans = spans_of(method)
     return Game(
         rule=method.rule,
@@ -129,12 +146,14 @@ def game_of(method: Method, updates: NDArray[Any], first: NDArray[Any], swarm: S
         outer_momentum=method.outer_momentum,
         consensus=method.consensus,
         sync_every=int(method.sync_every),
-        delay=int(method.fragment_sync_delay),
+        delay=int(method.sync_every - 1 if method.eager else method.fragment_sync_delay),
         alpha=method.fragment_update_alpha,
+        eager=method.eager,
         fragments=spans,
         start=np.repeat(first[None], updates.shape[1], axis=0),
         updates=updates,
         meetings=meetings(swarm, rounds),
+        slots=tuple(slots_of(method.growth, round_) for round_ in range(rounds)),
         tokens=np.ones((rounds, updates.shape[1])) if method.topology == "group" else None,
     )
 
@@ -148,7 +167,7 @@ def until_held(trajectory: dict[tuple[int, int], Any], game: Game) -> dict[tuple
 def drawn(seed: int, method: Method, peers: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rng = np.random.default_rng(seed)
     elements = spans_of(method)[-1][1]
-    updates = 0.1 * rng.normal(size=(int(method.sync_every) * PERIODS, peers, elements))
+    updates = 0.1 * rng.normal(size=(int(method.sync_every) * periods_of(method), peers, elements))
     return updates.astype(np.float32).astype(np.float64), rng.normal(size=elements).astype(np.float32).astype(float)
 
 
@@ -159,12 +178,15 @@ def cases() -> dict[str, tuple[SyncSection, int]]:
         codecs = {} if sync["preset"] == "none" else {"codec": "fp32"}
         if sync["preset"].endswith("diloco"):
             codecs["result_codec"] = "fp32"
-        made[name] = SyncSection(clock="steps", sync_every=6, **codecs, **sync), peers
+        made[name] = SyncSection(**({"clock": "steps", "sync_every": 6} | codecs | sync)), peers
 
     for peers in (2, 3, 5):
         case(f"noloco of {peers}", peers, preset="noloco")
     case("noloco, consensus apart", 4, preset="noloco", consensus=0.4)
     case("none", 2, preset="none")
+    case("snoo", 2, preset="snoo")
+    case("gasloc of 3", 3, preset="gasloc", outer_lr=0.8, consensus=0.9)
+    case("streaming-gasloc", 3, preset="streaming-gasloc", fragments=2, fragment_sync_delay=2)
     for fragments, delay, alpha in [(2, 0, 0.0), (2, 1, 0.5), (2, 3, 0.0), (3, 1, 0.0), (3, 2, 0.5), (3, 3, 1.0)]:
         if alpha < 1:
             name = f"streaming-noloco, {fragments} fragments, delay {delay}, alpha {alpha}"
@@ -186,6 +208,12 @@ def cases() -> dict[str, tuple[SyncSection, int]]:
         layout = {"fragments": fragments, "fragments_apart": False, "fragment_layout": "balanced"}
         merge = {"fragment_sync_delay": delay, "fragment_update_alpha": alpha}
         case(name, 3, preset="streaming-diloco", **layout, **merge)
+    uneven = {"sync_every": 7, "fragments": 3, "fragments_apart": False, "fragment_layout": "balanced"}
+    case("streaming-noloco, rounds of two and of three steps", 3, preset="streaming-noloco", **uneven)
+    case("streaming-diloco, rounds of two and of three steps", 3, preset="streaming-diloco", **uneven)
+    case("qsr", 3, preset="qsr", growth=[[1, 2]])
+    case("noloco, rounds that grow", 3, preset="noloco", growth_lr=1.0, growth=[[0, 2], [1, 1]])
+    case("streaming-diloco, rounds that grow", 3, preset="streaming-diloco", growth_lr=1.0, growth=[[1, 2], [3, 1]])
     return made
 
 
@@ -201,4 +229,5 @@ def test_the_coordinator_plays_the_equations(sync: SyncSection, peers: int) -> N
         everybody = tuple(range(peers))
         assert all(round_ == (everybody,) for round_ in game.meetings), game.meetings
     if method.topology == "pair":
-        assert sum(len(meeting) == 2 for round_ in game.meetings for meeting in round_) >= PERIODS * (peers // 2)
+        pairs = sum(len(meeting) == 2 for round_ in game.meetings for meeting in round_)
+        assert pairs >= rounds_of(method) // method.fragments * (peers // 2)

@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 
 from peer.outer.rules import nesterov_
 from tests.golden.driver import Driver
-from tests.golden.games import CUTS, GAMES, NESTEROV, alone, game
+from tests.golden.games import CUTS, GAMES, GASLOC_APART, NESTEROV, alone, game
 from tests.golden.reference import TOLERANCE, Game
 
 
@@ -88,6 +88,28 @@ def test_one_fragment_merged_at_once_and_whole_is_plain_diloco() -> None:
             assert float((params - outer).abs().max() / outer.abs().max()) < TOLERANCE
 
 
+@pytest.mark.parametrize("replicas", [4, 5])
+def test_the_mean_over_the_replicas_of_gasloc_is_nesterovs(replicas: int) -> None:
+    """Whoever met whom, and with any consensus. Nesterov's step is torch's, of the mean work of all."""
+    paired = game(23, replicas=replicas, periods=10, **GASLOC_APART)
+    got = Driver(paired).play()
+    means = torch.tensor(paired.start.mean(0), dtype=torch.float32)
+    optimizer = TorchSgd(means, paired.outer_lr, paired.outer_momentum)
+    for round_, updates in enumerate(np.split(paired.updates, 10), 1):
+        optimizer.step(-torch.tensor(updates.sum(0).mean(0), dtype=torch.float32))
+        outer = np.mean([got[who, round_ * paired.sync_every][1] for who in range(replicas)], axis=0)
+        assert np.abs(outer - optimizer.params.numpy()).max() / np.abs(outer).max() < TOLERANCE
+    alike = np.ptp([got[who, len(paired.updates)][1] for who in range(replicas)], axis=0)
+    assert alike.max() > 0.01, "the replicas themselves are not one"
+
+
+def test_gasloc_alone_is_nesterovs() -> None:
+    one = game(24, replicas=1, periods=10, **GASLOC_APART)
+    nesterov = replace(one, rule="nesterov", consensus=0.0)
+    got, same = Driver(one).play(), Driver(nesterov).play()
+    assert all(np.abs(got[at][1] - same[at][1]).max() / np.abs(same[at][1]).max() < TOLERANCE for at in same)
+
+
 @pytest.mark.parametrize("name", ["streaming-noloco", "streaming-diloco"])
 def test_keeping_everything_local_is_never_exchanging(name: str) -> None:
     streaming = replace(GAMES[name], alpha=1.0)
@@ -125,9 +147,9 @@ def test_the_control_is_the_inner_optimizer_bit_for_bit() -> None:
     assert all(np.array_equal(got[0, step][0], params) for step, params in enumerate(inner(control), 1))
 
 
-@pytest.mark.parametrize("rule", ["nesterov", "sgd", "noloco"])
+@pytest.mark.parametrize("rule", ["nesterov", "sgd", "noloco", "gasloc"])
 def test_alone_with_lr_1_and_no_momentum_is_the_inner_optimizer(rule: str) -> None:
-    group = rule != "noloco"
+    group = rule in ("nesterov", "sgd")
     one = game(22, replicas=1, group=group, rule=rule, outer_lr=1.0, outer_momentum=0.0, consensus=1.0)
     got = Driver(one).play()
     for step, params in enumerate(inner(one), 1):

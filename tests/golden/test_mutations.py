@@ -24,6 +24,7 @@ from tests.golden.reference import Differs, Game, check, play
 EXPECTED = {name: play(game) for name, game in GAMES.items()}
 SWAPPED = {"add_": "sub_", "sub_": "add_"}
 CONSTANTS = ("outer_lr", "outer_momentum", "consensus", "share", "alpha")
+SCALED = ("scale_work_", "pseudo_gradient_", "step_along_")
 NOT_RULES = ("all_finite", "blocks")
 
 
@@ -61,7 +62,7 @@ def changes(node: ast.AST) -> Iterator[ast.expr]:
             yield ast.Call(node.func, [second, first], node.keywords)
         case ast.keyword(arg=name, value=value) if name in CONSTANTS:
             yield ast.BinOp(value, ast.Mult(), ast.Constant(0.99))
-        case ast.Call(func=ast.Name(id="scale_work_" | "pseudo_gradient_"), args=[first, second, share]):
+        case ast.Call(func=ast.Name(id=name), args=[first, second, share]) if name in SCALED:
             yield ast.Call(node.func, [first, second, ast.BinOp(share, ast.Mult(), ast.Constant(0.99))], [])
 
 
@@ -147,6 +148,7 @@ ARGUMENTS: dict[str, Callable[[Game], Game]] = {
     "equal weights in a group": lambda game: replace(game, tokens=None if game.tokens is None else game.tokens**0),
     "work after missed rounds sent whole": lambda game: replace(game, shares={}),
     "lost shards descended": lambda game: replace(game, lost={}),
+    "rounds do not grow": lambda game: replace(game, slots=()),
     "rounds one step late": lambda game: replace(game, updates=game.updates[[0, *range(len(game.updates) - 1)]]),
     "always alone": lambda game: replace(game, meetings=_each_alone(game)),
 }
@@ -217,6 +219,13 @@ class OwnOuterAsPartners(Driver):
         return params, params.clone()
 
 
+class GaslocSendsParams(Driver):
+    """The outer_lr is not taken of the work before it is sent."""
+
+    def sent_lr(self) -> float:
+        return 1.0
+
+
 class NoMomentumKept(Driver):
     """Momentum starts again with each merge."""
 
@@ -248,6 +257,7 @@ WIRINGS = [
     NextFragment,
     PartnerSendsWhole,
     OwnOuterAsPartners,
+    GaslocSendsParams,
     NoMomentumKept,
     SumNotMean,
     Bf16Outer,

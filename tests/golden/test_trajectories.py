@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden.driver import Driver
-from tests.golden.games import GAMES, grid
+from tests.golden.games import GAMES, TEN_ROUNDS, grid
 from tests.golden.reference import Game, check, play
 
 
@@ -18,3 +18,9 @@ def test_a_preset_is_its_equations(game: Game, late: bool) -> None:
 def test_every_streaming_schedule_is_its_equations() -> None:
     for game in grid().values():
         check(Driver(game).play(), play(game), game)
+
+
+@pytest.mark.parametrize("game", TEN_ROUNDS.values(), ids=TEN_ROUNDS)
+def test_ten_rounds_of_a_rule_are_its_equations(game: Game) -> None:
+    assert len(game.meetings) == 10
+    check(Driver(game).play(), play(game), game)

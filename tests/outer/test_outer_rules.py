@@ -16,6 +16,7 @@ from peer.outer import rules
 from peer.outer.rules import (
     all_finite,
     descend_,
+    gasloc_,
     merge_,
     nesterov_,
     noloco_,
@@ -24,6 +25,7 @@ from peer.outer.rules import (
     pseudo_gradient_,
     scale_work_,
     sgd_,
+    step_along_,
 )
 
 F32 = np.float32
@@ -69,6 +71,35 @@ def test_noloco_apart_rounds_every_operation_by_itself() -> None:
     m = F32(0.3) * m + F32(0.7) * (theta - others) + F32(0.2) * (others - phi)
     assert same(momentum, m)
     assert same(outer, phi + m)
+
+
+def test_gasloc_rounds_every_operation_by_itself() -> None:
+    outer, momentum, own, partner = drawn(4)
+    phi, d, u, y = arrays([outer, momentum, own, partner])
+    gasloc_(outer, momentum, own, partner, outer_momentum=0.3, consensus=0.8)
+    d = F32(0.3) * (d - (phi - u)) + F32(0.4) * (y - u)
+    assert same(momentum, d)
+    assert same(outer, u + d)
+
+
+def test_gasloc_without_a_partner_rounds_every_operation_by_itself() -> None:
+    outer, momentum, own = drawn(3)
+    phi, d, u = arrays([outer, momentum, own])
+    gasloc_(outer, momentum, own, None, outer_momentum=0.3, consensus=0.8)
+    d = F32(0.3) * (d - (phi - u))
+    assert same(momentum, d)
+    assert same(outer, u + d)
+
+
+def test_two_of_a_pair_that_begin_alike_meet_in_the_middle_with_gasloc() -> None:
+    start, one, two = drawn(3)
+    ends = []
+    for own, partner in ((one, two), (two, one)):
+        outer, momentum = start.clone(), torch.zeros(N)
+        gasloc_(outer, momentum, own.clone(), partner.clone(), outer_momentum=0.0, consensus=1.0)
+        ends.append(outer)
+    assert torch.allclose(ends[0], ends[1], atol=1e-6)
+    assert torch.allclose(ends[0], (one + two) / 2, atol=1e-6)
 
 
 def test_merge_rounds_every_operation_by_itself() -> None:
@@ -151,6 +182,14 @@ def test_scaled_work_is_a_part_of_the_way(share: float, kept: float) -> None:
     outer, params = torch.full((4,), 2.0), torch.full((4,), 6.0)
     scale_work_(params, outer, share)
     assert params.tolist() == [kept] * 4
+    assert outer.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize(("factor", "reached"), [(1.0, 6.0), (0.25, 3.0), (1.5, 8.0)])
+def test_a_step_along_the_work_may_be_longer_than_it(factor: float, reached: float) -> None:
+    outer, params = torch.full((4,), 2.0), torch.full((4,), 6.0)
+    step_along_(params, outer, factor)
+    assert params.tolist() == [reached] * 4
     assert outer.tolist() == [2.0] * 4
 
 

@@ -17,7 +17,7 @@ from peer.outer.state import OuterState
 from peer.protocol.model.layout import Layout, TensorSpec
 
 LAYOUT = Layout(tuple(TensorSpec(name, (size,)) for name, size in (("a", 3), ("b", 5), ("c", 2))), ((0, 1), (1, 3)))
-RULE = {"rule": "nesterov", "outer_lr": 0.5, "outer_momentum": 0.5}
+RULE: dict[str, Any] = {"rule": "nesterov", "outer_lr": 0.5, "outer_momentum": 0.5}
 
 
 def fresh(seed: int = 0) -> OuterState:
@@ -75,6 +75,30 @@ def test_a_gradient_of_another_length_is_an_error() -> None:
 def test_a_group_has_no_rule_of_pairs() -> None:
     with pytest.raises(AssertionError, match="noloco"):
         fresh().descend(0, torch.zeros(3), [(0, 3)], rule="noloco", outer_lr=0.5, outer_momentum=0.5)
+
+
+def test_pairs_have_no_rule_of_groups() -> None:
+    with pytest.raises(AssertionError, match="nesterov"):
+        fresh().step(0, torch.zeros(3), torch.zeros(3), **RULE)
+
+
+def test_a_solo_step_of_nesterov_is_a_descent_along_the_own_pseudo_gradient() -> None:
+    alone, group, own = fresh(), fresh(), torch.ones(7)
+    alone.step(1, own, None, **RULE, share=0.3)
+    group.descend(1, group.pseudo_gradient(1, own.clone(), 0.3), [(0, 7)], **RULE)
+    assert torch.equal(alone.params, group.params)
+    assert torch.equal(alone.momentum, group.momentum)
+
+
+def test_a_refounded_gasloc_begins_again_without_momentum() -> None:
+    terms: dict[str, Any] = {"rule": "gasloc", "outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
+    state, start = fresh(), torch.ones(10)
+    state.refound(start)
+    other = OuterState.fresh(LAYOUT, start.clone())
+    for one in (state, other):
+        one.step(1, torch.zeros(7), torch.full((7,), 2.0), **terms)
+    assert torch.equal(state.params, other.params)
+    assert torch.equal(state.momentum[3:], other.momentum[3:])
 
 
 def test_a_consensus_of_its_own_needs_the_partners_outer_params() -> None:
@@ -179,16 +203,19 @@ TERMS = [
     {"rule": "noloco", "outer_momentum": 0.5},
     {"rule": "noloco", "outer_momentum": 0.5, "consensus": 0.3},
     {"rule": "sgd", "outer_momentum": 0.0},
+    {"rule": "gasloc", "outer_momentum": 0.5, "consensus": 0.8},
+    {"rule": "nesterov", "outer_momentum": 0.5},
 ]
 
 
-@pytest.mark.parametrize("terms", TERMS, ids=["noloco", "apart", "sgd"])
+@pytest.mark.parametrize("terms", TERMS, ids=["noloco", "apart", "sgd", "gasloc", "nesterov"])
 @pytest.mark.parametrize("share", [1.0, 0.3])
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_step_in_blocks_is_the_step_at_once_bit_for_bit_and_only_reads_what_it_is_given(
     monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any], share: float, alone: bool
 ) -> None:
     given = [torch.randn(7, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6, 7)]
+    alone |= terms["rule"] == "nesterov"  # of pairs it is none
     own, partner, outer = given[0], None if alone else given[1], None if alone else given[2]
     befores = [values.clone() for values in given]
     found = set()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.outer.robust_mean import FEW, LONG, PIECE, WIDE, factors, norm, weighted_mean
+from peer.outer.robust_mean import FEW, LONG, PIECE, WEIGHTS, WIDE, factors, norm, weighted_mean
 
 
 def test_the_mean_is_weighted_by_tokens() -> None:
@@ -25,6 +25,13 @@ def test_nobody_weighs_more_than_so_many_times_the_median(members: int, most: fl
     values = [*(torch.zeros(3) for _ in range(members - 1)), torch.ones(3)]
     mean = weighted_mean(values, [100] * (members - 1) + [10**12])
     assert torch.allclose(mean, torch.full((3,), most / (members - 1 + most)))
+
+
+@pytest.mark.parametrize("members", [2, 5])
+def test_with_equal_weights_tokens_count_for_nothing(members: int) -> None:
+    values = [torch.full((3,), 10.0 + number) for number in range(members)]
+    mean = weighted_mean([one.clone() for one in values], [1, *range(100, 99 + members)], WEIGHTS["equal"])
+    assert torch.allclose(mean, torch.stack(values).mean(0))
 
 
 ALIKE = [100] * 4

@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 
+from peer.protocol.group.shards import cut
+from peer.protocol.messages import PeerId
+from peer.protocol.model.fragments import block_spans
+from peer.run.codec_specs import FORMS, joined_nbytes
 from peer.run.costs import DAEMON_BASE, cost_of, exchange_bytes, largest_payload
 from peer.run.description import cost_rows, memory_rows, method_rows
 from peer.run.memory import MemoryNeed
@@ -44,8 +48,44 @@ def test_a_group_sends_its_share_of_contributions_and_results() -> None:
     assert exchange_bytes(method, 16_000, 2) == 2 * 4 * 16_000 // 2
     quantized = resolve(SyncSection(preset="streaming-diloco"))
     shard = 16_384 // 8  # whole blocks of 128: int4 is 64 + 4 bytes a block
-    assert exchange_bytes(quantized, 16_384, 8) == 7 * (68 * shard // 128 + 2 * shard)
+    assert exchange_bytes(quantized, 16_384, 8) == 7 * (68 * shard // 128 + 132 * shard // 128)
     assert costs(preset="diloco", max_group=4).peers == 4
+
+
+@pytest.mark.parametrize(("peers", "bits"), [(2, 0.35), (8, 1.85), (16, 2.88)])
+def test_a_sparse_result_takes_few_bits_of_a_parameter(peers: int, bits: float) -> None:
+    """The owner keeps its part of the 2.11 bits with 8 peers, and of the 3.07 with 16."""
+    method = resolve(SyncSection(preset="sparseloco"))
+    assert 8 * exchange_bytes(method, 10**8, peers) / 10**8 == pytest.approx(bits, abs=0.01)
+    dense = resolve(SyncSection(preset="sparseloco", result_codec="fp16"))
+    assert 8 * exchange_bytes(dense, 10**8, peers) / 10**8 > 16 * (peers - 1) / peers
+
+
+def test_at_the_socket_frames_and_messages_are_added() -> None:
+    pair, group = costs(preset="noloco"), costs(preset="diloco", max_group=4)
+    assert pair.socket_bytes == (round(1.003 * 2 * PARAMETERS) + 600,)
+    assert group.socket_bytes == (round(1.003 * 6 * PARAMETERS) + 3 * 1800,)
+    assert costs(preset="snoo").socket_bytes == (0,)
+
+
+def test_shards_that_end_with_tensors_cost_the_same_on_average() -> None:
+    method = resolve(SyncSection(preset="streaming-diloco", mean="rda"))
+    layout, names = layout_for(MODEL, method), [PeerId(f"p{number}") for number in range(16)]
+    contributed, given = (FORMS[name].nbytes for name in (method.codec, method.result_codec))
+    for fragment, told in enumerate(costs(preset="streaming-diloco", mean="rda").fragment_bytes):
+        whole = block_spans(layout, fragment)
+        shards = cut(b"roster", names, layout.fragment_elements(fragment), whole=whole)
+        sent = sum(contributed(shard.elements) for shard in shards for name in names if name != shard.owner)
+        sent += sum(15 * given(shard.elements) for shard in shards)
+        assert told == pytest.approx(sent / 16, rel=0.01)
+
+
+def test_a_larger_shard_is_held() -> None:
+    shard, elements = 2 * 176 * 64, PARAMETERS  # two matrices
+    equal, larger = (costs(preset="diloco", mean=mean).payload_bytes for mean in ("weighted", "rda"))
+    assert larger - equal == 4 * 15 * (shard - -(-elements // 16))
+    assert rows(preset="diloco", mean="rda")["each way a round"][1].endswith("results fp32, on average")
+    assert rows(preset="diloco")["each way a round"][1].endswith("results fp32")
 
 
 def test_nothing_crosses_for_the_control() -> None:
@@ -88,7 +128,8 @@ def test_of_a_payload_that_is_made_as_it_goes_only_a_part_is_held(codec: Any, mb
         ("noloco", 2 * PARAMETERS),
         ("streaming-noloco", 2 * 117_056),
         ("diloco", 4 * PARAMETERS),
-        ("streaming-diloco", 2 * 117_056),
+        ("streaming-diloco", 117_056 + 4 * -(-117_056 // 128)),
+        ("sparseloco", joined_nbytes(PARAMETERS, 16 * 64 * 54)),
         ("none", 0),
     ],
 )
@@ -109,6 +150,7 @@ def rows(**options: Any) -> dict[str, tuple[str, str]]:
 def test_the_cost_is_told() -> None:
     told = rows(sync_every=60)
     assert told["each way a round"] == ("0.44 MB", "params in bf16")
+    assert told["at the socket"] == ("0.44 MB", "with frames, encryption and the round's messages")
     assert told["each way an hour"] == ("26.12 MB", "")
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
     value, parts = told["memory of the daemon"]
@@ -117,9 +159,12 @@ def test_the_cost_is_told() -> None:
     assert (told["of the arena"][0], told["of the trainer"][0]) == ("1.7 MiB", "1,024.0 MiB")
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
-    assert streamed["each way at peak"] == ("0.06 MB an inner step", "in 5 inner steps, the earliest merge")
+    assert streamed["each way at peak"] == ("0.03 MB an inner step", "in 5 inner steps, the earliest merge")
     assert streamed["each way a sync"][1] == "all 2 fragments"
     assert "each way an hour" not in streamed
+    alike = "of peers that choose independently. Alike choices take less"
+    assert rows(preset="sparseloco")["each way a round"][1].endswith(alike)
+    assert alike not in rows(preset="sparseloco", max_group=4)["each way a round"][1]
     assert rows(preset="none")["each way a round"] == ("0 MB", "nothing crosses the wire")
 
 

@@ -18,6 +18,7 @@ from peer.run.manifest import (
     write_new,
 )
 from peer.run.overrides import apply_overrides, dump
+from peer.run.schema import FORMAT
 
 KEY = Identity.from_bytes(
     bytes.fromhex("08011240" + "11" * 32 + "d04ab232742bb4ab3a1368bd4615e4e6d0224ab71a016baf8520a332c9778737")
@@ -79,8 +80,8 @@ def test_an_unsigned_manifest_says_how_to_sign(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_before_anything_else() -> None:
-    with pytest.raises(ManifestError, match="format 3") as caught:
-        parse_manifest(b'format = 3\nunheard = "of"\n[model]\nkind = "later"\n')
+    with pytest.raises(ManifestError, match=f"format {FORMAT + 1}") as caught:
+        parse_manifest(f'format = {FORMAT + 1}\nunheard = "of"\n[model]\nkind = "later"\n'.encode())
     assert "unheard" not in caught.value.found
 
 

@@ -15,7 +15,7 @@ from peer.identity import Identity
 from peer.run.manifest import SignedManifest, default_text, load_signed, parse_manifest, sign_file, signature_path
 from peer.run.manifest_errors import LISTED
 from peer.run.overrides import SECTIONS, apply_overrides, dump
-from peer.run.schema import LONGEST_LINE, MAX_BYTES, SINCE_FORMAT_2, Manifest
+from peer.run.schema import LONGEST_LINE, MAX_BYTES, SINCE_FORMAT_2, SINCE_FORMAT_3, Manifest
 
 KEY = Identity.from_bytes(
     bytes.fromhex("08011240" + "11" * 32 + "d04ab232742bb4ab3a1368bd4615e4e6d0224ab71a016baf8520a332c9778737")
@@ -180,7 +180,8 @@ def test_the_default_names_every_key_but_those_of_fixed_sections_and_of_presets(
     named = apply_overrides(default_text(), [])
     for section in ("model", "train", "optimizer", "limits"):
         for field in SECTIONS[section].model_fields:
-            newer = field in SINCE_FORMAT_2.get(section, {}) and "format = 1\n" in named
+            since = SINCE_FORMAT_2.get(section, {}).keys() | SINCE_FORMAT_3.get(section, {}).keys()
+            newer = field in since and "format = 1\n" in named
             if field not in ("rope_theta", "rms_norm_eps") and not (newer and field != "kind"):
                 assert f"\n{field} = " in named, field
     assert set(SECTIONS) | {"format", "name", "seed", "operator", "start", "init"} == set(Manifest.model_fields)

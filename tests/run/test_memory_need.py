@@ -9,6 +9,7 @@ from peer.run.activations import least_window_bytes, window_bytes
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.memory import MIB, check_memory, free_bytes, need_of
 from peer.run.overrides import apply_overrides
+from peer.run.schema import overridden
 from peer.run.sections import LlamaSection
 
 MODEL = [
@@ -54,6 +55,13 @@ def test_a_window_is_counted_in_the_way_that_needs_least() -> None:
     manifest = MANIFEST.model_copy(update={"model": model})
     step = need_of(manifest).trainer - need_of(manifest, micro_batch=0).trainer
     assert step == least_window_bytes(model, manifest.train.context)
+
+
+def test_muon_spares_a_moment_of_the_matrices() -> None:
+    muon = parse_manifest(overridden(TEXT, ["optimizer.kind=muon"]).encode())
+    blocks = 12 * (4 * 512 * 512 + 3 * 512 * 1408)
+    assert need_of(muon).trainer == need_of(MANIFEST).trainer - 4 * blocks
+    assert need_of(muon, trains_here=False) == need_of(MANIFEST, trains_here=False)
 
 
 def test_the_method_counts() -> None:

@@ -7,20 +7,12 @@ import pytest
 
 from peer.errors import ManifestError
 from peer.run.model_layout import layout_for
-from peer.run.presets import PRESETS, resolve, sources, spread_growth
+from peer.run.presets import PRESETS, resolve, sources
 from peer.run.sections import LlamaSection, SyncSection
 
 
 def sync(**options: Any) -> SyncSection:
     return SyncSection.model_validate(options)
-
-
-@pytest.mark.parametrize(
-    ("momentum", "consensus", "growth"),
-    [(0.0, 1.0, 0.5), (0.0, 0.7, 0.545), (0.3, 0.7, 0.553), (0.5, 0.7, 0.7), (0.7, 0.7, 0.891), (0.9, 0.7, 1.098)],
-)
-def test_how_the_spread_shrinks_or_grows_a_round(momentum: float, consensus: float, growth: float) -> None:
-    assert spread_growth(momentum, consensus) == pytest.approx(growth, abs=6e-4)
 
 
 def test_the_presets() -> None:
@@ -33,12 +25,19 @@ def test_the_presets() -> None:
         "noloco": ("full", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
         "streaming-noloco": ("streaming", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
         "diloco": ("full", "group", "nesterov", 0.7, 0.5, 0.0, "fp32", "fp32"),
-        "streaming-diloco": ("streaming", "group", "nesterov", 0.7, 0.5, 0.0, "int4", "fp16"),
+        "streaming-diloco": ("streaming", "group", "nesterov", 0.7, 0.5, 0.0, "int4", "int8"),
+        "gasloc": ("full", "pair", "gasloc", 1.0, 0.3, 1.0, "bf16", ""),
+        "streaming-gasloc": ("streaming", "pair", "gasloc", 1.0, 0.3, 1.0, "bf16", ""),
+        "snoo": ("full", "solo", "nesterov", 0.7, 0.5, 0.0, "fp32", ""),
+        "qsr": ("full", "group", "sgd", 1.0, 0.0, 0.0, "fp32", "fp32"),
+        "sparseloco": ("full", "group", "sgd", 1.0, 0.0, 0.0, "topk", "sparse"),
+        "eager": ("streaming", "group", "nesterov", 0.7, 0.5, 0.0, "fp32", "fp32"),
         "none": ("full", "solo", "sgd", 1.0, 0.0, 0.0, "fp32", ""),
     }
     for name, method in found.items():
         cut = (method.fragments, method.fragment_layout, method.fragments_apart, method.fragment_update_alpha)
-        assert cut == ((2, "strided", False, 0.5) if "streaming" in name else (1, "whole", False, 0.0))
+        kept = 0.0 if name in ("streaming-gasloc", "eager") else 0.5
+        assert cut == ((2, "strided", False, kept) if method.schedule == "streaming" else (1, "whole", False, 0.0))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -84,11 +83,31 @@ def test_what_follows_from_the_choices_made() -> None:
     assert resolve(sync(outer_lr=0.5)).consensus == 0.5
     assert resolve(sync(preset="diloco", codec="int8")).result_codec == "fp16"
     assert resolve(sync(preset="streaming-diloco", codec="fp32")).result_codec == "fp32"
+    assert resolve(sync(preset="diloco", codec="int4")).result_codec == "int8"
+    assert resolve(sync(preset="diloco", codec="topk")).result_codec == "fp16"
+    assert resolve(sync(preset="sparseloco", codec="int8")).result_codec == "fp16"
+    assert resolve(sync(preset="sparseloco", result_codec="fp16")).result_codec == "fp16"
     assert resolve(sync(preset="diloco", rule="sgd", outer_lr=1.0)).outer_momentum == 0.0
     paired = resolve(sync(preset="diloco", topology="pair", rule="noloco", codec="bf16"))
     assert paired == resolve(sync(preset="noloco"))
+    assert resolve(sync(preset="noloco", rule="gasloc")) == resolve(sync(preset="gasloc"))
+    assert resolve(sync(preset="streaming-noloco", rule="gasloc")) == resolve(sync(preset="streaming-gasloc"))
+    assert resolve(sync(preset="gasloc", schedule="streaming")) == resolve(sync(preset="streaming-gasloc"))
+    assert resolve(sync(preset="streaming-gasloc", fragment_update_alpha=0.5)).fragment_update_alpha == 0.5
+    assert resolve(sync(preset="diloco")).weights == "tokens"
+    assert resolve(sync(preset="snoo")).weights == ""
+    assert resolve(sync(preset="diloco")).mean == "weighted"
+    assert resolve(sync(preset="snoo")).mean == ""
     grouped = resolve(sync(preset="noloco", topology="group", rule="nesterov", codec="fp32"))
     assert grouped == resolve(sync(preset="diloco"))
+
+
+def test_the_radial_mean_has_an_outer_lr_of_its_own() -> None:
+    assert resolve(sync(preset="diloco", mean="rda")).outer_lr == 0.49
+    assert resolve(sync(preset="qsr", mean="rda")).outer_lr == 0.7
+    assert resolve(sync(preset="diloco", mean="rda", outer_lr=0.7)).outer_lr == 0.7
+    told = {name: source for name, _, source in sources(sync(preset="diloco", mean="rda"))}
+    assert (told["mean"], told["outer_lr"], told["weights"]) == ("manifest", "default", "preset")
 
 
 def test_outside_the_blocks_is_set_apart_from_three_fragments_on() -> None:
@@ -106,6 +125,7 @@ def test_outside_the_blocks_is_set_apart_from_three_fragments_on() -> None:
 def test_a_consensus_of_its_own_sends_the_outer_params_too() -> None:
     assert resolve(sync(consensus=0.7)).vectors == 1
     assert resolve(sync(consensus=0.5)).vectors == 2
+    assert resolve(sync(preset="gasloc", outer_lr=0.7)).vectors == 1
     assert resolve(sync(preset="diloco")).vectors == 1
     assert resolve(sync(preset="none")).vectors == 0
 

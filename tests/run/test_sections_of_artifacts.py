@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from peer.errors import ManifestError
 from peer.protocol.model.layout import TensorSpec
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES, format_layout, parse_layout
+from peer.run.manifest import default_text
 from peer.run.model_layout import layout_for, tensors_of
-from peer.run.overrides import apply_overrides, dump
+from peer.run.overrides import apply_overrides, dump, with_sections
 from peer.run.presets import resolve
-from peer.run.schema import Manifest, check_layout, parse_manifest
+from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
@@ -61,6 +64,54 @@ def test_an_older_program_would_not_understand_the_new_kinds_so_format_1_refuses
         assert f"{key}: needs format = 2" in found
 
 
+def test_a_method_that_an_older_program_does_not_know_needs_a_later_format_and_gets_it_when_it_is_set() -> None:
+    for key, value in (("preset", "gasloc"), ("preset", "snoo"), ("rule", "gasloc")):
+        found = refused(f'format = 2\n[sync]\n{key} = "{value}"\n')
+        assert f"sync.{key}: needs format = 3" in found
+        made = overridden(default_text(), [f"sync.{key}={value}"])
+        assert parse_manifest(made.encode()).format == 3
+    assert parse_manifest(overridden(default_text(), ["optimizer.schedule=wsd"]).encode()).format == 2
+    file = {"tokenizer": {"kind": "file", "vocab_size": 256, "end_token": 0}}
+    for text, needed in ((made, 3), (default_text(), 2)):
+        assert tomllib.loads(with_sections(text, file))["format"] == needed
+    assert tomllib.loads(overridden(with_sections(default_text(), file), ["preset=gasloc"]))["format"] == 3
+    assert "needs format = 3" in refused(overridden(default_text(), ["preset=gasloc", "format=1"]))
+    assert parse_manifest(overridden(default_text(), ["preset=diloco"]).encode()).format == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("weights", "equal"), ("weights", "tokens"), ("mean", "rda"), ("mean", "weighted")]
+)
+def test_a_manifest_that_names_how_the_mean_is_made_has_format_3(key: str, value: str) -> None:
+    text = f'format = 2\n[sync]\npreset = "diloco"\n{key} = "{value}"\n'
+    assert f"sync.{key}: needs format = 3" in refused(text)
+    assert parse_manifest(overridden(default_text(), ["preset=diloco", f"{key}={value}"]).encode()).format == 3
+
+
+@pytest.mark.parametrize(
+    "value", ['preset = "sparseloco"', 'preset = "diloco"\ncodec = "topk"\nresult_codec = "sparse"']
+)
+def test_a_manifest_with_a_sparse_result_has_format_3(value: str) -> None:
+    key = value.split()[-3]
+    for low in (1, 2):
+        assert f"sync.{key}: needs format = 3" in refused(f"format = {low}\n[sync]\n{value}\n")
+    assert parse_manifest(f"format = 3\n[sync]\n{value}\n".encode()).sync.preset
+
+
+def test_setting_a_newer_value_raises_the_format() -> None:
+    text = "format = 1\n[sync]\nsync_every = 20.0\n"
+    assert parse_manifest(overridden(text, ["preset=sparseloco"]).encode()).format == 3
+    assert parse_manifest(overridden(text, ["preset=diloco"]).encode()).format == 1
+    assert "needs format = 3" in refused(overridden(text, ["preset=sparseloco", "format=2"]))
+
+
+def test_an_optimizer_that_an_older_program_does_not_know_needs_a_later_format_and_gets_it_when_it_is_set() -> None:
+    for key, value in (("kind", '"muon"'), ("momentum", "0.9")):
+        assert f"optimizer.{key}: needs format = 3" in refused(f"format = 2\n[optimizer]\n{key} = {value}\n")
+    made = overridden(default_text(), ["optimizer.kind=muon", "optimizer.momentum=0.9"])
+    assert parse_manifest(made.encode()).format == 3
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -104,6 +155,14 @@ def test_the_cut_and_the_payload_of_a_foreign_model_are_checked_with_its_layout(
         check_layout(manifest("sync.preset=streaming-noloco", "fragments=4"), TENSORS)
     with pytest.raises(ManifestError, match=r"max_fragment_bytes: a payload of this model has 2000 bytes"):
         check_layout(manifest("max_fragment_bytes=1024"), TENSORS)
+
+
+def test_a_radial_mean_needs_tensors_in_blocks() -> None:
+    outside = [TensorSpec(tensor.name.replace(".", "_"), tensor.shape) for tensor in TENSORS]
+    radial = parse_manifest(overridden(FOREIGN, ["sync.preset=diloco", "mean=rda"]).encode())
+    check_layout(radial, TENSORS)
+    with pytest.raises(ManifestError, match=r"sync\.mean: rda is for the tensors of blocks"):
+        check_layout(radial, outside)
 
 
 def test_a_foreign_models_tensors_are_cut_as_the_built_in_ones() -> None:

@@ -16,6 +16,7 @@ from peer.clock.run_clock import RunClock
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext, GroupTerms
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reducer import ShardReducer
 from peer.identity import Identity
 from peer.membership.reputation import Reputation
@@ -131,6 +132,7 @@ OPEN = contribute_open(OPENING, 0.0)
         ("frame", [contribute_open(OPENING, float("nan"))]),
         ("frame", [contribute_open(OPENING, -1.0)]),
         ("have", [contribute_open(replace(OPENING, have=7), 0.0)]),
+        ("frame", [contribute_open(replace(OPENING, signature=b"s" * 63), 0.0)]),
         ("request", [b"\x00" * 50_000]),
         ("bad_payload:length", [OPEN, *chunks(600)]),
         ("bad_payload:length", [OPEN, *chunks(600, 600)]),
@@ -217,8 +219,7 @@ def desk(lacking: str = "") -> ShardReducer:
         run_id=RunId(b"R" * 32),
         me=MEMBERS[0],
         elements=(4,),
-        codec=EVERY["fp32"],
-        result_codec=EVERY["fp32"],
+        mean=MeanTerms(codec=EVERY["fp32"], result_codec=EVERY["fp32"]),
         max_group=4,
     )
     around = GroupContext(

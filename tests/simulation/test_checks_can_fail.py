@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from peer.exchange import build
 from peer.exchange.buffers import Buffers
-from peer.exchange.group import reduce as combining
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupSession, GroupStrategy
 from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
+from peer.outer.robust_mean import WEIGHTS
 from peer.outer.state import OuterState
 from peer.outer.values import OuterValues
 from peer.protocol.group.roster import Roster
@@ -166,14 +167,14 @@ def says(monkeypatch: pytest.MonkeyPatch, digest: Callable[[OuterState], bytes])
 
 
 def test_an_average_with_wrong_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = combining.fractions
-    monkeypatch.setattr(combining, "fractions", lambda tokens: honest([2 * tokens[0], *tokens[1:]]))
+    honest = WEIGHTS["tokens"]
+    monkeypatch.setattr(build, "WEIGHTS", {"tokens": lambda tokens: honest([2 * tokens[0], *tokens[1:]])})
     caught(broken("diloco"), "not the mean of")
 
 
 def test_a_member_left_out_of_a_mean_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = combining.fractions
-    monkeypatch.setattr(combining, "fractions", lambda tokens: [0.0, *honest(tokens[1:])])
+    honest = WEIGHTS["tokens"]
+    monkeypatch.setattr(build, "WEIGHTS", {"tokens": lambda tokens: [0.0, *honest(tokens[1:])]})
     caught(broken("diloco"), "not the mean of")
 
 

@@ -18,7 +18,9 @@ from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.exchange.group.context import GroupContext, GroupTerms
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMean, GroupMember
+from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
 from peer.lab.sim.links import Link
 from peer.lab.sim.memory_transport import MemoryTransport
@@ -32,6 +34,7 @@ from peer.protocol.group.shards import cut
 from peer.protocol.messages import FRAGMENT_PREFIX, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
+from peer.run.codec_specs import SPARSE
 from peer.state.transfer.fragment import FragmentShelf
 from peer.transport.signing import KeySigner
 
@@ -66,21 +69,22 @@ class Eyes:
 class Member:
     """A peer of a test: a group, a state, and what others may ask of it."""
 
-    def __init__(self, identity: Identity, network: Network, codec: str, result: str) -> None:
+    def __init__(self, identity: Identity, network: Network, codec: str, result: str, elements: int) -> None:
         self.me = PeerId(identity.peer_id)
         self.eyes = Eyes()
         self.clock = VirtualClock()
-        layout = Layout.whole([TensorSpec("w", (ELEMENTS,))])
-        self.outer = OuterState.fresh(layout, torch.zeros(ELEMENTS))
+        layout = Layout.whole([TensorSpec("w", (elements,))])
+        self.outer = OuterState.fresh(layout, torch.zeros(elements))
         self.events: list[Any] = []
         self.conduct = Reputation(self.clock.now, self.events.append)
         self.transport = MemoryTransport(network, self.me, self, self.clock)
         terms = GroupTerms(
             run_id=RUN,
             me=self.me,
-            elements=(ELEMENTS,),
-            codec=EVERY[codec],
-            result_codec=EVERY[result],
+            elements=(elements,),
+            mean=MeanTerms(
+                codec=EVERY[codec], result_codec=SparseResult(EVERY[codec]) if result == SPARSE else EVERY[result]
+            ),
             max_group=16,
         )
         signer, transport = KeySigner(identity), self.transport.group
@@ -132,10 +136,13 @@ class _Nothing:
 class Party:
     """Members that see each other."""
 
-    def __init__(self, count: int, codec: str = "fp32", result: str = "fp32", seed: int = 0) -> None:
+    def __init__(
+        self, count: int, codec: str = "fp32", result: str = "fp32", seed: int = 0, elements: int = ELEMENTS
+    ) -> None:
         print(f"seed {seed}")
         self.network = Network(rng=random.Random(seed))
-        self.members = [Member(identity, self.network, codec, result) for identity in identities(count)]
+        self.elements = elements
+        self.members = [Member(identity, self.network, codec, result, elements) for identity in identities(count)]
         self.seed = seed
         for member in self.members:
             self.see(member, self.members)
@@ -145,7 +152,7 @@ class Party:
 
     def gradient(self, number: int, round_: int = 0) -> Tensor:
         maker = torch.Generator().manual_seed(1000 * self.seed + 100 * round_ + number)
-        return torch.randn(ELEMENTS, generator=maker) * 0.01
+        return torch.randn(self.elements, generator=maker) * 0.01
 
     async def play(
         self, round_: int, who: Sequence[Member] | None = None, late: dict[int, float] | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from peer.aio.threads import Offload
-from peer.codec.plain import Codec
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.throughput import TransferMeter
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
@@ -46,9 +46,7 @@ class GroupTerms:
     me: PeerId
     elements: tuple[int, ...]
     """Elements of each fragment."""
-    codec: Codec
-    """The codec of contributions."""
-    result_codec: Codec
+    mean: MeanTerms
     max_group: int
     """Members at most."""
     founders: int = 0

@@ -40,7 +40,7 @@ from peer.protocol.group.receipts import Vouchers
 from peer.protocol.group.roster import Join, JoinReply, Roster
 from peer.protocol.group.shards import ALIGN, ContributionHeader, Shard, UploadSlot, cut
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
-from peer.run.codec_specs import FORMS
+from peer.run.codec_specs import FORMS, result_nbytes
 
 PARK_S = 4.0
 """How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Shorter than a
@@ -95,9 +95,8 @@ class GroupMember:
         self._store = store or NoQuorumStore()
         self._kept = pack(self._quorums)
         self._recall(self._store.read())
-        self._align = max(
-            ALIGN, *(FORMS[codec.name].chunk for codec in (around.terms.codec, around.terms.result_codec))
-        )
+        codecs = (around.terms.mean.codec.name, around.terms.mean.result_codec.name)
+        self._align = max(ALIGN, *(FORMS[name].chunk for name in codecs if name in FORMS))
 
     # -- what the owner does -----------------------------------------------------------------------------------------
 
@@ -252,8 +251,9 @@ class GroupMember:
     async def _round(self, sharing: ShardExchange, give_up: float) -> GroupMean:
         around, roster, elements = self._around, sharing.roster, sharing.gradient.numel()
         key, began = roster.key, around.clock.now()
-        shards = cut(roster.name(), roster.owners, elements, self._align)
-        budget_s = self._budget_s(elements)
+        whole = around.terms.mean.tensors_in(key.fragment)
+        shards = cut(roster.name(), roster.owners, elements, self._align, whole)
+        budget_s = self._budget_s(elements, len(roster.members))
         desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
         self._desks[key] = desk
         self._bell.notify_all()
@@ -306,10 +306,11 @@ class GroupMember:
         told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
         return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
 
-    def _budget_s(self, elements: int) -> float:
+    def _budget_s(self, elements: int, members: int) -> float:
         """How long the contributions may take, and then the results."""
-        rate = min(self._rate, self._around.terms.max_upload or self._rate)
-        nbytes = 2 * self._around.terms.codec.nbytes(elements) + self._around.terms.result_codec.nbytes(elements)
+        terms = self._around.terms
+        rate = min(self._rate, terms.max_upload or self._rate)
+        nbytes = 2 * terms.mean.codec.nbytes(elements) + result_nbytes(terms.mean.result_codec.name, elements, members)
         return transfer_s(nbytes, rate)
 
     def _learn_rate(self, nbytes: int, seconds: float) -> None:

@@ -7,7 +7,7 @@ one that is only far larger than the others is made smaller (`peer.outer.robust_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,19 +15,16 @@ from torch import Tensor
 
 from peer.codec.plain import TILE, Codec
 from peer.errors import BadPayload
+from peer.exchange.group.contribution import Contribution, add_, tiles
+from peer.exchange.group.mean_terms import MeanTerms
+from peer.exchange.group.radial import Weighed, radial_mean_
+from peer.exchange.group.sparse_result import SparseResult
 from peer.exchange.validation import check_contribution
 from peer.outer.pages import pages
-from peer.outer.robust_mean import factors, fractions
+from peer.outer.robust_mean import factors
+from peer.protocol.group.radial_mean import FEWEST
 from peer.protocol.messages import PeerId
-from peer.protocol.wire.payload import Source
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """A complete contribution, as it travels."""
-
-    tokens: int
-    payload: Source
+from peer.protocol.model.fragments import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +43,43 @@ class Reduced:
 
 def reduce_contributions(
     parts: dict[PeerId, Contribution],
-    codec: Codec,
-    result_codec: Codec,
+    terms: MeanTerms,
     into: Tensor,
     lacking: Callable[[Collection[PeerId]], str],
+    genuine: Callable[[PeerId, Contribution], bool] = lambda peer, part: True,
+    tensors: Sequence[Span] = (),
 ) -> Reduced:
     """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
     `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are dropped one by one. `lacking`:
-    why these contributors are too few, empty when they are enough."""
+    why these contributors are too few, empty when they are enough. `genuine`: whether this peer signed this
+    contribution, asked for sparse results alone. `tensors`: those of the shard whose mean is radial, ascending."""
+    codec, result_codec = terms.codec, terms.result_codec
     norms, bad = dict[PeerId, float](), dict[PeerId, BadPayload]()
     for peer in parts:
         try:
             norms[peer] = _norm(parts[peer], codec, into.numel())
+            if isinstance(result_codec, SparseResult) and not genuine(peer, parts[peer]):
+                raise BadPayload("signature", "the contribution is not signed by its sender")
         except BadPayload as error:
             bad[peer] = error
+            norms.pop(peer, None)
     shrink = _factors(norms, parts)
     for far in (peer for peer, factor in shrink.items() if factor == 0.0):
         bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
     named = tuple(peer for peer in parts if peer not in bad)
     if why := lacking(named):
         return Reduced(named, None, why, bad)
-    weights = fractions([parts[peer].tokens for peer in named])
-    for number, (peer, weight) in enumerate(zip(named, weights, strict=True)):
-        _add(parts.pop(peer), codec, into, weight * shrink[peer], first=number == 0)
+    if isinstance(result_codec, SparseResult):
+        payload = result_codec.make([(parts[peer], shrink[peer]) for peer in named], into)
+        parts.clear()
+        return Reduced(named, payload, "", bad)
+    weights = terms.weigh([parts[peer].tokens for peer in named])
+    if tensors and len(named) >= FEWEST:
+        counted = zip(named, weights, strict=True)
+        radial_mean_([Weighed(parts[peer], weight, shrink[peer]) for peer, weight in counted], codec, into, tensors)
+    else:
+        for number, (peer, weight) in enumerate(zip(named, weights, strict=True)):
+            add_(parts.pop(peer), codec, into, weight * shrink[peer], first=number == 0)
     parts.clear()
     return Reduced(named, encoded(result_codec, into), "", bad)
 
@@ -78,13 +89,6 @@ def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Contribution]) -> d
         return {}
     found = factors(list(norms.values()), [parts[peer].tokens for peer in norms])
     return dict(zip(norms, found, strict=True))
-
-
-def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice, bytes]]:
-    """A payload of so many elements in parts that stand for themselves, and which elements each holds."""
-    for start in range(0, elements, TILE):
-        part = slice(start, min(start + TILE, elements))
-        yield part, payload.read(start // TILE * codec.nbytes(TILE), codec.nbytes(part.stop - start))
 
 
 def encoded(codec: Codec, values: Tensor) -> memoryview:
@@ -105,13 +109,3 @@ def _norm(part: Contribution, codec: Codec, elements: int) -> float:
         codec.decode_into(payload, values)
         lengths.append(check_contribution(values))
     return math.hypot(*lengths)
-
-
-def _add(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
-    """Add as `peer.outer.robust_mean.weighted_mean` does, to the bit."""
-    for span, payload in tiles(codec, part.payload, into.numel()):
-        if first:
-            codec.decode_into(payload, into[span])
-            into[span].mul_(weight)
-        else:
-            codec.add(payload, into[span], weight)

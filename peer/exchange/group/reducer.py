@@ -19,7 +19,8 @@ from peer.aio.tasks import uninterrupted
 from peer.codec.plain import Payload
 from peer.errors import PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext
-from peer.exchange.group.reduce import Contribution, reduce_contributions
+from peer.exchange.group.contribution import Contribution, statement_of
+from peer.exchange.group.reduce import reduce_contributions
 from peer.outer.pages import pages
 from peer.protocol.group.receipts import digest_of, statement
 from peer.protocol.group.roster import Roster
@@ -78,12 +79,12 @@ class ShardReducer:
     def over(self) -> bool:
         return self._outcome is not None
 
-    async def run(self, own: Source, tokens: int, into: Tensor) -> ShardResult:
-        """Collect and average. `into`: flat fp32 of the shard, to work in; worth nothing afterwards. Raises
-        PartnerRefused (`none`) when there is no result; a cancelled desk tells those that wait, and ends when no thread
-        works in `into` any more."""
+    async def run(self, own: Source, tokens: int, into: Tensor, signature: bytes = b"") -> ShardResult:
+        """Collect and average. `into`: flat fp32 of the shard, to work in; worth nothing afterwards. `signature`: ours
+        of our own part, for a sparse result. Raises PartnerRefused (`none`) when there is no result; a cancelled desk
+        tells those that wait, and ends when no thread works in `into` any more."""
         try:
-            await self._collect(own, tokens)
+            await self._collect(Contribution(tokens, own, signature))
             self._outcome = result = await self._averaged(into)
         finally:
             self.give_up()
@@ -98,9 +99,9 @@ class ShardReducer:
         self._outcome = self._outcome or PartnerRefused("gone", "the owner of the shard gave the round up")
         self._bell.notify_all()
 
-    async def _collect(self, own: Source, tokens: int) -> None:
+    async def _collect(self, own: Contribution) -> None:
         clock, began = self._around.clock, self._around.clock.now()
-        self._parts[self._around.terms.me] = Contribution(tokens, own)
+        self._parts[self._around.terms.me] = own
         until, quorate = self._deadline, False
         while len(self._parts) < len(self.roster.members) and (now := clock.now()) < until:
             if not quorate and not self._lacking(self._parts.keys()):
@@ -119,9 +120,10 @@ class ShardReducer:
     async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
         around, parts = self._around, dict(sorted(self._parts.items()))
         self._parts.clear()
-        terms = around.terms
+        terms, checks = around.terms.mean, (self._lacking, self._is_genuine)
+        tensors = terms.tensors_of(self.roster.key.fragment, self.shard)
         combined = await uninterrupted(
-            around.offload(lambda: reduce_contributions(parts, terms.codec, terms.result_codec, into, self._lacking))
+            around.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors))
         )
         for peer, error in combined.bad.items():
             around.conduct.penalize(peer, error.code, error.reason)
@@ -130,6 +132,12 @@ class ShardReducer:
             return PartnerRefused("none", f"no result: {combined.lacking}")
         index = {peer: number for number, peer in enumerate(self.roster.members)}
         return await self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
+
+    def _is_genuine(self, peer: PeerId, part: Contribution) -> bool:
+        said = statement_of(
+            part, self.roster.name(), self.shard.index, self._around.terms.mean.codec, self.shard.elements
+        )
+        return self._around.seal.verify(peer, said, part.signature)
 
     async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
         """Who gives two members different results has put its name to both."""
@@ -141,7 +149,7 @@ class ShardReducer:
 
     def seat(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
-        due = self._around.terms.codec.nbytes(self.shard.elements)
+        due = self._around.terms.mean.codec.nbytes(self.shard.elements)
         if opening.nbytes == 0:
             return ContributionUpload(self, sender, opening)
         if opening.nbytes != due:
@@ -174,7 +182,7 @@ class ShardReducer:
         self._coming.pop(sender, None)
         if sender not in self._accepted:
             self._accepted[sender] = opening.transfer
-            self._parts[sender] = Contribution(opening.tokens, BytesSource(payload))
+            self._parts[sender] = Contribution(opening.tokens, BytesSource(payload), opening.signature)
         self._bell.notify_all()
 
     def drop(self, sender: PeerId, place: ContributionUpload) -> None:

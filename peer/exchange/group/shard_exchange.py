@@ -1,8 +1,8 @@
 """A member's part in one shard of a round: what goes to its owner, and what comes back.
 
 What is sent is encoded from where it lies as it goes, and the result decoded into the mean as it comes; neither ever
-lies in memory as a whole. On failure: the shard has no result, its part of the mean is worth nothing, and
-`ShardOutcome.why` says why."""
+lies in memory as a whole. A sparse result does, which is small: it is decoded when all of it is here. On failure: the
+shard has no result, its part of the mean is worth nothing, and `ShardOutcome.why` says why."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from peer.aio.tasks import uninterrupted
-from peer.codec.plain import Codec
-from peer.codec.stream import Decoding, Encoding, Flat
+from peer.codec.stream import Decoding, Encoding, Flat, over
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext
+from peer.exchange.group.contribution import Contribution, statement_of, tiles
 from peer.exchange.group.outcome import ShardOutcome
-from peer.exchange.group.reduce import tiles
 from peer.exchange.group.reducer import ShardReducer
+from peer.exchange.group.sparse_result import Genuine, ResultCodec, SparseResult, sink_for
 from peer.exchange.payloads import TensorSlice
 from peer.exchange.throughput import MeasuredSource, Throughput
 from peer.exchange.validation import check_result
@@ -26,7 +26,8 @@ from peer.protocol.group.receipts import digest_of, digesting, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, ResultSink, Shard, ShardResult, check_named
 from peer.protocol.messages import PeerRecord
-from peer.protocol.wire.payload import BytesSource
+from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.run.codec_specs import result_nbytes
 
 AGAIN_S = 1.0
 LOST_TRIES = 3
@@ -36,48 +37,63 @@ TRY_AGAIN = ("have", "late", "later", "busy", "lost", "timeout")
 
 
 class ShardResultSink(ResultSink):
-    """Takes the result of a shard among so many members: decoded into `into` as it comes, and hashed for the owner's
-    signature. `begun` is called before the first byte."""
+    """Takes the result of a shard among so many members: decoded into `into` as it comes, a sparse one by `finish`, and
+    hashed for the owner's signature. `begun` is called before the first byte."""
 
     def __init__(
-        self, codec: Codec, into: Tensor, members: int, begun: Callable[[], None], now: Callable[[], float]
+        self, codec: ResultCodec, into: Tensor, members: int, begun: Callable[[], None], now: Callable[[], float]
     ) -> None:
-        self._decoding = Decoding(codec, into)
-        self.passing = Throughput(self._decoding.nbytes, now)
+        self._codec = codec
+        self._into = into
+        self.passing = Throughput(result_nbytes(codec.name, into.numel(), members), now)
         self._members = members
         self._when_begun = begun
+        self._taking: Decoding | BufferSink | None = None
+        self._closed = False
         self._digest = digesting(())
-        self.begun = False
         self.named: tuple[int, ...] = ()
         self.signature = b""
 
     @property
-    def nbytes(self) -> int:
-        return self._decoding.nbytes
+    def begun(self) -> bool:
+        return self._taking is not None
 
-    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._taking is None else self._taking.nbytes
+
+    def begins(self, named: tuple[int, ...], signature: bytes, nbytes: int) -> None:
         assert not self.begun
         try:
             self.named = check_named(named, self._members)
         except ValueError as error:
             raise BadPayload("named", f"those named in a result cannot be ({error})") from None
-        self.signature, self._digest, self.begun = signature, digesting(self.named), True
+        self._taking = sink_for(self._codec, nbytes, self._into, len(self.named))
+        self.signature, self._digest = signature, digesting(self.named)
         self._when_begun()
 
     def write(self, offset: int, data: bytes) -> None:
         """Raises BadPayload, and PartnerLost when it is closed."""
-        assert self.begun
+        assert self._taking is not None
+        if self._closed:
+            raise over()
         self.passing.note(offset + len(data))
-        self._decoding.write(offset, data)
+        self._taking.write(offset, data)
         self._digest.update(data)
 
     def digest(self) -> bytes:
         """Return the digest of all that came (`digest_of`)."""
         return self._digest.digest()
 
+    def finish(self, genuine: Genuine) -> None:
+        """Decode a sparse result that came completely, in a worker thread. Raises BadPayload."""
+        if isinstance(self._codec, SparseResult):
+            assert isinstance(self._taking, BufferSink)
+            self._codec.read(self._taking.data, len(self.named), self._into, genuine)
+
     def close(self) -> None:
-        """Nothing is written to `into` any more."""
-        self._decoding.close()
+        """Take nothing any more."""
+        self._closed = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +114,10 @@ class ShardExchange:
     async def own(self, desk: ShardReducer) -> ShardOutcome:
         """The shard that is ours: collect, average, and take the result as the others do."""
         around, shard, members = self.around, desk.shard, self.roster.members
-        source = Encoding(around.terms.codec, self._part(shard))
+        source = Encoding(around.terms.mean.codec, self._part(shard))
         try:
-            result = await desk.run(source, self.tokens, self.into[shard.start : shard.end])
+            signature = await self._sign(shard, source)
+            result = await desk.run(source, self.tokens, self.into[shard.start : shard.end], signature)
         except PartnerRefused as error:
             return ShardOutcome(why=f"our own shard: {error.reason}")
         finally:
@@ -113,37 +130,67 @@ class ShardExchange:
 
     def _take(self, shard: Shard, result: ShardResult) -> bytes:
         """In a worker thread; the digest."""
-        codec, into = self.around.terms.result_codec, self.into[shard.start : shard.end]
+        codec, into = self.around.terms.mean.result_codec, self.into[shard.start : shard.end]
+        if isinstance(codec, SparseResult):
+            codec.read(result.payload, len(result.named), into, lambda number, part: True)
+            return digest_of(result.payload, result.named)
         for span, payload in tiles(codec, BytesSource(result.payload), shard.elements):
             codec.decode_into(payload, into[span])
         return digest_of(result.payload, result.named)
+
+    async def _sign(self, shard: Shard, source: Encoding) -> bytes:
+        """Sign our part, which a sparse result may relay. Otherwise nobody asks for a signature."""
+        around = self.around
+        if not isinstance(around.terms.mean.result_codec, SparseResult):
+            return b""
+        part = Contribution(self.tokens, source)
+        said = await uninterrupted(around.offload(lambda: self._statement(shard, part)))
+        return around.seal.sign(said)
+
+    def _statement(self, shard: Shard, part: Contribution) -> bytes:
+        return statement_of(part, self.roster.name(), shard.index, self.around.terms.mean.codec, shard.elements)
+
+    async def _finish(self, shard: Shard, taking: ShardResultSink) -> None:
+        """Raises BadPayload."""
+        if not isinstance(self.around.terms.mean.result_codec, SparseResult):
+            return
+        members, verify = self.roster.members, self.around.seal.verify
+
+        def genuine(number: int, part: Contribution) -> bool:
+            return verify(members[taking.named[number]], self._statement(shard, part), part.signature)
+
+        await uninterrupted(self.around.offload(lambda: taking.finish(genuine)))
 
     async def share(self, shard: Shard, until: float) -> ShardOutcome:
         """Contribute to another's shard, until then at most (run time). Once the result has begun to come, nothing is
         sent any more: our part may make room for it."""
         if (owner := self.around.view.peers.get(shard.owner)) is None:
             return ShardOutcome(why=f"{shard.owner}: its address is not known")
-        source = Encoding(self.around.terms.codec, self._part(shard))
+        source = Encoding(self.around.terms.mean.codec, self._part(shard))
         try:
-            return await self._share(owner, shard, source, until)
+            return await self._share(owner, shard, source, await self._sign(shard, source), until)
         finally:
             source.close()
 
-    async def _share(self, owner: PeerRecord, shard: Shard, source: Encoding, until: float) -> ShardOutcome:
+    async def _share(
+        self, owner: PeerRecord, shard: Shard, source: Encoding, signature: bytes, until: float
+    ) -> ShardOutcome:
         """Where the transport did not get through, ask again: the owner keeps what it has."""
         around, why, sending, lost = self.around, "", True, 0
         while (left_s := until - around.clock.now()) > 0:
             into = self.into[shard.start : shard.end]
             members, now = len(self.roster.members), around.clock.now
-            taking = ShardResultSink(around.terms.result_codec, into, members, source.close, now)
+            taking = ShardResultSink(around.terms.mean.result_codec, into, members, source.close, now)
             giving = MeasuredSource(source, now) if sending else None
             passing = (taking.passing,) if giving is None else (giving.passing, taking.passing)
+            nbytes = source.nbytes if sending else 0
             opening = ContributionHeader(
-                self.roster.key, self.roster.name(), shard.index, self.tokens, source.nbytes if sending else 0
+                self.roster.key, self.roster.name(), shard.index, self.tokens, nbytes, signature=signature
             )
             try:
                 with around.transfers.watching(*passing):
                     receipt = await around.transport.contribute(owner, opening, giving, taking, left_s)
+                await self._finish(shard, taking)
             except PartnerRefused as error:
                 why = f"{shard.owner}: {error.reason}"
                 if error.code not in TRY_AGAIN:

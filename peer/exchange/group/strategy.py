@@ -26,6 +26,7 @@ from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.payloads import PseudoGradient
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, MissedState
 from peer.exchange.throughput import TransferMeter
+from peer.outer.rules import pseudo_gradient_
 from peer.outer.state import OuterState
 from peer.outer.values import GroupState, MeanGradient, NoStep
 from peer.ports.trainer import WorkSnapshot
@@ -62,6 +63,11 @@ class GroupStrategy:
     @property
     def transfers(self) -> TransferMeter:
         return self.controls.transfers
+
+    @property
+    def members(self) -> int:
+        live: int = self.group.report()["live"]
+        return max(1, live)
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:
@@ -162,11 +168,14 @@ class GroupSession:
     async def _gradient(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
         """A copy only where what the codec loses is added to it."""
         groups, fragment = self._groups, self._key.fragment
+        params, base = work.params, groups.outer.fragment(fragment)
+        if (own := groups.outer.ahead.get(fragment)) is not None:
+            params, base = own.ahead, own.base
         if (feedback := groups.feedback.get(fragment)) is None:
-            return PseudoGradient(work.params, groups.outer.fragment(fragment), cut.share)
+            return PseudoGradient(params, base, cut.share)
 
         def added() -> Tensor:
-            return feedback.added_(groups.outer.pseudo_gradient(fragment, work.params.clone(), cut.share))
+            return feedback.added_(pseudo_gradient_(params.clone(), base, cut.share))
 
         return await groups.offload(added)
 

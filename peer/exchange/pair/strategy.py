@@ -35,7 +35,7 @@ from peer.run.plan import RunPlan
 
 @dataclass(frozen=True, slots=True)
 class PairStrategy:
-    """NoLoCo's exchange.
+    """The exchange of NoLoCo and GASLoC.
 
     The trainer's snapshot is read where it lies: the trainer writes there only when the fragment's next work is asked
     for, which is after the end of its flight (`peer.rounds.inflight`). The partner's params lie in a buffer that the
@@ -53,6 +53,10 @@ class PairStrategy:
     @property
     def transfers(self) -> TransferMeter:
         return self.controls.transfers
+
+    @property
+    def members(self) -> int:
+        return 2
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
@@ -116,11 +120,10 @@ class PairSession:
         return solo_result(work, cut, "solo", pairs.controls.why_not() or self._match.why_alone())
 
     def _sent(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
-        """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
-        only those travel."""
+        """What the partner gets: our params, and where the method needs them our outer_params."""
         method, outer = self._pairs.plan.method, self._pairs.outer.fragment(work.key.fragment)
-        own = work_of(work.params, outer, cut.share)
-        return own if method.consensus == method.outer_lr else Concatenated(own, outer)
+        own = work_of(work.params, outer, cut.share * method.sent_lr)
+        return Concatenated(own, outer) if method.sends_outer else own
 
     async def _partner(self, closes_at: float) -> PeerId | None:
         controls = self._pairs.controls

@@ -120,7 +120,8 @@ class PairSwap:
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         partner, key, first = terms.partner, replace(terms.key, part=part), part == 0
         told = self._tell(key) if first else None
-        start_s = terms.wait_s + START_S if first else START_S
+        # a partner sends a later part when it has all of the one before, which may come so much later than ours
+        start_s = START_S + (terms.wait_s if first else TRANSFER_SLACK_S)
         budget_s, slack_s = self.budget_s(partner.peer_id, max(sink.nbytes, source.nbytes)), TRANSFER_SLACK_S
         if terms.patience_s is not None:
             start_s, slack_s = min(start_s, terms.patience_s), min(slack_s, terms.patience_s)

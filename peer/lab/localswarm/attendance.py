@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from peer.lab.localswarm.chaos import Happened
@@ -86,18 +86,20 @@ def _begun(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
     """Return the clock with its start. (A round that passed unplayed is journaled with an earlier deadline.)"""
     window = pairing_window(clock.round_length)
     starts = [
-        event.deadline - window - (event.round + 1) * clock.round_length
+        event.deadline - window - (clock.due_at(event.round) - clock.start)
         for journal in journals
         for _, event in journal
         if isinstance(event, RoundDue)
     ]
-    return RoundClock(clock.kind, clock.sync_every, clock.fragments, max(starts, default=0.0))
+    return replace(clock, start=max(starts, default=0.0))
 
 
 def _deadline(clock: RoundClock, round_: int) -> float:
     """Full schedule: when looking for a partner ends. Streaming: when its fragment is due again."""
     due = clock.due_at(round_)
-    return due + (pairing_window(clock.round_length) if clock.fragments == 1 else clock.sync_every)
+    return due + (
+        pairing_window(clock.round_length) if clock.fragments == 1 else clock.worked(round_ + clock.fragments)
+    )
 
 
 def _live_rounds(

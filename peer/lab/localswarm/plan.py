@@ -195,7 +195,7 @@ def _length(text: str, rounds: int | None, steps: int | None, minutes: float | N
                 f"--steps {steps} is no whole number of rounds of {method.sync_every:g} {method.clock}",
                 'Use a multiple of sync_every with clock = "steps", or --rounds.',
             )
-        return steps // int(method.round_length)
+        return steps // int(method.sync_every) * method.fragments
     if minutes is not None and method.clock == "seconds":
         return max(1, math.ceil(minutes * 60 / method.round_length))
     return None

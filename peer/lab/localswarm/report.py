@@ -21,7 +21,6 @@ from peer.observe.event_codec import read_lines
 from peer.observe.events import CaughtUp, Evaluated, Event, Refounded, RoundDue, RoundEnded
 from peer.observe.totals import Ledger, former, ledger, read_totals
 from peer.protocol.model.layout import Layout
-from peer.protocol.schedule import RoundClock
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest
 from peer.run.model_layout import layout_for
@@ -195,8 +194,7 @@ def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: S
     method = resolve(sync)
     if method.clock != "seconds":
         return None
-    clock = RoundClock("seconds", sync.sync_every, method.fragments)
-    rounds = signed.manifest.train.total_rounds
+    clock, rounds = method.round_clock(), signed.manifest.rounds
     kills = [
         Happened(Fault("kill", number, at=0.0), a.killed_at, a.killed_at)
         for number, a in enumerate(accounts)

@@ -59,6 +59,11 @@ class Swarm:
                     await self._processes()
         return self._report()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a person has stopped it before its end."""
+        return self._stop.is_set()
+
     def _told_to_stop(self) -> None:
         self._say("stopping: the peers leave (once more: at once)")
         self._stop.set()
@@ -183,7 +188,8 @@ class Swarm:
         """Several rounds and then some: a start, or a last peer that lingers, is no hang."""
         assert self._signed is not None
         sync = self._signed.manifest.sync
-        return QUIET_S + (4 * sync.sync_every if sync.clock == "seconds" else 0.0)
+        longest = max((length for _, length in sync.growth or ()), default=1)
+        return QUIET_S + (4 * longest * sync.sync_every if sync.clock == "seconds" else 0.0)
 
     async def _kill(self, number: int, at_s: float) -> None:
         await asyncio.sleep(at_s)

@@ -102,9 +102,7 @@ class MemoryGroup:
 
     async def _take(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
         given = self._network.tamper(owner, BytesSource(result.payload))
-        if given.nbytes != sink.nbytes:
-            raise BadPayload("length", f"a result of {given.nbytes} bytes, {sink.nbytes} are due")
-        sink.begins(result.named, result.signature)
+        sink.begins(result.named, result.signature, given.nbytes)
         await self._network.carry(owner, self._me, given.nbytes, into(sink, given))
 
     def _group(self, host: MemoryTransport) -> GroupHandler:

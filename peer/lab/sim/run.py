@@ -7,8 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from peer.errors import UsageError
 from peer.lab.sim.fake_trainer import FakeTrainer
@@ -20,12 +19,13 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.protocol.model.fragments import cut
+from peer.protocol.model.fragments import cut, why_not
 from peer.protocol.model.layout import Layout
-from peer.protocol.schedule import RoundClock
+from peer.protocol.round_lengths import round_of
 from peer.run.manifest import parse_manifest
 from peer.run.method import Method
 from peer.run.presets import resolve
+from peer.run.sync.growth import growth_for
 
 TRAINERS = ("fake", "tiny")
 FAKE_ELEMENTS = 65536
@@ -41,7 +41,7 @@ class Wish:
 
     peers: int
     manifest: str
-    """TOML text. Only [sync], [train] eval_every and the seed count."""
+    """TOML text. Only [sync] and the seed count."""
     hours: float
     link: str = "cable"
     churn: float = 0.0
@@ -53,6 +53,10 @@ class Wish:
     trainer: str = "fake"
     parameters: int = FAKE_ELEMENTS
     """Parameters of the fake trainer's model. The tiny one has its own."""
+    stands_for: int | None = None
+    """Parameters that the tiny trainer's model stands for on the wire. None: its own."""
+    eval_every: int | None = None
+    """Rounds between two evaluations. None: about four an hour."""
 
 
 def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> Report:
@@ -63,8 +67,9 @@ def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm:
     method, link = resolve(manifest.sync), profile(wish.link)
     layout, make = _trainers(wish, method, manifest.seed)
     first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
-    rounds = _rounds(wish, method)
-    kind: Literal["steps", "seconds"] = "steps" if method.clock == "steps" else "seconds"
+    slots = _slots(wish, method)
+    method = replace(method, growth=growth_for(manifest.optimizer, method.growth_lr, slots))
+    rounds = round_of(method.growth, slots)
     began = time.monotonic()
 
     async def main() -> SimulatedSwarm:
@@ -72,16 +77,14 @@ def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm:
             wish.peers,
             SwarmSetting(
                 method=method,
-                rounds=RoundClock(kind, method.sync_every, method.fragments, EPOCH),
+                rounds=method.round_clock(EPOCH),
                 total_rounds=rounds,
                 seed=manifest.seed,
                 layout=layout,
-                eval_every=max(1, round(rounds / wish.hours / 4)),
+                eval_every=wish.eval_every or max(1, round(rounds / wish.hours / 4)),
                 first=first,
             ),
-            SwarmWorld(
-                links=link, stops=False, weight=wish.parameters / layout.elements if wish.trainer == "fake" else 1.0
-            ),
+            SwarmWorld(links=link, stops=False, weight=_on_the_wire(wish, layout) / layout.elements),
             make_trainer=make,
         )
         watch(swarm)
@@ -106,6 +109,11 @@ def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Faul
     return tuple(plan)
 
 
+def _on_the_wire(wish: Wish, layout: Layout) -> int:
+    """Return the parameters that payloads weigh as."""
+    return wish.parameters if wish.trainer == "fake" else wish.stands_for or layout.elements
+
+
 def _check(wish: Wish) -> None:
     if not 1 <= wish.peers <= MOST_PEERS:
         raise UsageError(f"--peers {wish.peers} cannot be simulated", f"Give a number from 1 to {MOST_PEERS}.")
@@ -123,8 +131,9 @@ def _check(wish: Wish) -> None:
         raise UsageError(f"there is no simulated trainer {wish.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
 
 
-def _rounds(wish: Wish, method: Method) -> int:
-    """Return how many rounds fit into the hours. A clock in steps counts at the pace of the slowest."""
+def _slots(wish: Wish, method: Method) -> int:
+    """Return how many rounds of the first one's length fit into the hours. A clock in steps counts at the pace of the
+    slowest."""
     seconds = method.round_length * (wish.step_seconds if method.clock == "steps" else 1.0)
     rounds = int(wish.hours * 3600 / seconds + 1e-9)
     if rounds < 1:
@@ -151,6 +160,8 @@ def _trainers(wish: Wish, method: Method, seed: int) -> tuple[Layout, MakeTraine
         return layout, fake
 
     pattern = "whole" if method.schedule == "full" else method.fragment_layout
+    if reason := why_not(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart):
+        raise UsageError(f"the tiny trainer cannot play this method: {reason}", "Give fewer fragments.")
     tiny_layout = cut(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
 
     def tiny(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:

@@ -126,7 +126,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     progress = RunProgress(folder.path / "run_round")
     view = RunView(
         manifest=signed.manifest,
-        end=RunEnd(lambda: clock_from(signed.manifest, run_start.value), signed.manifest.train.total_rounds, progress),
+        end=RunEnd(lambda: clock_from(signed.manifest, run_start.value), signed.manifest.rounds, progress),
         progress=progress,
         activity=RunActivity(),
         ruling=lambda: amendments.ruling(MAX_ROUND),

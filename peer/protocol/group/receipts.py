@@ -12,6 +12,7 @@ from blake3 import blake3
 from peer.protocol.messages import PeerId
 
 _PURPOSE = b"shard result v1\0"
+_PART_PURPOSE = b"shard part v1\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,13 @@ def statement(roster: bytes, shard: int, digest: bytes) -> bytes:
     """Return the bytes that the owner signs. They cannot be taken for a roster, which is JSON."""
     assert len(roster) == len(digest) == 32, (roster, digest)
     return _PURPOSE + roster + shard.to_bytes(2, "big") + digest
+
+
+def part_statement(roster: bytes, shard: int, tokens: int, digest: bytes) -> bytes:
+    """Return the bytes that a member signs with its contribution to a sparse result. `digest`: BLAKE3 of its
+    payload."""
+    assert len(roster) == len(digest) == 32, (roster, digest)
+    return _PART_PURPOSE + roster + shard.to_bytes(2, "big") + tokens.to_bytes(8, "big") + digest
 
 
 def contradictions(

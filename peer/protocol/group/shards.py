@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.model.fragments import Span
 from peer.protocol.wire.frames import PayloadReader
 from peer.protocol.wire.payload import Sink
 
@@ -31,24 +32,42 @@ class Shard:
         return self.end - self.start
 
 
-def cut(roster: bytes, owners: Sequence[PeerId], elements: int, align: int = ALIGN) -> list[Shard]:
-    """Cut a fragment into shards, in order, none empty: one for each owner, or fewer where it has fewer blocks of
-    `align` elements. Sizes differ by one block at most (the last may be shorter).
+def cut(
+    roster: bytes, owners: Sequence[PeerId], elements: int, align: int = ALIGN, whole: Sequence[Span] = ()
+) -> list[Shard]:
+    """Cut a fragment into shards, in order, none empty: one for each owner, or fewer where `edges` has fewer.
 
     Owners are found by rendezvous hashing over (roster, shard), with a cap of one. The first shard takes the peer of
     best score, the next one the best of the rest. So no peer owns more than one. The roster's name is part of the
     score, so no peer can choose what it will own."""
-    assert elements > 0
-    assert owners
-    blocks = -(-elements // align)
-    count = min(len(owners), blocks)
-    edges = [min(elements, align * (number * blocks // count)) for number in range(count)] + [elements]
     left, shards = set(owners), []
-    for index in range(count):
+    for index, (start, end) in enumerate(itertools.pairwise(edges(len(owners), elements, align, whole))):
         owner = min(left, key=lambda peer: _score(roster, index, peer))
         left.remove(owner)
-        shards.append(Shard(index, edges[index], edges[index + 1], owner))
+        shards.append(Shard(index, start, end, owner))
     return shards
+
+
+def edges(owners: int, elements: int, align: int = ALIGN, whole: Sequence[Span] = ()) -> list[int]:
+    """Return where the shards begin, and the end of the last.
+
+    At first there are as many as owners, or as blocks of `align` elements where these are fewer, and their sizes differ
+    by one block at most (the last may be shorter). `whole`: spans that lie in one shard each. An edge inside of one
+    moves to its nearer end. So no shard has more than its part and the largest of these spans, and there may be fewer
+    shards."""
+    assert elements > 0
+    assert owners > 0
+    blocks = -(-elements // align)
+    count = min(owners, blocks)
+    equal = [min(elements, align * (number * blocks // count)) for number in range(count)] + [elements]
+    return sorted({_moved(edge, whole) for edge in equal})
+
+
+def _moved(edge: int, whole: Sequence[Span]) -> int:
+    for start, end in whole:
+        if start < edge < end:
+            return start if edge - start <= end - edge else end
+    return edge
 
 
 def _score(roster: bytes, shard: int, peer: PeerId) -> tuple[bytes, PeerId]:
@@ -71,6 +90,8 @@ class ContributionHeader:
     """The contribution's name over all its streams, set by the transport. 0: it cannot be resumed."""
     have: int = 0
     """Bytes of the result that former streams brought."""
+    signature: bytes = b""
+    """The sender's, over `peer.protocol.group.receipts.part_statement`. Empty: results are not sparse."""
 
 
 MAX_TOKENS = 2**53
@@ -91,9 +112,9 @@ class ShardResult:
 class ResultSink(Sink, Protocol):
     """A member's sink for the result of a shard."""
 
-    def begins(self, named: tuple[int, ...], signature: bytes) -> None:
-        """Before its first byte, once: who is said to be in it, unchecked, and the owner's signature. Raises
-        BadPayload."""
+    def begins(self, named: tuple[int, ...], signature: bytes, nbytes: int) -> None:
+        """Before its first byte, once: who is said to be in it, the owner's signature, and its bytes, all unchecked.
+        `nbytes` of the sink is what it has from here on. Raises BadPayload."""
 
 
 @dataclass(frozen=True, slots=True)

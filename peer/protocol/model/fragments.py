@@ -14,6 +14,8 @@ from peer.protocol.model.layout import Layout, TensorSpec
 
 PATTERNS = ("whole", "sequential", "strided", "balanced")
 MOST_FRAGMENTS = 1024
+Span = tuple[int, int]
+"""A half-open range of elements."""
 _NUMBER = re.compile(r"\.(\d{1,9})\.")
 
 
@@ -22,6 +24,20 @@ def block_of(name: str) -> int | None:
     `model.layers.3.mlp.up_proj.weight` to 3. None for tensors outside the blocks: embedding, last norm, head."""
     found = _NUMBER.search(name)
     return int(found[1]) if found else None
+
+
+def is_block_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a matrix inside a block, by its name and shape. Stacks of matrices are none."""
+    return len(shape) == 2 and block_of(name) is not None
+
+
+def block_spans(layout: Layout, fragment: int) -> tuple[Span, ...]:
+    """Return where the tensors of the blocks lie in a fragment, in elements of it. Embedding, last norm and head are
+    none."""
+    tensors = layout.tensors[slice(*layout.fragments[fragment])]
+    ends = accumulate((tensor.elements for tensor in tensors), initial=0)
+    spans = zip(tensors, pairwise(ends), strict=True)
+    return tuple(span for tensor, span in spans if block_of(tensor.name) is not None)
 
 
 def cut(tensors: Sequence[TensorSpec], *, fragments: int, pattern: str, apart: bool = False) -> Layout:

@@ -24,7 +24,7 @@ def model_card(model: RunModel, found: LossReport | None, why_not: str, *, libra
         "model": f"{_kind(model)}, {manifest.model.parameters:,} parameters",
         "data": manifest.data.kind,
         "method": f"{manifest.sync.preset}: {method.topology}, {method.rule}, every {method.sync_every:g} {unit}",
-        "rounds": f"{model.round:,} of {manifest.train.total_rounds:,}",
+        "rounds": f"{model.round:,} of {manifest.rounds:,}",
         "tokens": "not known" if model.tokens is None else f"at least {model.tokens:,}",
         "loss": why_not if found is None else _loss(found),
         "state": _one_line(model.origin),

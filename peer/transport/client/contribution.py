@@ -34,13 +34,13 @@ class ContributionCall:
     """One contribution under way. Without a `source` it only fetches the result."""
 
     def __init__(self, opening: ContributionHeader, source: Source | None, sink: ResultSink, caps: Caps) -> None:
-        self.progress = TransferProgress(sink.nbytes, secrets.randbits(63) + 1, patient=False)
+        self.progress = TransferProgress(0, secrets.randbits(63) + 1, patient=False)
         self._opening = replace(opening, transfer=self.progress.number)
         self._source = source
         self._sink = sink
         self._caps = caps
-        self._result: tuple[tuple[int, ...], bytes] | None = None
-        """Contributors named in the result, and the result's signature, once it has begun."""
+        self._result: tuple[tuple[int, ...], bytes, int] | None = None
+        """Contributors named in the result, its signature and its bytes, once it has begun."""
 
     async def stream(self, connection: Connection, answered: Answered) -> None:
         """Run one stream until the result is complete. Raises BadPayload, PartnerLost or an error of the stream."""
@@ -83,11 +83,10 @@ class ContributionCall:
         """Take note that the result begins or continues.
 
         From here on nothing is sent: the result may be written over our own part."""
-        if reply.nbytes != self._sink.nbytes:
-            raise BadPayload("length", f"a result of {reply.nbytes} bytes, {self._sink.nbytes} are due")
-        result = tuple(reply.named), reply.signature
+        result = tuple(reply.named), reply.signature, reply.nbytes
         if self._result is None:
             self._sink.begins(*result)
+            self.progress.expect(reply.nbytes)
         elif result != self._result:
             raise BadPayload("result", "the owner of the shard gives another result than before")
         self._result, self._source = result, None

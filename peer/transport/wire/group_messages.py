@@ -107,6 +107,7 @@ def contribute_open(opening: ContributionHeader, max_rate: float) -> bytes:
         max_rate=max_rate,
         transfer=opening.transfer,
         have=opening.have,
+        signature=opening.signature,
     )
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
@@ -122,8 +123,10 @@ def opening_of(raw: bytes) -> tuple[ContributionHeader, float]:
         raise BadPayload("tokens", f"a contribution of {body.tokens} tokens")
     if body.have and not body.transfer:
         raise BadPayload("have", "a part of a result that belongs to no transfer")
+    if len(body.signature) not in (0, 64):
+        raise BadPayload("frame", f"a signature of {len(body.signature)} bytes")
     key = RoundKey(body.round, body.fragment)
-    terms = body.roster, body.shard, body.tokens, body.nbytes, body.transfer, body.have
+    terms = body.roster, body.shard, body.tokens, body.nbytes, body.transfer, body.have, body.signature
     return ContributionHeader(key, *terms), body.max_rate
 
 

@@ -107,6 +107,11 @@ class TransferProgress:
         self.began = self.began or time.monotonic()
         self.reader.go_on()
 
+    def expect(self, nbytes: int) -> None:
+        """Take note that so many bytes are to be received, before the first of them comes."""
+        assert self.reader.received == 0
+        self.reader = PayloadReader(nbytes)
+
     def adopt_number(self, number: int) -> None:
         """Take the number that the dialling side drew, unless the transfer has one."""
         self.number = self.number or number

@@ -10,8 +10,9 @@ import torch
 from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reduce import Contribution, Reduced, reduce_contributions
-from peer.outer.robust_mean import norm, weighted_mean
+from peer.outer.robust_mean import WEIGHTS, norm, weighted_mean
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
 
@@ -30,9 +31,12 @@ def parts_of(codec: str, values: dict[str, torch.Tensor]) -> dict[PeerId, Contri
     return parts | {PeerId("a"): Contribution(TOKENS["a"], Encoding(EVERY[codec], values["a"]))}
 
 
-def combined(codec: str, parts: dict[PeerId, Contribution], result: str = "fp16", lacking: str = "") -> Reduced:
+def combined(
+    codec: str, parts: dict[PeerId, Contribution], result: str = "fp16", lacking: str = "", weights: str = "tokens"
+) -> Reduced:
     into = torch.full((ELEMENTS,), math.nan)
-    return reduce_contributions(parts, EVERY[codec], EVERY[result], into, lambda peers: lacking)
+    terms = MeanTerms(codec=EVERY[codec], result_codec=EVERY[result], weigh=WEIGHTS[weights])
+    return reduce_contributions(parts, terms, into, lambda peers: lacking)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk"])
@@ -45,6 +49,12 @@ def test_the_mean_is_that_of_whole_payloads(codec: str, result: str) -> None:
     assert got.payload == EVERY[result].encode(weighted_mean(whole, list(TOKENS.values())))
     assert got.named == tuple(TOKENS)
     assert not parts, "they are let go"
+
+
+def test_equal_weights_ask_for_no_tokens() -> None:
+    values = {name: normal(seed) for seed, name in enumerate(TOKENS)}
+    got = combined("fp32", parts_of("fp32", values), "fp32", weights="equal")
+    assert got.payload == EVERY["fp32"].encode(weighted_mean(list(values.values()), [1] * 4))
 
 
 def test_wrong_ones_are_left_out_by_name() -> None:

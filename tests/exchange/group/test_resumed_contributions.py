@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,9 @@ from peer.codec.registry import EVERY
 from peer.exchange.group import reducer as desk
 from peer.exchange.group import shard_exchange as sharing
 from peer.exchange.group.context import GroupContext, GroupTerms
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMean, GroupMember
+from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
@@ -75,10 +78,11 @@ class Member:
 
 
 @contextlib.asynccontextmanager
-async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
+async def two(codec: str = "fp32", elements: int = ELEMENTS, count: int = 2) -> AsyncIterator[list[Member]]:
+    """Two members, or `count`. Those in topk have sparse results."""
     clock, members = RunClock(), list[Member]()
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(2):
+        for _ in range(count):
             identity, owner, wire = Identity.generate(), Owner(), Wire()
             transport = GrpcTransport(identity, RUN, owner, clock.now)  # type: ignore[arg-type]
             transport.begin_run(RunTerms(b"L" * 32, 2**26))
@@ -91,18 +95,19 @@ async def two(codec: str = "fp32") -> AsyncIterator[list[Member]]:
             terms = GroupTerms(
                 run_id=RUN,
                 me=me,
-                elements=(ELEMENTS,),
-                codec=EVERY[codec],
-                result_codec=EVERY["fp32"],
+                elements=(elements,),
+                mean=MeanTerms(
+                    codec=EVERY[codec], result_codec=SparseResult(EVERY[codec]) if codec == "topk" else EVERY["fp32"]
+                ),
                 max_group=8,
             )
             signer = KeySigner(identity)
             around = GroupContext(terms, signer, transport.group, clock, eyes, conduct, asyncio.to_thread)
             owner.group = GroupMember(around)
             members.append(Member(record, transport, eyes, conduct, owner.group, wire))
-        for one, other in (members, members[::-1]):
+        for one, other in itertools.permutations(members, 2):
             one.eyes.known[other.record.peer_id] = other.record
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(20 * count):
             yield members
 
 

@@ -15,6 +15,7 @@ from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload, PartnerLost
 from peer.exchange.group.context import GroupContext
+from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.outcome import ShardOutcome
 from peer.exchange.group.shard_exchange import LOST_TRIES, ShardExchange, ShardResultSink
 from peer.exchange.throughput import TransferMeter
@@ -56,7 +57,7 @@ class Link:
 
 def gives(payload: bytes, share: float = 1.0, named: tuple[int, ...] = (0, 1)) -> Callable[..., None]:
     def say(source: Source | None, sink: ResultSink) -> None:
-        sink.begins(named, KeySigner(OWNER).sign(statement(ROSTER.name(), 0, digest_of(payload, named))))
+        sink.begins(named, KeySigner(OWNER).sign(statement(ROSTER.name(), 0, digest_of(payload, named))), len(payload))
         sink.write(0, payload[: int(share * len(payload))])
         if share < 1:
             raise PartnerLost("it broke off")
@@ -81,7 +82,7 @@ def shared(
         conduct, now = Reputation(clock.now, lambda event: None), clock.now()
         record = PeerRecord(PEER, RUN, ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)
         around = SimpleNamespace(
-            terms=SimpleNamespace(me=ME, codec=EVERY["int4"], result_codec=EVERY["fp32"]),
+            terms=SimpleNamespace(me=ME, mean=MeanTerms(codec=EVERY["int4"], result_codec=EVERY["fp32"])),
             seal=KeySigner(Identity.generate()),
             transport=link,
             clock=clock,
@@ -121,7 +122,7 @@ def test_when_a_result_breaks_off_it_is_asked_for_alone() -> None:
 
 def test_nothing_is_read_of_our_part_once_the_result_has_begun() -> None:
     def late(source: Source | None, sink: ResultSink) -> None:
-        sink.begins((0, 1), b"")
+        sink.begins((0, 1), b"", len(MEAN))
         assert source is not None
         source.read(0, 10)
 
@@ -167,7 +168,7 @@ def test_a_result_may_be_far_larger_than_the_part_of_a_slow_machine(
 
 def test_a_result_with_another_s_name_under_it_is_refused() -> None:
     def forged(source: Source | None, sink: ResultSink) -> None:
-        sink.begins((0, 1), KeySigner(OWNER).sign(statement(ROSTER.name(), 0, digest_of(MEAN, (0,)))))
+        sink.begins((0, 1), KeySigner(OWNER).sign(statement(ROSTER.name(), 0, digest_of(MEAN, (0,)))), len(MEAN))
         sink.write(0, MEAN)
 
     _, wrong, _, _ = shared(Link([forged]))
@@ -178,17 +179,28 @@ def test_a_result_with_another_s_name_under_it_is_refused() -> None:
 @pytest.mark.parametrize("named", [(2,), (1, 0), (0, 0), (2**20,)])
 def test_names_that_cannot_be_are_an_offence(named: tuple[int, ...]) -> None:
     def lies(source: Source | None, sink: ResultSink) -> None:
-        sink.begins(named, b"")
+        sink.begins(named, b"", len(MEAN))
 
     given, _, _, conduct = shared(Link([lies]))
     assert not given.result_digest
     assert conduct.exclusion_reason(PEER)
 
 
+@pytest.mark.parametrize("nbytes", [0, len(MEAN) - 1, len(MEAN) + 1, 2**63])
+def test_a_length_that_is_not_due_is_an_offence(nbytes: int) -> None:
+    def lies(source: Source | None, sink: ResultSink) -> None:
+        sink.begins((0, 1), b"", nbytes)
+
+    given, _, into, conduct = shared(Link([lies]))
+    assert not given.result_digest
+    assert "length" in conduct.exclusion_reason(PEER)
+    assert bool((into == 7.0).all())
+
+
 def test_what_comes_late_is_not_written() -> None:
     into = torch.zeros(ELEMENTS)
     taking = ShardResultSink(EVERY["fp32"], into, 2, lambda: None, lambda: 0.0)
-    taking.begins((0,), b"")
+    taking.begins((0,), b"", len(MEAN))
     taking.close()
     with pytest.raises(PartnerLost):
         taking.write(0, MEAN)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from peer.protocol.group.shards import ALIGN, check_named, cut
+from peer.protocol.group.shards import ALIGN, check_named, cut, edges
 from peer.protocol.messages import PeerId
 
 OWNERS = [PeerId(f"p{number}") for number in range(7)]
@@ -37,6 +37,33 @@ def test_nobody_owns_two_and_the_roster_decides() -> None:
 
 def test_a_larger_block_is_kept() -> None:
     assert all(shard.start % 4096 == 0 for shard in cut(b"x", OWNERS, 50_000, 4096))
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3, 5, 8, 16])
+def test_an_edge_inside_a_whole_span_moves_to_its_nearer_end(owners: int) -> None:
+    """In between a fragment is cut anywhere."""
+    sizes = [1000, 24, 700, 700, 24, 700, 700, 24]
+    ends = list(itertools.accumulate(sizes))
+    whole = [(end - size, end) for size, end in zip(sizes, ends, strict=True)][1:]
+    found = edges(owners, ends[-1], whole=whole)
+    equal = edges(owners, ends[-1])
+    assert found[0] == 0
+    assert found[-1] == ends[-1]
+    assert found == sorted(set(found))
+    assert len(found) <= len(equal)
+    for edge in found:
+        assert edge in ends or edge % ALIGN == 0
+        assert not any(start < edge < end for start, end in whole)
+    assert {edge for edge in equal if edge <= 1000} <= set(found)
+    most = max(end - start for start, end in itertools.pairwise(equal)) + 700
+    assert max(end - start for start, end in itertools.pairwise(found)) <= most
+    shards = cut(b"roster", OWNERS[:owners], ends[-1], whole=whole)
+    assert [shard.start for shard in shards] == edges(min(owners, 7), ends[-1], whole=whole)[:-1]
+
+
+def test_a_fragment_of_few_whole_spans_has_fewer_shards_than_owners() -> None:
+    assert edges(7, 3000, whole=[(0, 1400), (1400, 3000)]) == [0, 1400, 3000]
+    assert edges(7, 3000, whole=[(0, 3000)]) == [0, 3000]
 
 
 @pytest.mark.parametrize("named", [[1, 0], [0, 0], [3], [-1]])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.model.fragments import PATTERNS, block_of, cut, why_not
+from peer.protocol.model.fragments import PATTERNS, block_of, block_spans, cut, why_not
 from peer.protocol.model.layout import Layout, TensorSpec
 
 
@@ -178,3 +178,19 @@ def test_a_layout_in_another_order_needs_exactly_its_names() -> None:
         layout.arranged(names[:-1], layout.fragments)
     with pytest.raises(AssertionError):
         layout.arranged([*names[:-1], "other"], layout.fragments)
+
+
+def test_the_spans_of_the_blocks_are_those_of_their_tensors_within_the_fragment() -> None:
+    tensors = [
+        TensorSpec("embed", (5,)),
+        TensorSpec("h.0.a", (2, 3)),
+        TensorSpec("h.1.a", (7,)),
+        TensorSpec("out", (4,)),
+    ]
+    whole = cut(tensors, fragments=1, pattern="whole")
+    assert block_spans(whole, 0) == ((5, 11), (11, 18))
+    halves = cut(tensors, fragments=2, pattern="strided")
+    assert [tensor.name for tensor in halves.tensors] == ["embed", "h.0.a", "out", "h.1.a"]
+    assert [block_spans(halves, fragment) for fragment in (0, 1)] == [((5, 11),), ((0, 7),)]
+    apart = cut(tensors, fragments=2, pattern="strided", apart=True)
+    assert [block_spans(apart, fragment) for fragment in (0, 1)] == [((0, 6), (6, 13)), ()]

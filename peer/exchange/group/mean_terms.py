@@ -1,0 +1,33 @@
+"""How a group's mean travels and is made: the same for all its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.codec.plain import Codec
+from peer.exchange.group.sparse_result import ResultCodec
+from peer.outer.robust_mean import Weigh, fractions
+from peer.protocol.group.shards import Shard
+from peer.protocol.model.fragments import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanTerms:
+    """The terms of the mean, from the run's method."""
+
+    codec: Codec
+    """The codec of contributions."""
+    result_codec: ResultCodec
+    weigh: Weigh = fractions
+    """Maps the tokens of the contributions to their weights."""
+    tensors: tuple[tuple[Span, ...], ...] = ()
+    """Per fragment: the tensors whose mean is radial (`peer.protocol.group.radial_mean`), ascending. Each lies in one
+    shard. Empty: there are none."""
+
+    def tensors_in(self, fragment: int) -> tuple[Span, ...]:
+        return self.tensors[fragment] if self.tensors else ()
+
+    def tensors_of(self, fragment: int, shard: Shard) -> list[Span]:
+        """Return the radial tensors of a shard, in elements of it."""
+        within = ((start, end) for start, end in self.tensors_in(fragment) if shard.start <= start < shard.end)
+        return [(start - shard.start, end - shard.start) for start, end in within]

@@ -1,0 +1,132 @@
+"""The course of a swarm: its loss at every evaluation, with the tokens, bytes and seconds that it took. It is made from
+the journals of the peers, so real and simulated swarms are read alike."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from peer.observe.events import Evaluated, Event, RoundEnded
+from peer.observe.totals import Totals, fold
+
+Journal = Iterable[tuple[float, Event]]
+"""The events of one peer with their times in seconds, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The place of a swarm at one evaluation. Loss, bytes and seconds are means over its peers."""
+
+    round: int
+    tokens: float
+    """Trained by all peers together, as far as outer steps hold them."""
+    bytes: float
+    """Payload that a peer has sent in exchanges."""
+    seconds: float
+    """Since the first peer began to train."""
+    loss: float
+    """Nats a token of `outer_params` on the hold-out."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "round": self.round,
+            "tokens": round(self.tokens),
+            "bytes": round(self.bytes),
+            "seconds": round(self.seconds, 3),
+            "loss": self.loss,
+        }
+
+
+Curve = tuple[Mark, ...]
+"""The evaluations of a swarm, in the order of their rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    at: float
+    tokens: int
+    sent: int
+
+
+@dataclass(slots=True)
+class _Track:
+    """One peer's course."""
+
+    began: float = math.inf
+    places: list[_Place] = field(default_factory=list)
+    """After each outer step."""
+    evaluated: dict[int, tuple[_Place, float]] = field(default_factory=dict)
+    """Place and loss of each round that was evaluated."""
+
+    def place(self, at: float) -> _Place:
+        """Return the place at a moment."""
+        upto = bisect_right(self.places, at, key=lambda place: place.at)
+        return self.places[upto - 1] if upto else _Place(at, 0, 0)
+
+
+def curve_of(journals: Iterable[Journal], bytes_each: float = 1.0) -> Curve:
+    """Make the curve of a swarm. `bytes_each`: bytes that a byte in the journal stands for."""
+    tracks = [_tracked(journal) for journal in journals]
+    began = min((track.began for track in tracks), default=math.inf)
+    rounds = sorted({round_ for track in tracks for round_ in track.evaluated})
+    return tuple(_mark(round_, tracks, began, bytes_each) for round_ in rounds)
+
+
+def _tracked(journal: Journal) -> _Track:
+    totals, track = Totals(), _Track()
+    for at, event in journal:
+        totals = fold(totals, event, at)
+        place = _Place(at, max(totals.upto.values(), default=0), totals.bytes_sent)
+        if isinstance(event, RoundEnded):
+            track.places.append(place)
+        if isinstance(event, Evaluated) and math.isfinite(event.loss):
+            track.evaluated[event.round] = place, event.loss
+    track.began = math.inf if totals.joined_at is None else totals.joined_at
+    return track
+
+
+def _mark(round_: int, tracks: Sequence[_Track], began: float, bytes_each: float) -> Mark:
+    """Combine the peers. A peer that was not evaluated in this round counts with what it has done by then."""
+    here = [track.evaluated[round_] for track in tracks if round_ in track.evaluated]
+    at = sum(place.at for place, _ in here) / len(here)
+    places = [track.evaluated[round_][0] if round_ in track.evaluated else track.place(at) for track in tracks]
+    return Mark(
+        round=round_,
+        tokens=sum(place.tokens for place in places),
+        bytes=bytes_each * sum(place.sent for place in places) / len(places),
+        seconds=max(0.0, at - began),
+        loss=sum(loss for _, loss in here) / len(here),
+    )
+
+
+def mean_of(curves: Sequence[Curve]) -> Curve:
+    """Return the mean of several seeds' curves, over the rounds that all of them have."""
+    shared = sorted(set.intersection(*({mark.round for mark in curve} for curve in curves)))
+    by_round = [{mark.round: mark for mark in curve} for curve in curves]
+    return tuple(_mean([marks[round_] for marks in by_round]) for round_ in shared)
+
+
+def _mean(marks: Sequence[Mark]) -> Mark:
+    def of(name: str) -> float:
+        return math.fsum(getattr(mark, name) for mark in marks) / len(marks)
+
+    return Mark(marks[0].round, of("tokens"), of("bytes"), of("seconds"), of("loss"))
+
+
+def loss_at(curve: Curve, tokens: float) -> float:
+    """Return the loss at so many tokens: on the line between two evaluations, the last one beyond it."""
+    later = next((place for place, mark in enumerate(curve) if mark.tokens >= tokens), len(curve) - 1)
+    if later == 0 or curve[later].tokens <= tokens:
+        return curve[later].loss
+    one, other = curve[later - 1], curve[later]
+    part = (tokens - one.tokens) / (other.tokens - one.tokens)
+    return one.loss + part * (other.loss - one.loss)
+
+
+def reached(curve: Curve, target: float) -> Mark | None:
+    """Return the first evaluation with a loss of at most `target`; None: there is none. This is the time to a target
+    of AlgoPerf (arXiv 2306.07179), which counts evaluations and draws no line between them."""
+    return next((mark for mark in curve if mark.loss <= target), None)

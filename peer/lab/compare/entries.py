@@ -1,0 +1,145 @@
+"""The methods that `peer compare` plays: manifests of one task, each cut to a length of equally many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.errors import UsageError
+from peer.lab.localswarm.plan import DEFAULT_SETTINGS
+from peer.run.manifest import Manifest, default_text, derive, parse_manifest, read_text
+from peer.run.method import Method
+from peer.run.presets import PRESETS, resolve
+
+MOST_ENTRIES = 16
+EVALUATIONS = 16
+"""About so many times a swarm is evaluated after its start."""
+OF_ONE_TASK = ("data", "tokenizer")
+"""Sections that have to agree, or the losses would not compare."""
+OF_ONE_HOLDOUT = ("context", "eval_windows")
+"""Keys of [train] that have to agree as well."""
+NOT_IN_VIRTUAL_TIME = ("model", "optimizer")
+"""Sections that virtual time does not play: its model and optimizer are its own."""
+NOT_TRAINED_IN_VIRTUAL_TIME = ("batch",)
+"""Keys of [train] that it does not play either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One method that is compared."""
+
+    name: str
+    """Its column in the table: the manifest's file name or the preset."""
+    text: str
+    """TOML, with the length of the comparison."""
+
+    @property
+    def manifest(self) -> Manifest:
+        return parse_manifest(self.text.encode())
+
+    @property
+    def method(self) -> Method:
+        return resolve(self.manifest.sync)
+
+    def seeded(self, seed: int) -> str:
+        """Return its manifest with this seed."""
+        return derive(self.text, [f"seed={seed}"])
+
+
+def entries_of(
+    given: Sequence[str], settings: Sequence[str], *, steps: int | None, step_seconds: float | None
+) -> tuple[Entry, ...]:
+    """Read the manifests, put `settings` over each, and cut all to equally many tokens.
+
+    given: files, or names of presets, which stand for the tiny built-in run with that preset.
+    steps: inner steps of a peer in the first of them. The rest get as many tokens. None: as many as it says.
+    step_seconds: seconds of an inner step in virtual time. None: real swarms.
+
+    Raises UsageError when the losses would not compare, ManifestError for a manifest that does not check."""
+    if not 1 <= len(given) <= MOST_ENTRIES:
+        raise UsageError(f"{len(given)} methods cannot be compared", f"Name from 1 to {MOST_ENTRIES} manifests.")
+    read = [Entry(name, derive(text, settings)) for name, text in zip(_names(given), map(_text, given), strict=True)]
+    virtual = step_seconds is not None
+    _check_clocks(read, virtual)
+    _check_task(read, virtual)
+    first = read[0]
+    whole = _steps_of(first, step_seconds) if steps is None else steps
+    tokens = whole * _tokens_a_step(first.manifest)
+    every = max(1, first.manifest.train.total_rounds // EVALUATIONS) if steps is None else 0
+    between = (every * _round_steps(first, step_seconds) or whole / EVALUATIONS) * _tokens_a_step(first.manifest)
+    return tuple(_cut(entry, tokens, between, step_seconds) for entry in read)
+
+
+def _text(given: str) -> str:
+    if given in PRESETS:
+        return derive(default_text(), [*DEFAULT_SETTINGS, f"sync.preset={given}"])
+    return read_text(Path(given))
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Return a name of each: short ones where they differ."""
+    short = [text if text in PRESETS else Path(text).stem for text in given]
+    names = short if len(set(short)) == len(short) else list(given)
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"{min(twice)} is named twice", "Name each manifest once.")
+    return names
+
+
+def _check_clocks(entries: Sequence[Entry], virtual: bool) -> None:
+    """Refuse clocks in seconds in real swarms: the machine's load would decide how much each method trains."""
+    timed = [entry.name for entry in entries if entry.method.clock == "seconds"]
+    if timed and not virtual:
+        raise UsageError(
+            f"{timed[0]} counts rounds in seconds, so the methods would train unequally much on this machine",
+            "Add --set sync.clock=steps --set sync.sync_every=20, or --virtual.",
+        )
+
+
+def _check_task(entries: Sequence[Entry], virtual: bool) -> None:
+    """Refuse manifests whose losses say nothing about their methods."""
+    first = entries[0].manifest
+    sections = OF_ONE_TASK + (NOT_IN_VIRTUAL_TIME if virtual else ())
+    keys = OF_ONE_HOLDOUT + (NOT_TRAINED_IN_VIRTUAL_TIME if virtual else ())
+    for entry in entries[1:]:
+        other = entry.manifest
+        unlike = [name for name in sections if getattr(other, name) != getattr(first, name)]
+        unlike += [f"train.{name}" for name in keys if getattr(other.train, name) != getattr(first.train, name)]
+        if unlike:
+            why = "virtual time plays [sync] alone" if virtual else "their losses do not compare"
+            raise UsageError(
+                f"{entry.name} and {entries[0].name} differ in {', '.join(unlike)}: {why}",
+                "Give both the same." if not virtual else "Give both the same, or leave --virtual out.",
+            )
+
+
+def _tokens_a_step(manifest: Manifest) -> int:
+    """Return the tokens of one peer's inner step."""
+    return manifest.train.batch * manifest.train.context
+
+
+def _round_steps(entry: Entry, step_seconds: float | None) -> float:
+    method = entry.method
+    return method.round_length / (step_seconds or 1.0) if method.clock == "seconds" else method.round_length
+
+
+def _steps_of(entry: Entry, step_seconds: float | None) -> int:
+    return round(entry.manifest.train.total_rounds * _round_steps(entry, step_seconds))
+
+
+def _cut(entry: Entry, tokens: int, between: float, step_seconds: float | None) -> Entry:
+    """Give an entry its rounds. `between`: a peer's tokens between two evaluations, about."""
+    manifest, length = entry.manifest, _round_steps(entry, step_seconds)
+    a_step = _tokens_a_step(manifest)
+    steps = tokens / a_step
+    rounds = round(steps / length)
+    exact = manifest.sync.clock == "seconds" or abs(rounds * length - steps) < 1e-6
+    if rounds < 1 or not exact:
+        raise UsageError(
+            f"{entry.name}: {steps:g} inner steps are no whole number of its rounds of {length:g}",
+            "Give --steps a multiple of every method's sync_every.",
+        )
+    cut = Entry(entry.name, derive(entry.text, [f"train.total_rounds={rounds}"]))
+    steps_a_round = steps / cut.manifest.rounds  # a mean, where rounds grow
+    every = max(1, round(between / (a_step * steps_a_round)))
+    return Entry(entry.name, derive(cut.text, [f"train.eval_every={every}"]))

@@ -1,0 +1,95 @@
+"""Playing one method of a comparison: as processes on this machine, or in virtual time with the model that learns."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.lab.compare.curve import Curve, Journal, curve_of
+from peer.lab.compare.entries import Entry
+from peer.lab.localswarm.plan import SwarmPlan, founded_by
+from peer.lab.localswarm.run import Swarm, check
+from peer.lab.sim.run import Wish, simulate
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.tiny_model import TENSORS
+from peer.observe.event_codec import read_lines
+from peer.observe.totals import former
+from peer.run.home import Home
+
+TINY_PARAMETERS = sum(tensor.elements for tensor in TENSORS)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualPlace:
+    """The machines and links of virtual time, as `peer.lab.sim.run.Wish` takes them."""
+
+    link: str = "cable"
+    churn: float = 0.0
+    speeds: float = 1.0
+    step_seconds: float = 1.0
+
+    @property
+    def told(self) -> str:
+        """Its settings, for a person."""
+        more = f", churn {self.churn:g} an hour" if self.churn else ""
+        more += f", speeds 1 to {self.speeds:g}" if self.speeds > 1 else ""
+        return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
+
+
+def play_virtual(entry: Entry, peers: int, seed: int, place: VirtualPlace) -> Curve:
+    """Play a method in virtual time. The tiny model learns. Its payloads take as long, and count as many bytes, as
+    those of the manifest's model. Raises UsageError for what cannot be simulated."""
+    manifest, method = entry.manifest, entry.method
+    seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
+    seen: list[SimulatedSwarm] = []
+    wish = Wish(
+        peers=peers,
+        manifest=entry.seeded(seed),
+        hours=manifest.train.total_rounds * seconds / 3600,
+        link=place.link,
+        churn=place.churn,
+        speeds=place.speeds,
+        step_seconds=place.step_seconds,
+        trainer="tiny",
+        stands_for=manifest.model.parameters,
+        eval_every=manifest.train.eval_every,
+    )
+    simulate(wish, seen.append)
+    journals = (zip(peer.times, peer.events, strict=True) for swarm in seen for peer in swarm.peers)
+    return curve_of(journals, manifest.model.parameters / TINY_PARAMETERS)
+
+
+def play_real(
+    entry: Entry,
+    peers: int,
+    seed: int,
+    home: Path,
+    say: Say,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> Curve:
+    """Play a method as processes, with their homes in a new folder `home`, which is removed when all went well.
+
+    Raises SwarmFailed when a peer fails, KeyboardInterrupt when a person stops the swarm."""
+    plan = SwarmPlan(peers=peers, manifest=founded_by(entry.seeded(seed), peers), home=home, seed=seed)
+    swarm = Swarm(plan, say)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        report = runner.run(swarm.run())
+    if swarm.stopped:
+        raise KeyboardInterrupt
+    check(report, home)
+    run_id = bytes.fromhex(report["run_id"])
+    curve = curve_of([journal_of(home / f"peer-{number}", run_id) for number in range(1, peers + 1)])
+    shutil.rmtree(home)
+    return curve
+
+
+def journal_of(home: Path, run_id: bytes) -> Journal:
+    """Read both parts of a peer's journal."""
+    path = Home(home).run(run_id).journal
+    lines = [line for part in (former(path), path) for line in read_lines(part)]
+    return [(at, event) for event, at in filter(None, lines)]

@@ -1,0 +1,1 @@
+"""What follows from the choices of a manifest's [sync] section."""

@@ -1,0 +1,142 @@
+"""Production peers of one process over real gRPC and TLS, each behind a relay that counts bytes. Trainers and directory
+are simulated, in real time. Everything between them is the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from peer.aio.threads import LowPriorityThread
+from peer.clock.run_clock import RunClock
+from peer.identity import Identity
+from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
+from peer.lab.sim.fake_trainer import FakeTrainer
+from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.own_record import OwnRecord
+from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S
+from peer.membership.reputation import Reputation
+from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
+from peer.node.handler import RequestHandler, ServedParts
+from peer.node.upload_quota import UploadQuota
+from peer.observe.events import Event
+from peer.outer.state import OuterState
+from peer.ports.peer import PeerPorts
+from peer.protocol.messages import PeerId, PeerRecord, RunId
+from peer.protocol.model.layout import Layout
+from peer.protocol.policy.upload_quota import UploadLimits
+from peer.rounds.pause import LocalPause
+from peer.rounds.status import RoundStatus
+from peer.run.amendments import Chain
+from peer.run.method import Method
+from peer.run.plan import RunPlan
+from peer.transport.config import RunTerms
+from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.signing import KeySigner
+from tests.support.cutting_relay import Wire, before
+
+RUN = RunId(b"E" * 32)
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class GrpcRun:
+    """A run of so many peers."""
+
+    method: Method
+    layout: Layout
+    first: torch.Tensor
+    peers: int
+    rounds: int
+
+
+@dataclass
+class GrpcPeer:
+    trainer: FakeTrainer
+    parts: PeerParts
+    outer: OuterState
+    transport: GrpcTransport
+    wire: Wire
+    events: list[Event] = field(default_factory=list)
+
+
+async def play(run: GrpcRun, make_trainer: Callable[[int], FakeTrainer]) -> list[GrpcPeer]:
+    """Play the run to its end."""
+    hub = MemoryDirectoryHub(RunClock().now)
+
+    async def live(peer: GrpcPeer) -> None:
+        await peer.trainer.start(peer.outer.params, 0, None)
+        await peer.parts.view.look()
+        background = asyncio.create_task(peer.parts.view.run())
+        await peer.parts.loop.run(0)
+        background.cancel()
+        await asyncio.wait({background})
+
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(TIMEOUT_S):
+        peers = [await _made(stack, run, hub, number, make_trainer(number)) for number in range(run.peers)]
+        try:
+            for peer in peers:
+                await peer.parts.view.announce()
+            await asyncio.gather(*(live(peer) for peer in peers))
+        finally:
+            await asyncio.gather(*(peer.transport.close() for peer in peers))
+    return peers
+
+
+async def _made(
+    stack: contextlib.AsyncExitStack, run: GrpcRun, hub: MemoryDirectoryHub, number: int, trainer: FakeTrainer
+) -> GrpcPeer:
+    identity, clock, handler, wire = Identity.generate(), RunClock(), RequestHandler(), Wire()
+    me, live, journal = PeerId(identity.peer_id), RoundStatus(), list[Event]()
+    transport = GrpcTransport(identity, RUN, handler, clock.now)
+    transport.begin_run(RunTerms(run.layout.digest(), 2**26, run.method.codec))
+    inner = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
+    endpoints = (await stack.enter_async_context(before(inner, wire)),)
+    outer, bulk = OuterState.fresh(run.layout, run.first.clone()), LowPriorityThread()
+    stack.callback(bulk.close)
+
+    def describe() -> PeerRecord:
+        now = clock.now()
+        return PeerRecord(me, RUN, endpoints, True, 1, 1, live.round, 0.0, live.status, now, now + RECORD_TTL_S)
+
+    parts = assemble(
+        PeerSetting(
+            plan=RunPlan(RUN, me, run.method, run.rounds, eval_every=100, min_peers=run.peers),
+            rounds=run.method.round_clock(),
+            live=live,
+            own=OwnRecord(describe, describe),
+            tempo=PeerTempo(
+                look_every_s=LOOK_EVERY_S,
+                ask_every_s=1000.0,
+                rng=random.Random(number),
+                doze=clock.sleep,
+                read_clocks=None,
+            ),
+        ),
+        PeerPorts(
+            clock=clock,
+            directory=MemoryDirectory(hub, me, RUN),
+            transport=transport,
+            trainer=trainer,
+            signer=KeySigner(identity),
+            offload=bulk,
+        ),
+        PeerState(outer=outer),
+        LocalPolicy(
+            pause=LocalPause(),
+            quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
+            reputation=Reputation(clock.now, journal.append),
+            amendments=AmendmentSync(Chain(RUN, me), None, journal.append),
+        ),
+        PeerOutlets(emit=journal.append, fetch_reset=_nowhere),
+    )
+    handler.serve(ServedParts(view=parts.view, matchmaker=parts.matchmaker, group=parts.group))
+    return GrpcPeer(trainer, parts, outer, transport, wire, journal)
+
+
+async def _nowhere(digest: bytes, records: list[PeerRecord]) -> None:
+    """Nobody serves a state here."""
