@@ -30,7 +30,7 @@ class LookAhead:
     """One fragment's own part, flat fp32. It begins as the shared state, with a joiner as at the start of a run."""
 
     base: Tensor
-    """What the trainer's work counts against. The work on its way is `base - ahead`."""
+    """The params that the trainer's work is counted from. The work on its way is `base - ahead`."""
     ahead: Tensor
     speed: Tensor
     """The own part of the momentum, without the work on its way."""

@@ -58,7 +58,7 @@ def equal_fractions(tokens: Sequence[int]) -> list[float]:
 Weigh = Callable[[Sequence[int]], list[float]]
 """Maps the tokens of the contributions to their weights, which add up to 1."""
 WEIGHTS: dict[str, Weigh] = {"tokens": fractions, "equal": equal_fractions}
-"""By the name that a manifest gives them."""
+"""The rules of weights, each under its name in a manifest."""
 
 
 def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:

@@ -46,7 +46,7 @@ class OuterState:
     params: Tensor
     momentum: Tensor
     ahead: dict[int, LookAhead] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By fragment: the own part of eager updates, once there is one."""
+    """The own part of eager updates, by the number of its fragment. It is there from the first update on."""
     _under_way: int = field(default=0, init=False, repr=False)
     _begun: int = field(default=0, init=False, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)

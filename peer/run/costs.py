@@ -64,7 +64,7 @@ class Cost:
 
     @property
     def socket_bytes(self) -> tuple[int, ...]:
-        """As `fragment_bytes`, at the socket. What peers say between rounds is not in it."""
+        """The bytes of each fragment's round at the socket. It leaves out the messages between rounds."""
         return tuple(round(nbytes * (1 + SOCKET_FRAMING)) + self.message_bytes for nbytes in self.fragment_bytes)
 
     @property

@@ -46,7 +46,7 @@ def reduce_contributions(
     terms: MeanTerms,
     into: Tensor,
     lacking: Callable[[Collection[PeerId]], str],
-    genuine: Callable[[PeerId, Contribution], bool] = lambda peer, part: True,
+    genuine: Callable[[PeerId, Contribution], bool],
     tensors: Sequence[Span] = (),
 ) -> Reduced:
     """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
@@ -57,12 +57,12 @@ def reduce_contributions(
     norms, bad = dict[PeerId, float](), dict[PeerId, BadPayload]()
     for peer in parts:
         try:
-            norms[peer] = _norm(parts[peer], codec, into.numel())
+            length = _norm(parts[peer], codec, into.numel())
             if isinstance(result_codec, SparseResult) and not genuine(peer, parts[peer]):
                 raise BadPayload("signature", "the contribution is not signed by its sender")
+            norms[peer] = length
         except BadPayload as error:
             bad[peer] = error
-            norms.pop(peer, None)
     shrink = _factors(norms, parts)
     for far in (peer for peer, factor in shrink.items() if factor == 0.0):
         bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")

@@ -120,7 +120,7 @@ class PairSession:
         return solo_result(work, cut, "solo", pairs.controls.why_not() or self._match.why_alone())
 
     def _sent(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
-        """What the partner gets: our params, and where the method needs them our outer_params."""
+        """Return the values for the partner: our params, and our outer_params where the method needs them."""
         method, outer = self._pairs.plan.method, self._pairs.outer.fragment(work.key.fragment)
         own = work_of(work.params, outer, cut.share * method.sent_lr)
         return Concatenated(own, outer) if method.sends_outer else own

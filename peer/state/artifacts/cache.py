@@ -223,7 +223,7 @@ class ArtifactCache:
                             f"another process has held the cache {self._folder} for {BUSY_S:.0f} s",
                             "End that process, or choose another --home.",
                         )
-                    time.sleep(LOOK_S)
+                    time.sleep(LOOK_S)  # no call of the system waits for a file lock with a deadline; holders are brief
                 yield
             finally:
                 os.close(fd)

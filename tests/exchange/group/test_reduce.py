@@ -36,7 +36,7 @@ def combined(
 ) -> Reduced:
     into = torch.full((ELEMENTS,), math.nan)
     terms = MeanTerms(codec=EVERY[codec], result_codec=EVERY[result], weigh=WEIGHTS[weights])
-    return reduce_contributions(parts, terms, into, lambda peers: lacking)
+    return reduce_contributions(parts, terms, into, lambda peers: lacking, lambda peer, part: True)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk"])
