@@ -72,8 +72,11 @@ def entries_of(
 
 
 def _text(given: str) -> str:
+    """Raises UsageError for a name that is neither a preset nor a file, and ManifestError for a file not readable."""
     if given in PRESETS:
         return derive(default_text(), [*DEFAULT_SETTINGS, f"sync.preset={given}"])
+    if not Path(given).exists():
+        raise UsageError(f"{given} is neither a preset nor a file", f"The presets are {', '.join(PRESETS)}.")
     return read_text(Path(given))
 
 

@@ -97,6 +97,12 @@ def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], steps: int |
     assert fix in refused.value.fix
 
 
+def test_a_mistyped_preset_is_told_the_presets() -> None:
+    with pytest.raises(UsageError, match="nolocko is neither a preset nor a file") as refused:
+        real("nolocko")
+    assert "noloco, streaming-noloco" in refused.value.fix
+
+
 def test_real_swarms_count_steps() -> None:
     with pytest.raises(UsageError, match="unequally") as refused:
         real("noloco", settings=("sync.clock=seconds",))
