@@ -66,7 +66,7 @@ class Swarm:
 
     @classmethod
     def plan(cls, folder: Path, preset: str, bootstrap: Side, sides: Sequence[Side], rounds: int) -> Swarm:
-        """The bootstrap node's side writes the manifest. All peers found a group, for they begin together."""
+        """The bootstrap node's side writes a manifest that both read. Peers begin together, so all found a group."""
         node = Node("bootstrap", bootstrap, folder / "bootstrap")
         shown = node.manifest("method.toml", preset, ())
         method, elements = shown["method"], [shown["parameters"]]
@@ -76,7 +76,7 @@ class Swarm:
             elements = [nbytes // 4 for nbytes in sent]
         total = rounds * method["fragments"]
         founders = [f"sync.founders={len(sides)}"] if method["topology"] == "group" else []
-        node.manifest("run.toml", preset, [f"train.total_rounds={total}", *founders])
+        node.manifest("run.toml", preset, ["format=1", f"train.total_rounds={total}", *founders])
         peers = [Node(f"peer {number}", side, folder / f"peer-{number}") for number, side in enumerate(sides, 1)]
         return cls(folder, preset, node, peers, total, method["topology"], elements)
 

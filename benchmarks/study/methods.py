@@ -24,12 +24,12 @@ DEFAULT, GROUP, ALONE = "noloco", "diloco", "none"
 def _pair(rule: str, outer_lr: float, outer_momentum: float) -> Method:
     """Make a method of pairs with consensus = outer_lr."""
     constants = {"outer_lr": outer_lr, "outer_momentum": outer_momentum, "consensus": outer_lr}
-    return replace(PRESETS[DEFAULT], rule=rule, **constants)
+    return replace(PRESETS[DEFAULT], rule=rule, codec="bf16", **constants)
 
 
 METHODS = {
     ALONE: PRESETS[ALONE],
-    DEFAULT: PRESETS[DEFAULT],
+    DEFAULT: _pair("noloco", 0.7, 0.5),
     GROUP: PRESETS[GROUP],
     "noloco-mean": _pair("noloco", 1.0, 0.0),
     "gasloc-.3": _pair("gasloc", 1.0, 0.3),

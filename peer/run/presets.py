@@ -30,6 +30,8 @@ CONTROL = "none"
 MAX_GROUP, WEIGHTS, MEAN = 16, "tokens", "weighted"
 RADIAL = 0.7
 """Part of a group's `outer_lr` that is the default with the radial-directional mean: that is longer."""
+PLAIN_PAIR = "bf16"
+"""The codec of pairs, except of noloco."""
 GROWTH_LR = 4.4e-3
 """As the paper's for AdamW, 1.1 times the peak learning rate: here that of the manifest's default."""
 STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
@@ -54,7 +56,7 @@ _SPARSELOCO: dict[str, Any] = _DILOCO | _MEAN
 _NONE: dict[str, Any] = {"topology": "solo", "rule": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 0.0}
 
 PRESETS = {
-    "noloco": Method(codec="bf16", **_NOLOCO),
+    "noloco": Method(codec="modulo7", **_NOLOCO),
     "streaming-noloco": Method(schedule="streaming", codec="bf16", **_NOLOCO, **STREAMED),
     "diloco": Method(codec="fp32", result_codec="fp32", **_DILOCO),
     "streaming-diloco": Method(schedule="streaming", codec="int4", result_codec="int8", **_DILOCO, **STREAMED),
@@ -99,7 +101,7 @@ def method_of(sync: SyncSection) -> Method:
     given = overrides(sync)
     chosen = replace(PRESETS[sync.preset], **given)
     chosen = replace(chosen, clock=sync.clock, sync_every=sync.sync_every, growth=sync.growth or ())
-    for follow in (_schedule, _cut, _rule, _group, _mean):
+    for follow in (_schedule, _cut, _rule, _codec, _group, _mean):
         chosen = replace(chosen, **{name: value for name, value in follow(chosen).items() if name not in given})
     return chosen
 
@@ -145,6 +147,14 @@ def _rule(chosen: Method) -> dict[str, Any]:
         return _GASLOC
     momentum = 0.0 if chosen.rule == "sgd" else chosen.outer_momentum
     return {"outer_momentum": momentum, "consensus": chosen.outer_lr if chosen.rule == "noloco" else 0.0}
+
+
+def _codec(chosen: Method) -> dict[str, Any]:
+    """Return the codec where the choices make another method of noloco. Its lattice codec was measured with params that
+    are all merged, and that alone cross the wire."""
+    noloco = chosen.topology == "pair" and chosen.rule == "noloco" and chosen.schedule == "full"
+    own = noloco and not chosen.sends_outer
+    return {} if own or not chosen.codec.startswith("modulo") else {"codec": PLAIN_PAIR}
 
 
 def _group(chosen: Method) -> dict[str, Any]:

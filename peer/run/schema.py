@@ -111,6 +111,7 @@ def parse_manifest(raw: bytes) -> Manifest:
             f"the manifest was made by a newer peer: it has format {version}, this program knows up to {FORMAT}",
             "Update this program: pip install -U peer-swarm",
         )
+    table = _as_of_its_format(table)
     manifest, findings = _validate(table)
     sections, hidden = _sections(table)
     findings = list(dict.fromkeys([*findings, *hidden, *_too_new(table), *_across(sections)]))
@@ -140,6 +141,15 @@ def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is not TOML: {error}", "See `peer manifest new` for an example.") from error
+
+
+def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the table with the codec that the preset noloco had before format 3, where it names none itself."""
+    sync = table.get("sync", {})
+    older = table.get("format") in range(1, 3)
+    if not older or not isinstance(sync, dict) or "codec" in sync or sync.get("preset", "noloco") != "noloco":
+        return table
+    return table | {"sync": sync | {"codec": "bf16"}}
 
 
 def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[ManifestFinding]]:

@@ -132,7 +132,7 @@ def test_a_cap_too_low_for_the_rounds_is_told_or_refused() -> None:
 
 
 def test_a_budget_too_small_for_a_day_is_told_with_what_would_fit() -> None:
-    told, run = Told(), manifest("sync.preset=noloco", "sync.sync_every=10")
+    told, run = Told(), manifest("sync.codec=bf16", "sync.sync_every=10")
     method, need = resolve(run.sync), need_of(run, resolve(run.sync))
     assert need is not None
     room = UploadLimits(day=round(need.day + 0.8e9))

@@ -24,7 +24,7 @@ def costs(**options: Any) -> Any:
 
 
 def test_a_pair_sends_its_params() -> None:
-    cost = costs(preset="noloco", sync_every=100)
+    cost = costs(codec="bf16", sync_every=100)
     assert cost.fragment_bytes == (2 * PARAMETERS,)
     assert cost.bytes_per_hour == 36 * 2 * PARAMETERS
     assert (cost.peak_within, cost.peak_bits_per_s) == (25, 8 * 2 * PARAMETERS / 25)
@@ -101,7 +101,7 @@ def test_a_clock_in_steps_knows_no_seconds() -> None:
 
 
 def test_memory_is_the_sum_of_what_is_held() -> None:
-    cost = costs(preset="noloco")
+    cost = costs(codec="bf16")
     assert (cost.arena_bytes, cost.momentum_bytes) == (8 * PARAMETERS, 4 * PARAMETERS)
     assert (cost.buffer_bytes, cost.payload_bytes) == (4 * PARAMETERS, (2 + 2) * PARAMETERS)
     assert cost.daemon_bytes == DAEMON_BASE + 12 * PARAMETERS
@@ -125,7 +125,7 @@ def test_of_a_payload_that_is_made_as_it_goes_only_a_part_is_held(codec: Any, mb
 @pytest.mark.parametrize(
     ("preset", "nbytes"),
     [
-        ("noloco", 2 * PARAMETERS),
+        ("noloco", -(-7 * PARAMETERS // 8) + 4 * -(-PARAMETERS // 128)),
         ("streaming-noloco", 2 * 117_056),
         ("diloco", 4 * PARAMETERS),
         ("streaming-diloco", 117_056 + 4 * -(-117_056 // 128)),
@@ -148,7 +148,7 @@ def rows(**options: Any) -> dict[str, tuple[str, str]]:
 
 
 def test_the_cost_is_told() -> None:
-    told = rows(sync_every=60)
+    told = rows(sync_every=60, codec="bf16")
     assert told["each way a round"] == ("0.44 MB", "params in bf16")
     assert told["at the socket"] == ("0.44 MB", "with frames, encryption and the round's messages")
     assert told["each way an hour"] == ("26.12 MB", "")

@@ -18,6 +18,7 @@ from peer.run.manifest import (
     write_new,
 )
 from peer.run.overrides import apply_overrides, dump
+from peer.run.presets import resolve
 from peer.run.schema import FORMAT
 
 KEY = Identity.from_bytes(
@@ -83,6 +84,21 @@ def test_a_newer_format_is_refused_before_anything_else() -> None:
     with pytest.raises(ManifestError, match=f"format {FORMAT + 1}") as caught:
         parse_manifest(f'format = {FORMAT + 1}\nunheard = "of"\n[model]\nkind = "later"\n'.encode())
     assert "unheard" not in caught.value.found
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [
+        ("format = 1\n", "bf16"),
+        ("format = 2\n[sync]\nsync_every = 5\n", "bf16"),
+        ("format = 1\n[sync]\npreset = 'noloco'\nschedule = 'streaming'\n", "bf16"),
+        ("format = 1\n[sync]\ncodec = 'modulo6'\n", "modulo6"),
+        ("format = 1\n[sync]\npreset = 'streaming-diloco'\n", "int4"),
+        ("format = 3\n", "modulo7"),
+    ],
+)
+def test_an_older_manifest_keeps_the_codec_that_noloco_had(text: str, codec: str) -> None:
+    assert resolve(parse_manifest(text.encode()).sync).codec == codec
 
 
 def test_every_finding_comes_at_once_with_its_line() -> None:

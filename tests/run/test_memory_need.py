@@ -69,7 +69,7 @@ def test_the_method_counts() -> None:
         named = [f"sync.{name}={value}" for name, value in sync.items()]
         return need_of(parse_manifest(apply_overrides(TEXT, named).encode())).daemon
 
-    parameters, pair = MANIFEST.model.parameters, daemon()
+    parameters, pair = MANIFEST.model.parameters, daemon(codec="bf16")
     assert daemon(consensus=0.5) == pair + 4 * parameters, "outer_params come too"
     assert daemon(codec="modulo7") > pair + parameters // 3, "what is known of its blocks lies in memory"
     assert daemon(preset="none") < pair - 4 * parameters

@@ -22,7 +22,7 @@ def test_the_presets() -> None:
         for name, m in found.items()
     }
     assert table == {
-        "noloco": ("full", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
+        "noloco": ("full", "pair", "noloco", 0.7, 0.5, 0.7, "modulo7", ""),
         "streaming-noloco": ("streaming", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
         "diloco": ("full", "group", "nesterov", 0.7, 0.5, 0.0, "fp32", "fp32"),
         "streaming-diloco": ("streaming", "group", "nesterov", 0.7, 0.5, 0.0, "int4", "int8"),
@@ -38,6 +38,24 @@ def test_the_presets() -> None:
         cut = (method.fragments, method.fragment_layout, method.fragments_apart, method.fragment_update_alpha)
         kept = 0.0 if name in ("streaming-gasloc", "eager") else 0.5
         assert cut == ((2, "strided", False, kept) if method.schedule == "streaming" else (1, "whole", False, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "codec"),
+    [
+        ({}, "modulo7"),
+        ({"outer_lr": 0.5}, "modulo7"),
+        ({"schedule": "streaming"}, "bf16"),
+        ({"rule": "gasloc"}, "bf16"),
+        ({"schedule": "streaming", "codec": "modulo7"}, "modulo7"),
+        ({"consensus": 0.4}, "bf16"),
+        ({"topology": "group", "rule": "nesterov"}, "bf16"),
+        ({"topology": "solo"}, "bf16"),
+        ({"consensus": 0.4, "codec": "fp32"}, "fp32"),
+    ],
+)
+def test_the_lattice_codec_of_noloco_yields_where_it_does_not_fit(options: dict[str, Any], codec: str) -> None:
+    assert resolve(sync(**options)).codec == codec
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -88,7 +106,7 @@ def test_what_follows_from_the_choices_made() -> None:
     assert resolve(sync(preset="sparseloco", codec="int8")).result_codec == "fp16"
     assert resolve(sync(preset="sparseloco", result_codec="fp16")).result_codec == "fp16"
     assert resolve(sync(preset="diloco", rule="sgd", outer_lr=1.0)).outer_momentum == 0.0
-    paired = resolve(sync(preset="diloco", topology="pair", rule="noloco", codec="bf16"))
+    paired = resolve(sync(preset="diloco", topology="pair", rule="noloco", codec="modulo7"))
     assert paired == resolve(sync(preset="noloco"))
     assert resolve(sync(preset="noloco", rule="gasloc")) == resolve(sync(preset="gasloc"))
     assert resolve(sync(preset="streaming-noloco", rule="gasloc")) == resolve(sync(preset="streaming-gasloc"))

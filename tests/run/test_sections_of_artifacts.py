@@ -15,6 +15,8 @@ from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
+OLDER = default_text().replace("format = 3", "format = 1")
+"""What an older program can read."""
 REF = f'{{ digest = "{DIGEST}", size = 700 }}'
 FOREIGN = f"""format = 2
 [model]
@@ -68,15 +70,15 @@ def test_a_method_that_an_older_program_does_not_know_needs_a_later_format_and_g
     for key, value in (("preset", "gasloc"), ("preset", "snoo"), ("rule", "gasloc")):
         found = refused(f'format = 2\n[sync]\n{key} = "{value}"\n')
         assert f"sync.{key}: needs format = 3" in found
-        made = overridden(default_text(), [f"sync.{key}={value}"])
+        made = overridden(OLDER, [f"sync.{key}={value}"])
         assert parse_manifest(made.encode()).format == 3
-    assert parse_manifest(overridden(default_text(), ["optimizer.schedule=wsd"]).encode()).format == 2
+    assert parse_manifest(overridden(OLDER, ["optimizer.schedule=wsd"]).encode()).format == 2
     file = {"tokenizer": {"kind": "file", "vocab_size": 256, "end_token": 0}}
-    for text, needed in ((made, 3), (default_text(), 2)):
+    for text, needed in ((made, 3), (OLDER, 2)):
         assert tomllib.loads(with_sections(text, file))["format"] == needed
-    assert tomllib.loads(overridden(with_sections(default_text(), file), ["preset=gasloc"]))["format"] == 3
-    assert "needs format = 3" in refused(overridden(default_text(), ["preset=gasloc", "format=1"]))
-    assert parse_manifest(overridden(default_text(), ["preset=diloco"]).encode()).format == 1
+    assert tomllib.loads(overridden(with_sections(OLDER, file), ["preset=gasloc"]))["format"] == 3
+    assert "needs format = 3" in refused(overridden(OLDER, ["preset=gasloc", "format=1"]))
+    assert parse_manifest(overridden(OLDER, ["preset=diloco"]).encode()).format == 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_setting_a_newer_value_raises_the_format() -> None:
 def test_an_optimizer_that_an_older_program_does_not_know_needs_a_later_format_and_gets_it_when_it_is_set() -> None:
     for key, value in (("kind", '"muon"'), ("momentum", "0.9")):
         assert f"optimizer.{key}: needs format = 3" in refused(f"format = 2\n[optimizer]\n{key} = {value}\n")
-    made = overridden(default_text(), ["optimizer.kind=muon", "optimizer.momentum=0.9"])
+    made = overridden(OLDER, ["optimizer.kind=muon", "optimizer.momentum=0.9"])
     assert parse_manifest(made.encode()).format == 3
 
 

@@ -27,7 +27,7 @@ from peer.protocol.messages import PeerId, RoundKey
 
 Place = tuple[int, int]
 """(round, fragment)."""
-CODED = {"fp32": 0.0, "fp16": 2**-10, "bf16": 2**-7}
+CODED = {"fp32": 0.0, "fp16": 2**-10, "bf16": 2**-7, "modulo7": 2**-6}
 """What a codec may change of a value, relative to the largest of the payload; others: a whole step of 4 bits."""
 CODED_ELSE = 0.15
 SENT = 16

@@ -290,6 +290,8 @@ def _codec(method: Method) -> Derived:
     if method.topology == "solo":
         return Derived(method.codec, "nothing crosses the wire")
     bits = FORMS[method.codec].bits
+    if method.codec.startswith("modulo"):
+        return Derived(method.codec, f"{bits:g} bits: the partner knows the high bits of params by its own")
     if method.topology == "pair":
         return Derived(method.codec, f"{bits:g} bits: params cross, whose small differences fewer bits round away")
     back = f"{bits:g} bits, back in {method.result_codec}"
