@@ -45,7 +45,7 @@ ABOUT = Benchmark(
 )
 LOSS_PERCENT, HALF, ERROR_PERCENT = 0.3, 0.5, 10.0
 BASE = "bf16"
-NEWEST = "*/runs/*/checkpoints/*"
+NEWEST = "peer-*/runs/*/checkpoints/*"
 HEADS = ["", "bits", "asked for, %", "error, %", "step, %", "error of the last 12, %", "largest error, %"]
 
 
