@@ -62,7 +62,7 @@ def test_a_sparse_result_takes_few_bits_of_a_parameter(peers: int, bits: float) 
 
 
 def test_at_the_socket_frames_and_messages_are_added() -> None:
-    pair, group = costs(preset="noloco"), costs(preset="diloco", max_group=4)
+    pair, group = costs(preset="noloco", codec="bf16"), costs(preset="diloco", max_group=4)
     assert pair.socket_bytes == (round(1.003 * 2 * PARAMETERS) + 600,)
     assert group.socket_bytes == (round(1.003 * 6 * PARAMETERS) + 3 * 1800,)
     assert costs(preset="snoo").socket_bytes == (0,)
