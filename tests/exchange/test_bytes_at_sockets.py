@@ -47,7 +47,8 @@ def test_as_many_bytes_pass_as_are_told(preset: str) -> None:
     count = max(2, told.peers)
 
     async def lasting(periods: int) -> float:
-        run = GrpcRun(method, layout, torch.zeros(layout.elements), count, periods * method.fragments)
+        first = torch.ones(layout.elements)  # the lattice codec asks again for params that are smaller than their steps
+        run = GrpcRun(method, layout, first, count, periods * method.fragments)
         peers = await play(run, trainer)
         assert method.topology == "solo" or exchanged(peers)
         return passed(peers) / count

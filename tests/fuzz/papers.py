@@ -13,7 +13,7 @@ from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
 from peer.run.amendments import Chain, SignedAmendment
 from peer.run.manifest import default_text
 from peer.run.overrides import SECTIONS, apply_overrides
-from peer.run.schema import parse_manifest
+from peer.run.schema import FORMAT, parse_manifest
 from peer.run.ticket import _MAGIC, Ticket, _checksum, _to_base32
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
@@ -34,7 +34,7 @@ def _without_comments(text: str) -> bytes:
 def manifest() -> Target:
     def run(raw: bytes) -> None:
         checked = parse_manifest(raw)
-        assert checked.format == 1
+        assert checked.format in range(1, FORMAT + 1)
         assert checked.model.parameters * 4 > 0
 
     full = _without_comments(default_text(OWNER.peer_id))

@@ -102,7 +102,7 @@ def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
     tampered, newer, bad = (tmp_path / name for name in ("tampered.toml", "newer.toml", "bad.toml"))
     tampered.write_bytes(signed.raw.replace(b"seed = 0", b"seed = 1"))
     signature_path(tampered).write_bytes(signature_path(tmp_path / "good.toml").read_bytes())
-    newer.write_bytes(signed.raw.replace(b"format = 1", b"format = 9"))
+    newer.write_bytes(signed.raw.replace(b"format = 3", b"format = 9"))
     bad.write_text(BAD)
     home = tmp_path / "home"
     at_home = ("--home", str(home))
