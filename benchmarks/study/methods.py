@@ -19,6 +19,8 @@ from peer.protocol.model.layout import Layout
 from peer.run.presets import PRESETS, Method
 
 DEFAULT, GROUP, ALONE = "noloco", "diloco", "none"
+CHOSEN = "noloco-mean"
+"""The pair method that the study found. It is the preset `gossip`, and the default since."""
 
 
 def _pair(rule: str, outer_lr: float, outer_momentum: float) -> Method:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
 
 
-@click.command("compare", epilog="Example: peer compare noloco diloco none --svg compare.svg")
+@click.command("compare", epilog="Example: peer compare gossip diloco none --svg compare.svg")
 @click.argument("manifests", nargs=-1, required=True, metavar="MANIFEST...")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer.  [default: those of the first]")

@@ -12,7 +12,7 @@ from peer.cli.sizes import Size
 from peer.run.home import default_home
 
 F = TypeVar("F", bound=Callable[..., Any])
-PRESET_HELP = "Synchronization preset, as noloco or diloco: docs/reference/presets.md lists them."
+PRESET_HELP = "Synchronization preset, as gossip or diloco: docs/reference/presets.md lists them."
 
 
 def _checked(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

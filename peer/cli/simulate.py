@@ -17,7 +17,7 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     epilog="Example: peer simulate --peers 16 --hours 6 --link cable --churn 0.5",
 )
 @click.option("--peers", type=int, help="Peers of the simulated swarm. Without it, only the commands below run.")
-@click.option("--preset", help="Synchronization preset.  [default: noloco]")
+@click.option("--preset", help="Synchronization preset.  [default: gossip]")
 @click.option("--hours", type=float, default=2.0, show_default=True, help="Virtual ones.")
 @click.option(
     "--sync-every", type=float, help="Seconds (or steps, as sync.clock says) between exchanges.  [default: 300]"

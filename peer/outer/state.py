@@ -176,8 +176,8 @@ class OuterState:
             scale_work_(mean, params, share)
             if partner is not None:
                 pair_mean_(partner[part], mean)
-            if rule == "sgd":
-                sgd_(params, mean, outer_lr=outer_lr)
+            if rule == "sgd" or (partner_outer is None and outer_momentum == 0.0):
+                sgd_(params, mean, outer_lr=outer_lr)  # a momentum of zero takes no memory as long as nobody writes it
             elif partner_outer is None:
                 noloco_(params, speed, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
             else:

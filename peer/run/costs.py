@@ -101,7 +101,7 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
         peak_within=within,
         peak_bits_per_s=(8 * max(crossing) / within if within else 0.0) if seconds else None,
         arena_bytes=2 * FP32 * parameters,
-        momentum_bytes=FP32 * parameters * ((method.rule != "sgd") + 3 * method.eager),
+        momentum_bytes=FP32 * parameters * (method.keeps_momentum + 3 * method.eager),
         buffer_bytes=FP32 * method.vectors * max(sizes) if method.topology != "solo" else 0,
         payload_bytes=_under_way(method, max(sizes), _largest_shard(method, layout, sizes, peers), peers),
         message_bytes=(peers - 1) * MESSAGE_BYTES.get(method.topology, 0),

@@ -89,6 +89,12 @@ class Method:
         return self.rule == "noloco" and self.consensus != self.outer_lr
 
     @property
+    def keeps_momentum(self) -> bool:
+        """Whether the outer step writes a momentum. Without it noloco's step is that of sgd along the pair's mean."""
+        folded = self.rule == "noloco" and not self.outer_momentum and not self.sends_outer
+        return self.rule != "sgd" and not folded
+
+    @property
     def sent_lr(self) -> float:
         """The part of its work that a peer of a pair sends: with gasloc the outer step is taken before the exchange."""
         return self.outer_lr if self.rule == "gasloc" else 1.0

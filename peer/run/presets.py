@@ -31,7 +31,7 @@ MAX_GROUP, WEIGHTS, MEAN = 16, "tokens", "weighted"
 RADIAL = 0.7
 """Part of a group's `outer_lr` that is the default with the radial-directional mean: that is longer."""
 PLAIN_PAIR = "bf16"
-"""The codec of pairs, except of noloco."""
+"""The codec of pairs, except of noloco and gossip."""
 GROWTH_LR = 4.4e-3
 """As the paper's for AdamW, 1.1 times the peak learning rate: here that of the manifest's default."""
 STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
@@ -45,6 +45,7 @@ _NOLOCO: dict[str, Any] = {
     "outer_momentum": 0.5,
     "consensus": 0.7,
 }
+_GOSSIP: dict[str, Any] = _NOLOCO | {"outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 1.0}
 _DILOCO: dict[str, Any] = {"topology": "group", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
 _DILOCO |= {"consensus": 0.0, "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
 _GASLOC: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
@@ -56,6 +57,7 @@ _SPARSELOCO: dict[str, Any] = _DILOCO | _MEAN
 _NONE: dict[str, Any] = {"topology": "solo", "rule": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 0.0}
 
 PRESETS = {
+    "gossip": Method(codec="modulo7", **_GOSSIP),
     "noloco": Method(codec="modulo7", **_NOLOCO),
     "streaming-noloco": Method(schedule="streaming", codec="bf16", **_NOLOCO, **STREAMED),
     "diloco": Method(codec="fp32", result_codec="fp32", **_DILOCO),

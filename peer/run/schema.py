@@ -48,7 +48,7 @@ SINCE_FORMAT_2: Newer = {
 SINCE_FORMAT_3: Newer = {
     "optimizer": {"kind": ("muon",), "momentum": None},
     "sync": {
-        "preset": ("gasloc", "streaming-gasloc", "snoo", "qsr", "sparseloco", "eager"),
+        "preset": ("gossip", "gasloc", "streaming-gasloc", "snoo", "qsr", "sparseloco", "eager"),
         "rule": ("gasloc",),
         "growth_lr": None,
         "growth": None,

@@ -210,6 +210,7 @@ class SyncSection(Section):
     """The synchronization method: a preset, and what it overrides. None: the preset's value."""
 
     preset: Literal[
+        "gossip",
         "noloco",
         "streaming-noloco",
         "diloco",

@@ -66,7 +66,7 @@ def test_a_plan_becomes_a_signed_manifest(tmp_path: Path) -> None:
         (("--params", "1M", "--machine", "1T", "--measure"), "speed of the machines"),
         (("--params", "1M", "--machine", "1T", "--link", "hom"), "link profile"),
         (("--params", "1M", "--machine", "1T", "--link", "0/10"), "carries nothing"),
-        (("--params", "1M", "--machine", "1T", "--preset", "gossip"), "gossip"),
+        (("--params", "1M", "--machine", "1T", "--preset", "gosip"), "gosip"),
         (("--params", "1M", "--machine", "1T", "--peers", "0"), "--peers"),
     ],
 )

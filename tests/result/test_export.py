@@ -136,7 +136,7 @@ def test_the_card_tells_run_method_tokens_loss_and_peers(tmp_path: Path) -> None
     card = (out / "README.md").read_text()
     for words in (
         home.signed.run_id.hex(),
-        "noloco: pair",
+        "gossip: pair",
         "11 of",
         "at least 4,096",
         f"{loss:.4f} nats",

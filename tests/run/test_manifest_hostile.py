@@ -74,8 +74,8 @@ def test_what_is_wrong_in_a_section_does_not_hide_what_is_wrong_between_sections
         ("context = 64  ", "context = 128 "),
         ("vocab_size = 256", "vocab_size = 100"),
         ("lr = 4e-3", 'lr = "fast"'),
-        ("# outer_momentum = 0.5", "outer_momentum = 0.9"),
-        ("# outer_lr = 0.7", "fragments = 2 #"),
+        ("# outer_momentum = 0.0", "outer_momentum = 0.9"),
+        ("# outer_lr = 1.0", "fragments = 2 #"),
     ]:
         assert text.count(old) == 1, old
         text = text.replace(old, new)

@@ -66,12 +66,13 @@ def test_muon_spares_a_moment_of_the_matrices() -> None:
 
 def test_the_method_counts() -> None:
     def daemon(**sync: object) -> int:
-        named = [f"sync.{name}={value}" for name, value in sync.items()]
+        named = [f"sync.{name}={value}" for name, value in ({"preset": "noloco"} | sync).items()]
         return need_of(parse_manifest(apply_overrides(TEXT, named).encode())).daemon
 
     parameters, pair = MANIFEST.model.parameters, daemon(codec="bf16")
     assert daemon(consensus=0.5) == pair + 4 * parameters, "outer_params come too"
     assert daemon(codec="modulo7") > pair + parameters // 3, "what is known of its blocks lies in memory"
+    assert daemon(preset="gossip", codec="bf16") == pair - 4 * parameters, "it keeps no momentum"
     assert daemon(preset="none") < pair - 4 * parameters
     assert daemon(preset="diloco") > pair + 4 * parameters
 

@@ -22,6 +22,7 @@ def test_the_presets() -> None:
         for name, m in found.items()
     }
     assert table == {
+        "gossip": ("full", "pair", "noloco", 1.0, 0.0, 1.0, "modulo7", ""),
         "noloco": ("full", "pair", "noloco", 0.7, 0.5, 0.7, "modulo7", ""),
         "streaming-noloco": ("streaming", "pair", "noloco", 0.7, 0.5, 0.7, "bf16", ""),
         "diloco": ("full", "group", "nesterov", 0.7, 0.5, 0.0, "fp32", "fp32"),

@@ -15,7 +15,7 @@ from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
-OLDER = default_text().replace("format = 3", "format = 1")
+OLDER = default_text().replace("format = 3", "format = 1").replace('"gossip" ', '"noloco" ')
 """What an older program can read."""
 REF = f'{{ digest = "{DIGEST}", size = 700 }}'
 FOREIGN = f"""format = 2

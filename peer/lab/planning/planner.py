@@ -188,7 +188,7 @@ def _place(intent: Intent) -> _Place:
         return _Place(("diloco", "streaming-diloco"), why, clock, why_clock)
     many = f"more than {MAX_GROUP} peers" if intent.peers > MAX_GROUP else f"speeds that differ by {intent.speeds:g}"
     why = f"{many}: in pairs nobody waits for more than one other (arXiv 2506.10911)"
-    return _Place(("noloco", "streaming-noloco"), why, clock, why_clock)
+    return _Place(("gossip", "streaming-noloco"), why, clock, why_clock)
 
 
 def _choose(intent: Intent, model: LlamaSection, place: _Place, swarm: PlannedSwarm, steps: int) -> _Choice:

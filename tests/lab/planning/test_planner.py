@@ -66,7 +66,7 @@ def test_a_link_that_carries_too_little_is_told() -> None:
     ("change", "preset"),
     [
         ({"peers": 64}, "streaming-noloco"),
-        ({"speeds": 4.0}, "noloco"),
+        ({"speeds": 4.0}, "gossip"),
         ({"peers": 1}, ALONE),
         ({"preset": "noloco"}, "noloco"),
     ],
