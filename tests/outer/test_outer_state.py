@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from peer.outer import rules
 from peer.outer import state as state_module
 from peer.outer.state import OuterState
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.run.presets import PRESETS
 
 LAYOUT = Layout(tuple(TensorSpec(name, (size,)) for name, size in (("a", 3), ("b", 5), ("c", 2))), ((0, 1), (1, 3)))
 RULE: dict[str, Any] = {"rule": "nesterov", "outer_lr": 0.5, "outer_momentum": 0.5}
@@ -99,6 +101,30 @@ def test_a_refounded_gasloc_begins_again_without_momentum() -> None:
         one.step(1, torch.zeros(7), torch.full((7,), 2.0), **terms)
     assert torch.equal(state.params, other.params)
     assert torch.equal(state.momentum[3:], other.momentum[3:])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_noloco_without_outer_momentum_takes_the_mean_and_never_writes_a_momentum(alone: bool) -> None:
+    gossip, state = PRESETS["gossip"], fresh()
+    own, partner = (torch.randn(7, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6))
+    terms = {name: getattr(gossip, name) for name in ("rule", "outer_lr", "outer_momentum", "consensus")}
+    assert (terms["rule"], gossip.keeps_momentum) == ("noloco", False)
+    state.step(1, own, None if alone else partner, **terms)
+    assert torch.equal(state.fragment(1), own if alone else (own + partner) * 0.5)
+    assert torch.equal(state.momentum, fresh().momentum)  # which is not zero: a step with momentum would replace it
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"outer_lr": 0.7}, {"outer_lr": 0.7, "consensus": 0.7}, {"outer_momentum": 0.5}]
+)
+@pytest.mark.parametrize("preset", ["gossip", "noloco", "gasloc", "none"])
+def test_a_step_of_a_pair_writes_a_momentum_where_the_method_says_that_it_keeps_one(
+    preset: str, changed: dict[str, Any]
+) -> None:
+    method, state = replace(PRESETS[preset], **changed), fresh()
+    terms = {name: getattr(method, name) for name in ("rule", "outer_lr", "outer_momentum", "consensus")}
+    state.step(1, torch.ones(7), torch.ones(7), partner_outer=torch.zeros(7), **terms)
+    assert bool(moved(state, fresh())[1]) == method.keeps_momentum
 
 
 def test_a_consensus_of_its_own_needs_the_partners_outer_params() -> None:
