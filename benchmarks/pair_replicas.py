@@ -69,12 +69,12 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """One payload: what it took and what it lost."""
+    """The size and the error of one payload that a peer sent."""
 
     bits: float
-    """Of a parameter, with request and answer."""
+    """Bits that the two peers sent for each parameter, with request and answer."""
     asked: float
-    """Part of the blocks that was asked for."""
+    """Part of the blocks that the receiver asked for."""
     error: float
     step: float
 
@@ -134,7 +134,7 @@ def carried(wire: Whole, sender: int, sent: Tensor, sent_outer: Tensor, receiver
 
 @dataclass(slots=True)
 class Replica:
-    """What a peer keeps between two rounds, as in a checkpoint."""
+    """The state that a peer keeps between two rounds, as in a checkpoint."""
 
     name: str
     outer: OuterState
@@ -169,9 +169,9 @@ class PairRun:
     beside: Sequence[Whole] = ()
     files: Path | None = None
     found: dict[str, list[Carried]] = field(default_factory=lambda: defaultdict(list), init=False)
-    """By codec, one for each payload, in the order of rounds."""
+    """The payloads that the peers sent, by codec and in the order of rounds."""
     distances: list[float] = field(default_factory=list, init=False)
-    """Of two partners before each exchange, over the length of their params."""
+    """How far apart two partners were before each exchange, over the length of the first one's params."""
 
     def __post_init__(self) -> None:
         self._layout = layout_of(self.size.model)

@@ -39,7 +39,7 @@ class Method:
     growth_lr: float = 0.0
     """Learning rate below which rounds grow: `peer.protocol.round_lengths.quadratic_growth`. 0: they stay equal."""
     growth: Growth = ()
-    """What the manifest says about the growth of rounds. `growth_lr` is how it was made."""
+    """The growth of rounds that the manifest names. `peer manifest new` makes it from `growth_lr`."""
     fragment_sync_delay: float = 0.0
     """Seconds or inner steps from a round's snapshot to the earliest merge of the result. 0: the trainer waits."""
     eager: bool = False
