@@ -18,6 +18,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from peer.aio.events import Shutdown
+from peer.exchange.pair.acceptance import FINITE, PartnerAcceptance
 from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.strategy import PairSession, PairStrategy
@@ -28,6 +29,7 @@ from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.ports.memory_store import NoMemoryStore
 from peer.ports.trainer import AT_ONCE, Merge, WorkSnapshot
 from peer.protocol.ledger import cut_work
 from peer.protocol.messages import PeerId, RoundKey
@@ -71,7 +73,7 @@ class RoundEnd(DaemonEnd):
             swaps=self._exchange,
             buffers=self._buffers,
             partners=PartnerMemory(RUN, self._clock, view, conduct, diagnosis, emit),
-            clock=self._clock,
+            acceptance=PartnerAcceptance(FINITE, cast(Any, None), self._bulk, NoMemoryStore(), _nothing, emit),
             controls=ExchangeControls(lambda: True, lambda: "", _nothing),
         )
         self._landing = self._lands(method, self._pairs)

@@ -16,6 +16,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── DataError            22    training data missing, too little, or not what the manifest names
 ├── ModelError           23    a foreign model or tokenizer cannot be used, its reason is named
 ├── SourceError          24    a model that was to be used is damaged, incomplete, or of another run
+├── ReceiptsBroken       25    a chain of receipts is changed, cut off, or none, its first bad entry is named
 ├── SwarmUnreachable     30    nobody of the run answered in time                  (retry is useful)
 ├── AddressError         31    a port is occupied or an address cannot be parsed
 ├── JoinRefused          32    a peer of the run refused us, with its reason
@@ -187,6 +188,14 @@ class SourceError(PeerError):
     exit_code = 24
     why = "A model is used whole and checked, or not at all: part of one gives wrong answers without a word."
     fix = "Name another home, checkpoint folder or ticket of the run."
+
+
+class ReceiptsBroken(PeerError):
+    """A chain of receipts is changed, cut off, or no chain at all. The message names the first bad entry."""
+
+    exit_code = 25
+    why = "A chain proves what its signatures cover. From the first bad entry on, it proves nothing."
+    fix = "Ask its owner to export it again: peer contribution export FILE"
 
 
 class SwarmUnreachable(PeerError):

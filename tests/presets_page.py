@@ -25,6 +25,7 @@ ROWS: dict[str, Callable[[Method], str]] = {
     "`eager`": lambda method: "yes" if method.eager else NONE,
     "`weights`, `mean`": lambda method: f"{method.weights}, {method.mean}" if method.weights else NONE,
     "`max_group`": lambda method: f"{method.max_group}" if method.max_group else NONE,
+    "`acceptance`": lambda method: method.acceptance or NONE,
     "`growth_lr`": lambda method: f"{method.growth_lr:g}" if method.growth_lr else NONE,
 }
 TOLD = """\

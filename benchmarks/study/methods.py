@@ -5,7 +5,7 @@ Every step is made by the product's code."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,6 +21,16 @@ from peer.run.presets import PRESETS, Method
 DEFAULT, GROUP, ALONE = "noloco", "diloco", "none"
 CHOSEN = "noloco-mean"
 """The pair method that the study found. It is the preset `gossip`, and the default since."""
+
+
+Accept = Callable[[int, Tensor, Tensor, Tensor], bool]
+"""Whether a peer of this number, with these outer_params and params, takes its partner's params, the last argument. It
+may shorten them in place."""
+
+
+def take_all(peer: int, outer: Tensor, own: Tensor, theirs: Tensor) -> bool:
+    """Take whatever comes."""
+    return True
 
 
 def _pair(rule: str, outer_lr: float, outer_momentum: float) -> Method:
@@ -57,8 +67,9 @@ def partners(peers: int, seed: int, round_: int) -> list[int]:
 class StudySwarm:
     """The peers of one run. They hold their outer state, and exchange at the end of each round."""
 
-    def __init__(self, method: Method, layout: Layout, params: Tensor, seed: int) -> None:
+    def __init__(self, method: Method, layout: Layout, params: Tensor, seed: int, accept: Accept = take_all) -> None:
         """`params`: [peers, elements], those that the peers train. A step writes its result there."""
+        self._accept = accept
         self._method = method
         self._params = params
         self._seed = seed
@@ -84,8 +95,10 @@ class StudySwarm:
         for row, state in zip(sent, self._states, strict=True):
             step_along_(row, state.params, method.sent_lr)
         received = [sent[partner].to(torch.bfloat16).to(torch.float32) for partner in partner_of]
-        for state, own, theirs in zip(self._states, self._params, received, strict=True):
-            state.step_with(0, PartnerParams(OwnWork(own, 1.0), theirs), method)
+        for peer, (state, own, theirs) in enumerate(zip(self._states, self._params, received, strict=True)):
+            work = OwnWork(own, 1.0)
+            taken = self._accept(peer, state.params, own, theirs)
+            state.step_with(0, PartnerParams(work, theirs) if taken else work, method)
 
     def _group(self, tokens: int) -> None:
         gradients = [

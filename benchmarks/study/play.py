@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.study.methods import METHODS, StudySwarm
+from benchmarks.study.methods import METHODS, Accept, StudySwarm, take_all
 from benchmarks.study.stacked import StackedTrainer
 from peer.protocol.learning_rate import progress_of, schedule
 from peer.run.sections import LlamaSection, OptimizerSection, TrainSection
@@ -49,8 +49,13 @@ class StudyRun:
         return {**asdict(self.cell), "method": self.method, "lr": self.lr, "seed": self.seed}
 
 
-def play(runs: Sequence[StudyRun], corpus: Corpus, train: TrainSection = TRAIN) -> list[dict[str, Any]]:
-    """Return the record of each run. All of them are of one cell."""
+def play(
+    runs: Sequence[StudyRun],
+    corpus: Corpus,
+    train: TrainSection = TRAIN,
+    accept: Callable[[int], Accept] = lambda run: take_all,
+) -> list[dict[str, Any]]:
+    """Return the record of each run. All of them are of one cell. `accept`: of the run with this place."""
     began, cell = time.monotonic(), runs[0].cell
     assert all(run.cell == cell for run in runs)
     rates = [OptimizerSection(lr=run.lr) for run in runs for _ in range(cell.peers)]
@@ -59,8 +64,8 @@ def play(runs: Sequence[StudyRun], corpus: Corpus, train: TrainSection = TRAIN) 
     rows = [slice(at, at + cell.peers) for at in range(0, len(first), cell.peers)]
     layout = layout_of(MODEL)
     swarms = [
-        StudySwarm(METHODS[run.method], layout, trainer.params[part], run.seed)
-        for run, part in zip(runs, rows, strict=True)
+        StudySwarm(METHODS[run.method], layout, trainer.params[part], run.seed, accept(place))
+        for place, (run, part) in enumerate(zip(runs, rows, strict=True))
     ]
     tokens = cell.every * train.batch * train.context
     for round_ in range(train.total_rounds):

@@ -44,6 +44,12 @@ class StackedLlama:
         each = F.cross_entropy(logits.flatten(0, 1), windows[..., 1:].flatten(), reduction="none")
         return each.view(self._copies, -1).mean(1)
 
+    def window_losses(self, windows: Tensor) -> Tensor:
+        """Return the mean loss of each window, [copies, windows]. `windows`: as those of `losses`."""
+        logits = self._logits(windows[..., :-1])
+        each = F.cross_entropy(logits.flatten(0, 1), windows[..., 1:].flatten(), reduction="none")
+        return each.view(*windows.shape[:2], -1).mean(2)
+
     def _logits(self, tokens: Tensor) -> Tensor:
         """Return [copies, windows * context, vocabulary]."""
         table = self.tensors["model.embed_tokens.weight"]

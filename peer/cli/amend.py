@@ -24,6 +24,7 @@ NEEDS = {
     Change.WIRE: "wire versions, e.g. 1-2",
     Change.BAN: "a peer id",
     Change.UNBAN: "a peer id",
+    Change.REVOKE: "a peer id",
     Change.REFOUND: "the digest of a state",
 }
 
@@ -50,8 +51,8 @@ def command(
     """Change a run that is under way: sign an amendment and add it to run.amendments in the manifest's folder.
 
     The bootstrap node reads that file while it runs and spreads it. Every peer obeys from the named round on. lr-scale
-    takes a factor, wire a range, ban and unban a peer id. refound takes the digest of the new state. pause and go-on
-    take nothing."""
+    takes a factor, wire a range, ban and unban a peer id. revoke takes the peer id of an invitation, and unban gives it
+    back. refound takes the digest of the new state. pause and go-on take nothing."""
     signed = load_signed(file)
     operator = identities.load_or_create(identity_path or Home(home).identity)
     if operator.peer_id != signed.manifest.operator:
@@ -65,6 +66,8 @@ def command(
         if at_round is not None:
             raise UsageError("--at-round and --in-rounds name two rounds", "Give one of them.")
         at_round = max(0, _round_now(signed, home)) + in_rounds
+    if WORDS[change] is Change.REVOKE and signed.manifest.admission.kind == "open":
+        raise UsageError("this run admits everybody, invited or not", "Keep a peer out with: ban PEER")
     kind, earliest = WORDS[change], chain.amendments[-1].round if chain.amendments else 0
     try:
         chain.make(operator, earliest if at_round is None else at_round, kind, reason, **_fields(kind, value))
@@ -105,7 +108,7 @@ def _fields(change: Change, value: str | None) -> dict[str, Any]:
             case Change.WIRE:
                 low, _, high = text.partition("-")
                 return {"low": int(low), "high": int(high or low)}
-            case Change.BAN | Change.UNBAN:
+            case Change.BAN | Change.UNBAN | Change.REVOKE:
                 return {"peer": text}
             case Change.REFOUND:
                 return {"digest": text.lower()}

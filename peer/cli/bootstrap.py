@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +14,14 @@ from peer.cli.options import (
     host_maddrs,
     identity_path,
     initial_peers,
+    invitation,
     leave_on_eof,
     metrics,
 )
 from peer.protocol.swarm.buckets import SPLIT
+
+if TYPE_CHECKING:
+    from peer.run.admission.invitation import Invitation
 
 
 @click.command("bootstrap", epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810")
@@ -24,6 +29,7 @@ from peer.protocol.swarm.buckets import SPLIT
 @home
 @identity_path
 @initial_peers
+@invitation
 @host_maddrs
 @announce_maddrs
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
@@ -73,6 +79,7 @@ def command(
     home: Path,
     identity_path: Path | None,
     initial_peers: tuple[str, ...],
+    invitation: Invitation | None,
     host_maddrs: tuple[str, ...],
     announce_maddrs: tuple[str, ...],
     port: int,
@@ -100,6 +107,7 @@ def command(
         home=home,
         identity_path=identity_path,
         initial_peers=initial_peers,
+        invitation=invitation,
         host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
         port=port,

@@ -15,6 +15,7 @@ from peer.cli.options import (
     host_maddrs,
     identity_path,
     initial_peers,
+    invitation,
     leave_on_eof,
     metrics,
     step_seconds,
@@ -24,6 +25,7 @@ from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
+    from peer.run.admission.invitation import Invitation
     from peer.run.options import JoinOptions
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
@@ -48,6 +50,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @home
 @identity_path
 @initial_peers
+@invitation
 @host_maddrs
 @announce_maddrs
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
@@ -92,6 +95,7 @@ def command(
     home: Path,
     identity_path: Path | None,
     initial_peers: tuple[str, ...],
+    invitation: Invitation | None,
     host_maddrs: tuple[str, ...],
     announce_maddrs: tuple[str, ...],
     port: int,
@@ -144,6 +148,7 @@ def command(
         home=home,
         identity_path=identity_path,
         initial_peers=(*initial_peers, *known.addresses),
+        invitation=invitation,
         host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
         port=port,

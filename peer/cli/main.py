@@ -27,6 +27,7 @@ COMMANDS = {
     "ticket": "Show what a ticket holds.",
     "tokenizer": "Make a tokenizer from texts.",
     "data": "Make token shards from texts.",
+    "contribution": "Show and verify receipts of exchanges.",
     "id": "Show this peer's identity.",
     "swarm": "Run a complete swarm on this machine.",
     "plan": "Plan a run: method, rates, loss, bytes, days.",

@@ -41,6 +41,7 @@ from peer.run.memory import MemoryNeed, need_of
 from peer.run.presets import Method, resolve, sources
 from peer.run.sections import SyncSection
 from peer.run.sync.cautions import cautions
+from peer.run.sync.common_data import why_unchecked
 
 THERE = click.Path(path_type=Path, exists=True)
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
@@ -174,7 +175,9 @@ def _method_as_json(sync: SyncSection, method: Method, cost: Cost, need: MemoryN
 
 
 def _cautions(manifest: Manifest) -> dict[str, str]:
-    return {f"sync.{key}": why for key, why in cautions(resolve(manifest.sync), manifest.rounds)}
+    method = resolve(manifest.sync)
+    found = {f"sync.{key}": why for key, why in cautions(method, manifest.rounds)}
+    return found | ({"sync.acceptance": why} if (why := why_unchecked(method, manifest.data)) else {})
 
 
 def _caution(manifest: Manifest) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from peer.cli.options import guest_invitation
 from peer.observe.formatting import harmless
+from peer.run.home import KEY_FILE, default_home
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +58,13 @@ def source_options(function: F) -> F:
             show_default=True,
             help="With a ticket: give up after so many seconds without an answer.",
         ),
+        guest_invitation,
+        click.option(
+            "--identity-path",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="With a ticket: the key file of the invited peer, or of the operator.  [default: identity.key in the "
+            "home, with --invitation]",
+        ),
         click.option(
             "--device",
             type=click.Choice(["auto", "cpu", "cuda"]),
@@ -72,12 +81,21 @@ def source_options(function: F) -> F:
 @contextlib.contextmanager
 def request_of(options: Options, *, tokenizer: bool, holdout: bool) -> Iterator[SourceRequest]:
     """Make a request of the options, with a folder for the time of the command."""
-    from peer.result.model import SourceRequest
+    from peer.result.model import GuestRequest, SourceRequest
 
     os.environ.update(QUIET)
-    named = {name: options[name] for name in ("home", "manifest", "run", "donors", "wait_s")}
+    named = {name: options[name] for name in ("home", "manifest", "run")}
+    guest = GuestRequest(key=_key_of(options), **{name: options[name] for name in ("donors", "wait_s", "invitation")})
     with tempfile.TemporaryDirectory(prefix="peer-model-") as scratch:
-        yield SourceRequest(scratch=Path(scratch), tokenizer=tokenizer, holdout=holdout, **named)
+        yield SourceRequest(scratch=Path(scratch), guest=guest, tokenizer=tokenizer, holdout=holdout, **named)
+
+
+def _key_of(options: Options) -> Path | None:
+    """Return the file of the key that a guest proves. None: it needs none."""
+    if options["identity_path"] is not None or options["invitation"] is None:
+        named: Path | None = options["identity_path"]
+        return named
+    return (options["home"] or default_home()).expanduser() / KEY_FILE
 
 
 def device_of(options: Options) -> torch.device:

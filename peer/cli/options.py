@@ -82,6 +82,32 @@ def announce_maddrs(function: F) -> F:
     )(function)
 
 
+def _invitation(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Read an invitation. Raises TicketError."""
+    from peer.run.admission.invitation import Invitation
+
+    return None if value is None else Invitation.named(value)
+
+
+def invitation(function: F) -> F:
+    return click.option(
+        "--invitation",
+        metavar="INVITATION|@FILE",
+        callback=_invitation,
+        help="The operator's invitation of your key, where a run asks for one. It is kept for later starts.",
+    )(function)
+
+
+def guest_invitation(function: F) -> F:
+    """Add `--invitation` to a command that takes no part."""
+    return click.option(
+        "--invitation",
+        metavar="INVITATION|@FILE",
+        callback=_invitation,
+        help="With a ticket: the operator's invitation of your key, where a run asks for one.",
+    )(function)
+
+
 def step_seconds(function: F) -> F:
     return click.option(
         "--step-seconds",
@@ -151,7 +177,7 @@ def leave_on_eof(function: F) -> F:
 
 def _with_input(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        from peer.cli.run import leave_with_input
+        from peer.node.process import leave_with_input
 
         leave_with_input()
 

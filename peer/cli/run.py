@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -38,25 +36,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop
 
     return uvloop.new_event_loop
-
-
-def leave_with_input() -> None:
-    """Send this process a SIGTERM, which drains it, when standard input ends. A thread of its own waits for that: an
-    event loop cannot watch every kind of file."""
-
-    def wait() -> None:
-        while _read_some():
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="standard input", daemon=True).start()
-
-
-def _read_some() -> bytes:
-    try:
-        return os.read(0, 4096)
-    except OSError:  # closed, or a terminal that is gone
-        return b""
 
 
 def run_daemon(main: Coroutine[Any, Any, int]) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from peer.cli.options import as_json
+from peer.errors import UsageError
+
+if TYPE_CHECKING:
+    from peer.lab.sim.run import Wish
 
 BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 
@@ -41,6 +46,8 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     "--parameters", type=int, default=65536, show_default=True, help="Parameters of the fake trainer's model."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
+@click.option("--attack", metavar="KIND", help="Lie that some peers tell, e.g. negate. See docs/guides/simulate.md.")
+@click.option("--share", type=float, default=0.125, show_default=True, help="Part of the peers that lie.")
 @as_json
 @click.pass_context
 def command(
@@ -57,6 +64,8 @@ def command(
     trainer: str,
     parameters: int,
     settings: tuple[str, ...],
+    attack: str | None,
+    share: float,
     as_json: bool,
 ) -> None:
     """Plan a run with a simulated swarm in virtual time (--peers), or with arithmetic (the commands).
@@ -64,30 +73,46 @@ def command(
     Nothing leaves this machine. See docs/guides/simulate.md for the model and its limits."""
     if context.invoked_subcommand is not None:
         return
+    if peers is None and attack is not None:
+        raise UsageError("--attack needs a simulated swarm", "Add --peers, e.g. --peers 8.")
     if peers is None:
         click.echo(context.get_help())
         return
-    from peer.lab.sim.report import told
-    from peer.lab.sim.run import Wish, simulate
+    from peer.lab.sim.run import Wish
     from peer.run.manifest import default_text, derive
 
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
     changes += [] if sync_every is None else [f"sync.sync_every={sync_every}"]
-    report = simulate(
-        Wish(
-            peers=peers,
-            manifest=derive(default_text(), changes),
-            hours=hours,
-            link=link,
-            churn=churn,
-            speeds=speeds,
-            step_seconds=step_seconds,
-            trainer=trainer,
-            parameters=parameters,
-        )
+    wish = Wish(
+        peers=peers,
+        manifest=derive(default_text(), changes),
+        hours=hours,
+        link=link,
+        churn=churn,
+        speeds=speeds,
+        step_seconds=step_seconds,
+        trainer=trainer,
+        parameters=parameters,
     )
-    click.echo(json.dumps(report.to_json()) if as_json else told(report))
+    numbers, text = _played(wish, attack, share)
+    click.echo(json.dumps(numbers) if as_json else text)
+
+
+def _played(wish: Wish, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
+    """Play the swarm, with its liars where an attack is named. Return the report as numbers and as text."""
+    from peer.lab.sim.report import told
+
+    if attack is None:
+        from peer.lab.sim.run import simulate
+
+        report = simulate(wish)
+        return report.to_json(), told(report)
+    from peer.lab.attack.play import simulate_attack
+    from peer.lab.attack.report import told_attack
+
+    report, effect = simulate_attack(wish, attack, share)
+    return report.to_json() | {"attack": effect.to_json()}, f"{told(report)}\n{told_attack(effect)}"
 
 
 @command.command(

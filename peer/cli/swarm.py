@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--chaos", metavar="PROFILE", help="Faults: gentle, rough, links or all. all@20s: one in 20 s on average."
 )
+@click.option("--attack", "attacks", multiple=True, metavar="K@KIND", help="Peer K lies so to the others. Repeatable.")
 @click.option(
     "--home", type=click.Path(path_type=Path), help="An empty folder for the homes. A temporary one by default."
 )
@@ -55,6 +56,7 @@ def command(
     throttles: tuple[str, ...],
     step_seconds: float,
     chaos: str | None,
+    attacks: tuple[str, ...],
     home: Path | None,
     data: tuple[str, ...],
     state: Path | None,
@@ -66,11 +68,15 @@ def command(
     trainers and directory helpers are killed or stopped. Links are cut or slow, disks are full, clocks jump. The plan
     is printed, and the report says how long each recovery took. Linux only.
 
+    With --attack some peers lie to the others about what they learnt. docs/guides/simulate.md has the kinds. The report
+    tells who lied, and what it cost the honest.
+
     Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
     after a failure)."""
     from peer.lab.localswarm.plan import (
         Churn,
         SwarmPlan,
+        attacks_of,
         derive_manifest,
         drawn_faults,
         founded_by,
@@ -93,15 +99,18 @@ def command(
     parsed = parse_manifest(text.encode())
     faults = None if chaos is None else drawn_faults(chaos, parsed, peers, minutes)
     churn = Churn(kills=timed(kills, "kill"), joins=timed(joins, "join"), faults=faults)
+    lies = attacks_of(attacks, parsed, peers, chaos=chaos is not None)
+    slow = timed(throttles, "throttle")
+    setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies)
     plan = SwarmPlan(
         peers=peers,
         manifest=text,
-        home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),
+        home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),  # now that nothing refuses it
         seed=parsed.seed,
         minutes=minutes,
         state=state,
         churn=churn,
-        setups=peer_setups(parsed.data.kind, peers, churn.joins, timed(throttles, "throttle"), data, step_seconds),
+        setups=setups,
     )
     _carry_out(plan, report)
     if home is None:

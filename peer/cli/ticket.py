@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
+from peer.cli.invite import command as invite
 from peer.cli.options import as_json, initial_peers
 from peer.errors import UsageError
 from peer.identity import load_or_create
@@ -15,7 +17,28 @@ KEY = "Key file of a node that need not run yet: goes into the ticket with each 
 ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.example/tcp/4810. Repeatable."
 
 
-@click.command("ticket", epilog="Example: peer ticket peersw…   or: peer ticket run.toml --initial-peers /ip4/…")
+class TicketGroup(click.Group):
+    """A command with an argument of its own, and one command below it."""
+
+    allow_interspersed_args = True
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the arguments of the command below where its name comes first."""
+        below = self.commands.get(args[0]) if args else None
+        if below is None:
+            return super().make_context(info_name, args, parent, **extra)
+        return below.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+
+@click.group(
+    "ticket",
+    cls=TicketGroup,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    epilog="Example: peer ticket peersw…   or: peer ticket run.toml --initial-peers /ip4/…",
+)
 @click.argument("ticket_or_manifest", metavar="TICKET|run.toml")
 @initial_peers
 @click.option("--identity-path", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=KEY)
@@ -47,6 +70,9 @@ def command(
         click.echo(ticket.encode())
     else:
         click.echo("\n".join([f"run      {ticket.run_id.hex()}", *(f"address  {it}" for it in ticket.addresses)]))
+
+
+command.add_command(invite)
 
 
 def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,19 +16,21 @@ from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.sparse_result import SparseResult
 from peer.exchange.group.strategy import GroupStrategy
+from peer.exchange.pair.acceptance import PartnerAcceptance
+from peer.exchange.pair.check import ParamsCheck
 from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.strategy import PairStrategy
-from peer.exchange.pair.swap import PairSwap
+from peer.exchange.pair.swap import PairSwap, Swaps
 from peer.exchange.solo import SoloStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.parts import MembershipParts
 from peer.observe import events
 from peer.outer.robust_mean import WEIGHTS
 from peer.outer.state import OuterState
+from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
-from peer.ports.quorum_store import QuorumStore
 from peer.protocol.model.fragments import block_spans
 from peer.protocol.model.layout import Layout
 from peer.run.codec_specs import SPARSE
@@ -49,20 +51,33 @@ class ExchangeContext:
     ports: PeerPorts
     members: MembershipParts
     matchmaker: Matchmaker
-    quorums: QuorumStore
+    stores: ExchangeStores
     emit: Callable[[events.Event], None]
     wishes: ExchangeControls
 
 
-def make_strategy(parts: ExchangeContext) -> ExchangeStrategy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sayings:
+    """Wrappers around what a peer sends. With these it says what is so. The liars of `peer.lab.attack` have others."""
+
+    swaps: Callable[[PairSwap], Swaps] = lambda swaps: swaps
+    mean: Callable[[MeanTerms], MeanTerms] = lambda terms: terms
+
+
+HONEST = Sayings()
+
+MakeStrategy = Callable[[ExchangeContext], ExchangeStrategy]
+
+
+def make_strategy(parts: ExchangeContext, sayings: Sayings = HONEST) -> ExchangeStrategy:
     """Build the topology that the run's method names."""
     method = parts.plan.method
     if method.topology == "solo":
         return SoloStrategy()
-    return _pairs(parts) if method.topology == "pair" else _groups(parts)
+    return _pairs(parts, sayings) if method.topology == "pair" else _groups(parts, sayings)
 
 
-def _pairs(parts: ExchangeContext) -> PairStrategy:
+def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
     plan, layout = parts.plan, parts.outer.layout
     ports, members, wishes = parts.ports, parts.members, parts.wishes
     codec = codec_of(plan.method.codec, ports.offload)
@@ -71,21 +86,37 @@ def _pairs(parts: ExchangeContext) -> PairStrategy:
         plan=plan,
         outer=parts.outer,
         matchmaker=parts.matchmaker,
-        swaps=PairSwap(
-            ports.transport,
-            ports.clock,
-            codec,
-            ports.offload,
-            plan.max_upload,
-            members.diagnosis.tell,
-            plan.assumed_rate or ASSUMED_RATE,
-            wishes.transfers,
+        swaps=sayings.swaps(
+            PairSwap(
+                ports.transport,
+                ports.clock,
+                codec,
+                ports.offload,
+                plan.max_upload,
+                members.diagnosis.tell,
+                plan.assumed_rate or ASSUMED_RATE,
+                wishes.transfers,
+            )
         ),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
         partners=PartnerMemory(
-            plan.run_id, ports.clock, members.view, members.reputation, members.diagnosis, parts.emit
+            plan.run_id,
+            ports.clock,
+            members.view,
+            members.reputation,
+            members.diagnosis,
+            parts.emit,
+            members.receipts,
         ),
-        clock=ports.clock,
+        acceptance=PartnerAcceptance(
+            plan.method.acceptance,
+            ParamsCheck(ports.trainer, ports.secret),
+            ports.offload,
+            parts.stores.partners,
+            lambda peer, why: members.reputation.penalize(peer, "nonsense", why),
+            parts.emit,
+            plan.unchecked,
+        ),
         controls=wishes,
     )
 
@@ -106,7 +137,7 @@ def mean_terms_of(method: Method, layout: Layout) -> MeanTerms:
     return MeanTerms(codec=codec, result_codec=result, weigh=weigh, tensors=tensors)
 
 
-def _groups(parts: ExchangeContext) -> GroupStrategy:
+def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
     plan, layout, ports = parts.plan, parts.outer.layout, parts.ports
     method = plan.method
     assert method.topology == "group", method
@@ -114,7 +145,7 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
         run_id=plan.run_id,
         me=plan.me,
         elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
-        mean=mean_terms_of(method, layout),
+        mean=sayings.mean(mean_terms_of(method, layout)),
         max_group=method.max_group,
         founders=method.founders,
         max_upload=plan.max_upload,
@@ -134,7 +165,7 @@ def _groups(parts: ExchangeContext) -> GroupStrategy:
     return GroupStrategy(
         method=method,
         outer=parts.outer,
-        group=GroupMember(around, parts.quorums, plan.scratch),
+        group=GroupMember(around, parts.stores.quorums, plan.scratch, parts.emit),
         buffers=Buffers(max(terms.elements), len(terms.elements)),
         offload=ports.offload,
         controls=parts.wishes,

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from peer.codec.stream import Flat
 from peer.errors import BadPayload
-from peer.outer.robust_mean import norm
+from peer.outer.robust_mean import PIECE, norm, square
 from peer.outer.rules import all_finite, blocks
+from peer.protocol.group.plausibility import MeasuredResult
 
 FAR = 10.0
 FAR_FROM_ZERO = 0.25
@@ -40,27 +41,44 @@ def check_partner(values: Tensor, own: Flat) -> None:
 
 
 def check_contribution(values: Tensor) -> float:
-    """Return the L2 norm of a contribution, or of a part of one. Raises BadPayload where it is not finite."""
+    """Return the square of the L2 norm of a contribution, or of a part of one. Raises BadPayload where it is not
+    finite."""
     if not finite(values):
         raise BadPayload("not_finite", "a contribution holds NaN or infinity")
-    return norm(values)
+    return square(values)
 
 
-def check_result(values: Tensor, own: Flat, outer: Flat | None, usual: float | None) -> float:
-    """Return the root mean square of a shard's result. Raises BadPayload where it may not be applied.
+def check_result(values: Tensor, own: Flat, outer: Flat | None, usual: float | None) -> MeasuredResult:
+    """Return a shard's result beside our contribution. Raises BadPayload where it may not be applied, whoever else
+    takes part.
 
     `own`: our contribution. `outer`: the outer params of the shard, where they are at hand. `usual`: root mean square
     of the result in the fragment's round before; in our first round a result may be as long as the outer params."""
     if not finite(values):
         raise BadPayload("not_finite", "the result holds NaN or infinity")
-    length = norm(values)
-    if 0 < RESULT_FAR * norm(own) < length:
+    length, mine, together = compare(values, own)
+    if 0 < RESULT_FAR * mine < length:
         most = 0.0 if outer is None else norm(outer)
         if usual is not None:
             most = max(USUAL_FAR * usual * math.sqrt(values.numel()), OUTER_PART * most)
         if most < length:
             raise BadPayload("norm", "the result is many times larger than our own contribution")
-    return length / math.sqrt(values.numel())
+    root = math.sqrt(values.numel())
+    both = length * mine
+    return MeasuredResult(length / root, mine / root, together / both if both else 0.0, values.numel())
+
+
+def compare(values: Tensor, own: Flat) -> tuple[float, float, float]:
+    """Return the L2 norms of two vectors, and their inner product, in double precision. Reads each once, with
+    temporaries of `PIECE`."""
+    squares, own_squares, products = [], [], []
+    for start in range(0, values.numel(), PIECE):
+        part = slice(start, min(start + PIECE, values.numel()))
+        one, other = values[part].double(), own[part].double()
+        squares.append(float(torch.dot(one, one)))
+        own_squares.append(float(torch.dot(other, other)))
+        products.append(float(torch.dot(one, other)))
+    return math.sqrt(math.fsum(squares)), math.sqrt(math.fsum(own_squares)), math.fsum(products)
 
 
 def rms(one: Flat, other: Flat | None = None) -> float:

@@ -30,6 +30,7 @@ from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, StateIndex
 from peer.protocol.model.layout import Layout
+from peer.run.admission import invitation
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore, shares
@@ -54,10 +55,16 @@ FETCHING = "fetching the state"
 TRANSFER = "transfer"
 """Folder of the pieces that are here, in the run's folder."""
 
+WITH_INVITATION = "Get an invitation for your key (peer id show) from the operator, and give it: --invitation @FILE"
 FINAL_REFUSALS = {
     "wire_version": "Update this program: pip install -U peer-swarm",
     "banned": "Ask the operator of the run.",
     "clock": ClockWrong.fix,
+    invitation.NONE: WITH_INVITATION,
+    invitation.EXPIRED: WITH_INVITATION,
+    invitation.REVOKED: "Ask the operator of the run.",
+    invitation.FOREIGN: WITH_INVITATION,
+    invitation.ALTERED: WITH_INVITATION,
 }
 """Refusals that asking again does not change, and what does."""
 

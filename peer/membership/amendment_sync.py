@@ -152,6 +152,9 @@ def ensure_admitted(now: RunPolicy, me: PeerId) -> None:
     if me in now.banned:
         why = now.banned[me]
         raise JoinRefused(f"the operator of this run has banned this peer: {why}", "Ask the operator of the run.")
+    if me in now.revoked:
+        why = now.revoked[me]
+        raise JoinRefused(f"the operator of this run revoked your invitation: {why}", "Ask the operator of the run.")
     if now.wire is not None and not now.wire[0] <= WIRE_VERSION <= now.wire[1]:
         low, high = now.wire
         raise JoinRefused(

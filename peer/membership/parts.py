@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from peer.membership.pair_receipts import PairReceipts
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
@@ -17,3 +18,5 @@ class MembershipParts:
     """Who is there; its `watch` says who answers."""
     reputation: Reputation
     diagnosis: SlowPeerMonitor
+    receipts: PairReceipts | None = None
+    """None: none are exchanged."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
 from peer.ports.clock import Clock
 from peer.ports.directory import Directory
 from peer.protocol.messages import PeerId, PeerRecord, Status, first_expiry
-from peer.protocol.pair.matching import Acquaintance
+from peer.protocol.pair.acquaintance import Acquaintance
 from peer.protocol.schedule import lower_median
 
 LOOK_EVERY_S = 3.0
@@ -116,13 +116,13 @@ class PeerTable:
         self._merged = None
         self.watch.heard(record.peer_id, "it called")
 
-    def candidates(self, round_: int) -> list[PeerId]:
+    def candidates(self, round_: int, proven: Collection[PeerId] = ()) -> list[PeerId]:
         """Live peers that train, are not out (`peer.protocol.swarm.failure_detection`) and were not met too often
-        lately."""
+        lately. `proven`: those of them that are proven to us."""
         outs, banned, training = self.watch.membership.outs(), self.banned(), self._trainers()
         if outs or banned:
             training = [peer for peer in training if peer not in outs and peer not in banned]
-        tired = self.acquaintance.tired_of(round_, len(training) + 1)
+        tired = self.acquaintance.tired_of(round_, len(training) + 1, proven)
         return [peer for peer in training if peer not in tired] if tired else training
 
     def remembered(self) -> list[PeerRecord]:
@@ -137,6 +137,10 @@ class PeerTable:
     def dialable(self) -> bool:
         """Whether others can dial us, as our record says."""
         return self._own.peek().reachable
+
+    def own_endpoints(self) -> tuple[str, ...]:
+        """Where others dial us, as our record says."""
+        return self._own.peek().endpoints
 
     def undialable(self) -> frozenset[PeerId]:
         """Live peers that only dial out."""

@@ -8,15 +8,19 @@ not written is counted in the next line. Standing is not kept over a restart."""
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from peer.membership.proven_file import ProvenFile
 from peer.observe import events
 from peer.observe.counters import known_code
+from peer.ports.clock import Clock
 from peer.protocol.messages import PeerId
+from peer.protocol.pair.probe_verdict import LastChoices
+from peer.protocol.pair.proven import ProvenPeers
 from peer.protocol.pair.stranger_budget import StrangerBudget
-from peer.protocol.policy.reputation import ReputationScore
+from peer.protocol.policy.reputation import OUT_OF_FAVOUR, ReputationScore
 from peer.protocol.token_bucket import Rate, TokenBuckets
 from peer.signed_record import InvalidRecord
 
@@ -40,9 +44,20 @@ class RefusedCaller:
 class Reputation:
     """`now`: run time, seconds since the epoch; `emit` journals an event."""
 
-    def __init__(self, now: Callable[[], float], emit: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        emit: Callable[[events.Event], None],
+        kept: ProvenFile | None = None,
+    ) -> None:
+        """`kept`: where the peers that earned trust outlive a restart."""
         self._now = now
         self._emit = emit
+        self._kept = kept
+        self.proven = ProvenPeers() if kept is None else kept.peers
+        self.last_choices = LastChoices()
+        self._left_out = 0
+        self._invited: Container[PeerId] = ()
         self._standing = ReputationScore()
         self.patience = StrangerBudget(None)
         self._why: OrderedDict[PeerId, str] = OrderedDict()
@@ -51,15 +66,26 @@ class Reputation:
         self._written: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._lines: TokenBuckets[str] = TokenBuckets(LINES)
 
-    def limit_strangers(self, patience: StrangerBudget) -> None:
-        """Go by this budget from here on: a manifest says how long the rounds are."""
+    async def keep(self, clock: Clock) -> None:
+        """Keep what is learned about proven peers, until cancelled. Without a file it ends at once."""
+        if self._kept is not None:
+            await self._kept.run(clock)
+
+    def limit_strangers(self, patience: StrangerBudget, invited: Container[PeerId] = ()) -> None:
+        """Go by this budget from here on: a manifest says how long the rounds are. Proven peers are no strangers.
+        `invited`: the peers that have an invitation, as far as they showed it."""
         self.patience = patience
+        self._invited = invited
+        for peer in self.proven:
+            patience.mark_known(peer)
 
     def penalize(self, peer: PeerId, code: str, reason: str) -> None:
         """A peer that proved its key did something wrong."""
         now = self._now()
         score = self._standing.offend(peer, code, now)
         self.patience.offended(peer)
+        if score > OUT_OF_FAVOUR:
+            self.proven.disgraced(peer)
         self._note(now, peer, code, reason)
         _remember(self._why, peer, reason)
         if times := self._times_to_write(peer, code, now):
@@ -93,6 +119,10 @@ class Reputation:
             return list(peers)
         return [p for p in peers if p not in out and (patient or self.patience.max_wait(p, now) != 0.0)]
 
+    def unknown(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Return those of these that are neither proven nor invited."""
+        return [peer for peer in peers if peer not in self.proven and peer not in self._invited]
+
     def why_not(self, peers: Collection[PeerId]) -> str:
         """For a person: why some of these are not `acceptable`; empty: all are."""
         out, left = self._standing.out_of_favour(self._now()), set(self.acceptable(peers))
@@ -120,6 +150,14 @@ class Reputation:
         """For the peer itself: empty while it is in favour."""
         left = self.out_for_s(peer)
         return f"out of favour here for {left:.0f} s more: {self._why.get(peer, 'earlier offences')}" if left else ""
+
+    def searched(self, *, left_out: int) -> None:
+        """The latest search left out so many strangers, since their address blocks had their places."""
+        self._left_out = left_out
+
+    def strangeness(self) -> dict[str, int]:
+        """For `peer status`: how many peers are proven to us, and how many strangers the latest search left out."""
+        return {"proven": len(list(self.proven)), "left_out": self._left_out}
 
     def report(self) -> dict[str, Any]:
         """For `peer status`."""

@@ -21,19 +21,20 @@ class SlowPeerMonitor:
         self._now = now
         self._emit = emit
         self._diagnosis = Diagnosis()
-        self._ready: dict[int, tuple[RoundKey, float, float]] = {}
+        self._ready: dict[int, tuple[RoundKey, float, float, int]] = {}
 
-    def ready(self, key: RoundKey, since: float) -> None:
-        """A round's work is done. `since`: run time from which on it is our own doing that it was not done before."""
+    def ready(self, key: RoundKey, since: float, tokens: int) -> None:
+        """A round's work of so many tokens is done. `since`: run time from which on it is our own doing that it was
+        not done before."""
         now = self._now()
-        self._ready[key.fragment] = key, now, now - since
+        self._ready[key.fragment] = key, now, now - since, tokens
 
     def tell(self, key: RoundKey) -> PeerTimings | None:
         """What a partner is told of us in this round."""
         known = self._ready.get(key.fragment)
         if known is None or known[0] != key.whole:
             return None
-        return PeerTimings(known[1], known[2], *self._diagnosis.own_rates())
+        return PeerTimings(known[1], known[2], *self._diagnosis.own_rates(), known[3])
 
     def exchanged(self, partner: PeerId, report: SwapReport) -> None:
         own, theirs, pace = report.own, report.told, report.pace

@@ -7,32 +7,38 @@ which is in `RoundStatus`."""
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from peer.aio.events import Shutdown
-from peer.exchange.build import ExchangeContext, make_strategy
+from peer.exchange.build import ExchangeContext, MakeStrategy, make_strategy
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
+from peer.exchange.pair.acceptance import PartnerAcceptance
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.search import PairContext
+from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
+from peer.membership.pair_receipts import PairReceipts
 from peer.membership.parts import MembershipParts
 from peer.membership.peer_table import PeerTable, lifetime
+from peer.membership.receipt_log import ReceiptLog
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.membership.suspend import SuspendRecovery, refresh
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
-from peer.ports.quorum_store import NoQuorumStore, QuorumStore
+from peer.ports.receipt_store import ReceiptStore
 from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.pair.proven import ProvenPeers
 from peer.protocol.pair.stranger_budget import StrangerBudget
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.suspend_detection import Reading, Slept
@@ -64,11 +70,13 @@ class PeerState:
     """The state that a peer begins its rounds with."""
 
     outer: OuterState
+    receipts: ReceiptStore | None = None
+    """Keeps the receipts of swaps; None: none are exchanged."""
     upto: Mapping[int, int] = field(default_factory=dict)
     """By fragment, the trainer's token count that earlier events of the journal already cover."""
     founded: bytes = b""
     """Digest of the state that `outer` goes back to, if the operator had refounded the run."""
-    quorums: QuorumStore = field(default_factory=NoQuorumStore)
+    stores: ExchangeStores = field(default_factory=ExchangeStores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,8 @@ class LocalPolicy:
     quota: Quota
     reputation: Reputation
     amendments: AmendmentSync
+    invited: Container[PeerId] = ()
+    """The peers that have an invitation, as far as they showed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +143,11 @@ class PeerParts:
         return self.loop.live
 
     @property
+    def acceptance(self) -> PartnerAcceptance | None:
+        """Our judge of partners' params; None in other topologies than pairs."""
+        return self.strategy.acceptance if isinstance(self.strategy, PairStrategy) else None
+
+    @property
     def group(self) -> GroupMember | None:
         """Our part in a group, which answers the others; None in other topologies."""
         return self.strategy.group if isinstance(self.strategy, GroupStrategy) else None
@@ -147,6 +162,8 @@ class PeerSetting:
     live: RoundStatus
     own: OwnRecord
     tempo: PeerTempo
+    make: MakeStrategy = make_strategy
+    """Builds the topology."""
 
 
 def assemble(
@@ -154,24 +171,24 @@ def assemble(
 ) -> PeerParts:
     """Build a peer's parts. Nothing runs yet: the owner runs `loop` and `background`."""
     plan, live, emit, leaving = setting.plan, setting.live, outlets.emit, Shutdown()
-    members = _membership(setting, ports, policy, emit)
+    members = _membership(setting, ports, state, policy, emit)
     view = members.view
     schedule = RoundSchedule(setting.rounds, ports.clock, view, emit, live)
-    policy.reputation.limit_strangers(_stranger_budget(plan, setting.rounds, view))
+    policy.reputation.limit_strangers(_stranger_budget(plan, setting.rounds, view), policy.invited)
     matchmaker = _matchmaker(plan, ports, members, schedule, policy.quota)
 
     async def fetch_reset(digest: bytes) -> Tensor | None:
         return await outlets.fetch_reset(digest, list(view.peers.values()))
 
     directives = Directives(policy.amendments.ruling, state.founded, fetch_reset, policy.pause)
-    strategy = make_strategy(
+    strategy = setting.make(
         ExchangeContext(
             plan=plan,
             outer=state.outer,
             ports=ports,
             members=members,
             matchmaker=matchmaker,
-            quorums=state.quorums,
+            stores=state.stores,
             emit=emit,
             wishes=ExchangeControls(
                 wanted=lambda: not leaving and not policy.pause.active.is_set(),
@@ -207,12 +224,12 @@ def assemble(
         supervisor=supervisor,
         directives=directives,
         recovery=recovery,
-        background=lambda: _background(setting.tempo, ports, policy, view, recovery),
+        background=lambda: _background(setting.tempo, ports, policy, members, recovery),
     )
 
 
 def _membership(
-    setting: PeerSetting, ports: PeerPorts, policy: LocalPolicy, emit: Callable[[events.Event], None]
+    setting: PeerSetting, ports: PeerPorts, state: PeerState, policy: LocalPolicy, emit: Callable[[events.Event], None]
 ) -> MembershipParts:
     now, tempo, live = ports.clock.now, setting.tempo, setting.live
     watch = FailureDetector(now, lifetime(tempo.look_every_s), tempo.look_every_s, emit)
@@ -223,10 +240,26 @@ def _membership(
         setting.own,
         watch,
         tempo.look_every_s,
-        banned=lambda: policy.amendments.ruling(live.round).banned,
+        banned=lambda: policy.amendments.ruling(live.round).kept_out,
         changed=lambda peers, reason: emit(events.DirectoryChanged(peers=peers, reason=reason)),
     )
-    return MembershipParts(view, policy.reputation, SlowPeerMonitor(now, emit))
+    receipts = _receipts(setting.plan, ports, state.receipts, view, policy.reputation.proven, emit)
+    return MembershipParts(view, policy.reputation, SlowPeerMonitor(now, emit), receipts)
+
+
+def _receipts(
+    plan: RunPlan,
+    ports: PeerPorts,
+    store: ReceiptStore | None,
+    view: PeerTable,
+    proven: ProvenPeers,
+    emit: Callable[[events.Event], None],
+) -> PairReceipts | None:
+    """Only partners in pairs sign each other's receipts."""
+    if store is None or plan.method.topology != "pair":
+        return None
+    log = ReceiptLog(plan.run_id, plan.me, ports.signer, store, emit)
+    return PairReceipts(log, ports.transport, lambda: view.peers, emit, proven)
 
 
 def _matchmaker(
@@ -293,8 +326,10 @@ async def _at_once() -> None:
 
 
 def _background(
-    tempo: PeerTempo, ports: PeerPorts, policy: LocalPolicy, view: PeerTable, recovery: SuspendRecovery | None
+    tempo: PeerTempo, ports: PeerPorts, policy: LocalPolicy, members: MembershipParts, recovery: SuspendRecovery | None
 ) -> list[Coroutine[Any, Any, None]]:
+    view = members.view
+
     async def doze(seconds: float) -> None:
         await tempo.doze(seconds)
 
@@ -309,4 +344,6 @@ def _background(
         policy.pause.watch(),
         policy.quota.watch(),
     ]
+    if members.receipts is not None:
+        duties.append(members.receipts.run())
     return duties if recovery is None else [*duties, recovery.run()]

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 
 from peer.aio.events import Signal
 from peer.aio.threads import Offload
-from peer.exchange.group.quorum_file import QuorumFile
+from peer.exchange.build import MakeStrategy, make_strategy
+from peer.exchange.memory_file import MemoryFile
 from peer.join.ended import operator_nodes
+from peer.join.invitation import OwnAdmission, invited_peers, own_invitation
 from peer.join.reset import ResetStates
 from peer.join.resume import JoinedState
 from peer.membership.amendment_sync import AMENDMENTS, ASK_EVERY_S, AmendmentSync
 from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import pace
+from peer.membership.proven_file import ProvenFile
 from peer.membership.reputation import Reputation
 from peer.membership.suspend import read_clocks
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
@@ -24,22 +27,29 @@ from peer.node.open import LocalNode, NodeListeners, OpenNode
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
 from peer.observe.journal import Journal
+from peer.observe.receipt_file import ReceiptFile
+from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
 from peer.protocol.messages import PeerRecord
-from peer.protocol.policy.amendments import describe
+from peer.protocol.model.layout import Layout
+from peer.protocol.policy.amendments import RunPolicy, describe
 from peer.protocol.schedule import RoundClock
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
+from peer.run.admission.invitation import InvitedPeers, day_of
 from peer.run.amendments import Chain
 from peer.run.manifest import Manifest
 from peer.run.method import Method
 from peer.run.options import JoinOptions
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
+from peer.run.sync.common_data import why_unchecked
+from peer.signed_record import seal
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
 from peer.state.checkpointer import Checkpointer
 from peer.state.save_pace import SavePace
 from peer.trainer.client import TrainerClient
+from peer.transport.config import RunTerms
 from peer.transport.signing import KeySigner
 
 
@@ -55,11 +65,14 @@ class DaemonParts:
     live: RoundStatus
     record_changed: Signal
     """Rung when our record says something new that others should know soon."""
+    make: MakeStrategy = make_strategy
+    """Builds the topology."""
 
     @classmethod
     def of(cls, local: LocalNode, options: JoinOptions) -> DaemonParts:
         """Open journal, quota and pause. Raises HomeUnusable."""
         journal, changed = Journal(local.folder.journal, local.clock.now), Signal()
+        proven = ProvenFile(local.folder.path / "proven.json", journal.append)
         uploads = local.home.path / "uploads.json"  # of the machine's line, whatever the run
         pause = LocalPause(local.folder.path / "paused.json", options.quiet_hours)
         if options.resume:
@@ -69,7 +82,7 @@ class DaemonParts:
             journal=journal,
             quota=UploadQuota(options.uploads, uploads, journal.append, local.say, changed=changed.set),
             pause=pause,
-            reputation=Reputation(local.clock.now, journal.append),
+            reputation=Reputation(local.clock.now, journal.append, proven),
             live=RoundStatus(),
             record_changed=changed,
         )
@@ -96,6 +109,7 @@ class JoinedRun:
 
     manifest: Manifest
     amendments: AmendmentSync
+    invited: InvitedPeers
     rounds: RoundClock
     state: JoinedState
     checkpoints: CheckpointStore
@@ -120,6 +134,45 @@ def amendments_of(local: LocalNode, manifest: Manifest, journal: Journal) -> Ame
     )
 
 
+def admission_of(local: LocalNode, manifest: Manifest, options: JoinOptions, amendments: AmendmentSync) -> OwnAdmission:
+    """Return the rule by which others are let in, and what we show ourselves.
+
+    Raises JoinRefused when this run admits invited peers only and this one is not."""
+    nodes, now = operator_nodes(manifest, options.initial_peers), local.clock.now
+    invited = invited_peers(local.run_id, manifest, amendments, now, nodes)
+    own = own_invitation(local.folder.path, None, local.run_id, local.me, now())
+    admission = OwnAdmission(invited, local.me, own)
+    admission.ensure()
+    if invited.required and own is not None:
+        local.say(f"invited until {day_of(own.expires)}: this peer leaves then")
+    return admission
+
+
+def begin_run(
+    node: OpenNode,
+    manifest: Manifest,
+    layout: Layout,
+    ruling: Callable[[], RunPolicy],
+    invited: InvitedPeers,
+    record: Callable[[], PeerRecord],
+) -> None:
+    """Tell the network side the terms of the run. `ruling`: the operator's word for the round at hand. `record` makes
+    our record."""
+    limits, method = manifest.limits, resolve(manifest.sync)
+    if method.topology == "group":
+        node.directory.read_everybody()
+    terms = RunTerms(
+        layout.digest(),
+        limits.max_fragment_bytes,
+        method.codec,
+        limits.max_clock_offset_s,
+        record=lambda: seal(record(), node.local.identity),
+        why_banned=lambda peer: ruling().kept_out.get(peer, ""),
+        why_uninvited=invited.why_not,
+    )
+    node.transport.begin_run(terms)
+
+
 def assemble_daemon(
     node: OpenNode, parts: DaemonParts, joined: JoinedRun, record: Callable[[], PeerRecord], bulk: Offload
 ) -> tuple[PeerParts, Checkpointer]:
@@ -142,6 +195,7 @@ def assemble_daemon(
                 doze=local.clock.sleep,
                 read_clocks=read_clocks,
             ),
+            make=parts.make,
         ),
         PeerPorts(
             clock=local.clock,
@@ -153,11 +207,21 @@ def assemble_daemon(
         ),
         PeerState(
             outer=state.outer,
+            receipts=ReceiptFile(local.folder.receipts),
             upto=dict(parts.journal.totals.upto),
             founded=joined.founded,
-            quorums=QuorumFile(local.folder.path / "group.json", emit),
+            stores=ExchangeStores(
+                quorums=MemoryFile(local.folder.path / "group.json", "the group's rosters", emit),
+                partners=MemoryFile(local.folder.path / "partners.json", "the distances of partners", emit),
+            ),
         ),
-        LocalPolicy(pause=parts.pause, quota=parts.quota, reputation=parts.reputation, amendments=amendments),
+        LocalPolicy(
+            pause=parts.pause,
+            quota=parts.quota,
+            reputation=parts.reputation,
+            amendments=amendments,
+            invited=joined.invited,
+        ),
         PeerOutlets(
             emit=emit,
             fetch_reset=ResetStates(state.outer.layout, node.transport, bulk).fetch,
@@ -177,6 +241,7 @@ def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Me
         eval_every=manifest.train.eval_every,
         max_upload=options.max_upload,
         min_peers=options.min_peers,
+        unchecked=why_unchecked(method, manifest.data),
         scratch=local.folder.path,
         nodes=operator_nodes(manifest, options.initial_peers),
     )

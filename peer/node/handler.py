@@ -13,12 +13,14 @@ from peer.aio.threads import Start, at_once
 from peer.errors import PartnerRefused
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.pair_receipts import PairReceipts
 from peer.membership.peer_table import PeerTable
 from peer.outer.state import OuterState
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
     FRAGMENT_PREFIX,
+    SHARD_PREFIX,
     Answer,
     Offer,
     PeerId,
@@ -27,6 +29,7 @@ from peer.protocol.messages import (
     StateIndex,
     Verdict,
 )
+from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.run.manifest import SignedManifest
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.state.snapshot import SnapshotCache, copy_of
@@ -91,6 +94,7 @@ class ServedParts:
     group: GroupHandler | None = None
     state: DonatedState | None = None
     artifacts: ArtifactShelf | None = None
+    receipts: PairReceipts | None = None
 
 
 class RequestHandler:
@@ -124,6 +128,12 @@ class RequestHandler:
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         return (None, None) if self.parts.view is None else self.parts.view.vouch_for(about)
 
+    def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
+        return None if self.parts.receipts is None else self.parts.receipts.on_receipt(sender, signed)
+
+    def shown_receipts(self) -> list[ShownReceipt]:
+        return [] if self.parts.receipts is None else self.parts.receipts.shown()
+
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [] if self.parts.amendments is None else self.parts.amendments.since(held, head)
 
@@ -144,6 +154,8 @@ class RequestHandler:
         return None if self.parts.state is None else self.parts.state.making(snapshot)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        if snapshot.startswith(SHARD_PREFIX):
+            return None if self.parts.group is None else self.parts.group.on_shown(snapshot, piece)
         if snapshot.startswith(ARTIFACT_PREFIX):
             return None if self.parts.artifacts is None else self.parts.artifacts.on_piece(snapshot, piece)
         return None if self.parts.state is None else self.parts.state.on_piece(snapshot, piece)

@@ -18,6 +18,7 @@ from peer.discovery.multiaddr import check_announced, check_listen, check_peers
 from peer.errors import AddressError
 from peer.identity import Identity
 from peer.join.context import JoinContext
+from peer.join.invitation import own_invitation
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler
@@ -42,9 +43,11 @@ class LocalNode:
     run_id: RunId
     say: Say
     clock: RunClock
+    guest: Identity | None = None
+    """The key of a guest, who proves it to peers and stands in no directory. None: the node's own."""
 
     @classmethod
-    def of(cls, options: NodeOptions, run_id: RunId, say: Say) -> LocalNode:
+    def of(cls, options: NodeOptions, run_id: RunId, say: Say, guest: Identity | None = None) -> LocalNode:
         """Find or make the home, the run's folder and the key. Raises IdentityError, HomeUnusable or AddressError."""
         check_listen(options.host_maddrs)
         check_announced(options.announce_maddrs)
@@ -52,11 +55,16 @@ class LocalNode:
         home = Home(options.home)
         folder = home.run(run_id)
         identity = identities.load_or_create(key_path(options, home))
-        return cls(options, home, folder, identity, run_id, say, RunClock())
+        return cls(options, home, folder, identity, run_id, say, RunClock(), guest)
 
     @property
     def me(self) -> PeerId:
         return PeerId(self.identity.peer_id)
+
+    @property
+    def proven(self) -> Identity:
+        """The key that is proven to other peers."""
+        return self.guest or self.identity
 
 
 def key_path(options: NodeOptions, home: Home) -> Path:
@@ -128,16 +136,18 @@ def _host_of(maddr: str) -> str:
 async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator[OpenNode]:
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
 
-    Raises AddressError or DirectoryFailed."""
+    Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
+    own = own_invitation(local.folder.path, options.invitation, local.run_id, PeerId(local.proven.peer_id), clock.now())
     policy = TransportPolicy(
         max_upload=options.max_upload,
         max_download=options.max_download,
         quota=listeners.quota,
         reputation=listeners.reputation,
+        invitation=b"" if own is None else own.raw,
     )
     transport = GrpcTransport(
-        local.identity, local.run_id, handler, clock.now, policy, correction=lambda: clock.correction
+        local.proven, local.run_id, handler, clock.now, policy, correction=lambda: clock.correction
     )
     ports = _Ports(local.folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:

@@ -28,7 +28,15 @@ from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
 from peer.node.assemble import PeerParts
 from peer.node.control import ControlServer, pause_or_resume
-from peer.node.daemon_parts import DaemonParts, JoinedRun, amendments_of, assemble_daemon, pace_of
+from peer.node.daemon_parts import (
+    DaemonParts,
+    JoinedRun,
+    admission_of,
+    amendments_of,
+    assemble_daemon,
+    begin_run,
+    pace_of,
+)
 from peer.node.display import Display, showing
 from peer.node.handler import DonatedState, ServedParts
 from peer.node.leaving.last_state import keep_last_state
@@ -45,6 +53,7 @@ from peer.observe.counters import EventCounters
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
+from peer.run.admission.invitation import InvitedPeers
 from peer.run.home import Home
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
@@ -52,13 +61,12 @@ from peer.run.method import Method
 from peer.run.model_layout import layout_for
 from peer.run.options import JoinOptions
 from peer.run.presets import resolve
-from peer.signed_record import seal
+from peer.run.sync.common_data import why_unchecked
 from peer.state.checkpoint import CheckpointStore
 from peer.state.checkpointer import Checkpointer, room_for
 from peer.state.snapshot import room_for_copies
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
-from peer.transport.config import RunTerms
 
 
 async def run_peer(
@@ -190,12 +198,13 @@ class PeerDaemon:
         self._arrival.check_caps(manifest, method, options)
         self._quota.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads))
         await self._agree(signed)
+        if why := why_unchecked(method, manifest.data):
+            node.local.say(why)
         files = await self._obtain_files(manifest)
         layout = layout_for(manifest.model, method, files.tensors)
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
         node.local.say(room_for(checkpoints, layout.elements))
-        group = method.topology == "group"
-        node.local.say(room_for_copies(folder.path, layout.elements, momentum=group))
+        node.local.say(room_for_copies(folder.path, layout.elements, momentum=method.topology == "group"))
         trainer = self._trainer = TrainerClient(
             folder.path,
             layout,
@@ -206,14 +215,16 @@ class PeerDaemon:
         await trainer.prepare()  # it reads its data while we look for the state
         amendments = amendments_of(node.local, manifest, self._journal)
         node.handler.serve(replace(node.handler.parts, amendments=amendments))
-        self._begin_run(manifest, method, layout, amendments)
+        admission = self._facts.admit(admission_of(node.local, manifest, options, amendments))
+        self._pace_s = pace_of(method)
+        begin_run(node, manifest, layout, self._ruling, admission.rule, self._record)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
         await catch_up(self._node.join_context(), amendments)
         founding = amendments.ruling(MAX_ROUND).founded
         for stranger in checkpoints.strangers(run_id, layout.digest(), founding):
             node.local.say(f"not resumed from: {stranger}")
         state = await self._obtain_state(manifest, method, layout, checkpoints, trainer)
-        parts = await self._prepare(manifest, state, checkpoints, amendments, trainer)
+        parts = await self._prepare(manifest, state, checkpoints, amendments, admission.rule, trainer)
         return await self._train(parts, state)
 
     async def _fetch_manifest(self) -> SignedManifest:
@@ -240,22 +251,6 @@ class PeerDaemon:
         """Raise MachineTooSmall for a run that does not fit into this machine."""
         trains_here = trains_in_main_memory(self._options.device)
         check_memory(manifest, need_of(manifest, files.tensors, trains_here=trains_here), free_bytes())
-
-    def _begin_run(self, manifest: Manifest, method: Method, layout: Layout, amendments: AmendmentSync) -> None:
-        """Tell the network side the terms of the run."""
-        node, limits = self._node, manifest.limits
-        if method.topology == "group":
-            node.directory.read_everybody()
-        self._pace_s = pace_of(method)
-        terms = RunTerms(
-            layout.digest(),
-            limits.max_fragment_bytes,
-            method.codec,
-            limits.max_clock_offset_s,
-            record=lambda: seal(self._record(), node.local.identity),
-            why_banned=lambda peer: amendments.ruling(self._live.round).banned.get(peer, ""),
-        )
-        node.transport.begin_run(terms)
 
     async def _obtain_state(
         self, manifest: Manifest, method: Method, layout: Layout, checkpoints: CheckpointStore, trainer: TrainerClient
@@ -284,6 +279,7 @@ class PeerDaemon:
         state: JoinedState,
         checkpoints: CheckpointStore,
         amendments: AmendmentSync,
+        invited: InvitedPeers,
         trainer: TrainerClient,
     ) -> PeerParts:
         """Build the peer's parts around the state, and start the trainer from it."""
@@ -293,6 +289,7 @@ class PeerDaemon:
         joined = JoinedRun(
             manifest=manifest,
             amendments=amendments,
+            invited=invited,
             rounds=rounds,
             state=state,
             checkpoints=checkpoints,
@@ -301,7 +298,7 @@ class PeerDaemon:
         )
         parts, self._saving = assemble_daemon(node, self._own, joined, self._record, self._bulk)
         self._parts = parts
-        node.handler.serve(replace(node.handler.parts, view=parts.view))
+        node.handler.serve(replace(node.handler.parts, view=parts.view, receipts=parts.members.receipts))
         journal_start(context, state, self._journal.append)
         resume = parts.supervisor.resume_folder(state, eager=resolve(manifest.sync).eager)
         if why := self._pause.why():
@@ -331,7 +328,7 @@ class PeerDaemon:
         )
         node.handler.serve(replace(node.handler.parts, matchmaker=parts.matchmaker, group=parts.group, state=donated))
         freeze_gc()
-        beside = [*parts.background(), self._obey(), self._measured()]
+        beside = [*parts.background(), self._obey(), self._measured(), self._own.reputation.keep(node.local.clock)]
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
         if not self._facts.leaving and self._facts.manifest is not None:
             node.local.say(farewell(self._facts.manifest, node.local.home.path))
@@ -354,10 +351,12 @@ class PeerDaemon:
         return RunPolicy() if held is None else held.ruling(self._live.round)
 
     async def _obey(self) -> None:
-        """Ends with JoinRefused when the operator keeps us out."""
+        """Ends with JoinRefused when the operator keeps us out, or our invitation is over."""
         while True:
             now = self._ruling()
             ensure_admitted(now, self._node.local.me)
+            assert self._facts.admission is not None
+            self._facts.admission.ensure()
             if now.wire is not None:
                 self._node.transport.narrow_wire(*now.wire)
             await asyncio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""First Ctrl+C or SIGTERM drains, the second leaves at once."""
+"""The process of a daemon: first Ctrl+C or SIGTERM drains, the second leaves at once; garbage and buffers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import gc
 import os
 import platform
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 SECOND_SIGNAL_EXIT = 130
@@ -36,6 +37,25 @@ def on_stop_signals(drain: Callable[[], None], at_last: Callable[[], None] = lam
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def leave_with_input() -> None:
+    """Send this process a SIGTERM, which drains it, when standard input ends. A thread of its own waits for that: an
+    event loop cannot watch every kind of file."""
+
+    def wait() -> None:
+        while _read_some():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="standard input", daemon=True).start()
+
+
+def _read_some() -> bytes:
+    try:
+        return os.read(0, 4096)
+    except OSError:  # closed, or a terminal that is gone
+        return b""
 
 
 THRESHOLDS = (700, 2, 2)

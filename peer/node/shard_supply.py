@@ -110,7 +110,7 @@ class ShardSupply:
             self._held.pop(digest).close()
         for digest in wrong:
             self._give_up_file(digest)
-        if self._looking is not None and self._looked_for not in self._asked:
+        if self._looking is not None and self._looked_for != self._first_asked():  # the pieces that came stay
             self._looking.cancel()
             self._looking = None
         if self._asked and (self._looking is None or self._looking.done()):
@@ -134,10 +134,14 @@ class ShardSupply:
     async def _look(self) -> None:
         """Answer what is asked, the shard that is needed first before the next ones."""
         while self._asked:
-            digest = self._looked_for = next(digest for digest in self._wanted if digest in self._asked)
+            digest = self._looked_for = self._first_asked()
             path, reason = await self._find(digest)
             self._asked.discard(digest)
             self._answer(digest, path, reason)
+
+    def _first_asked(self) -> str:
+        """Return the digest of the asked shard that is needed first. Empty: none is asked for."""
+        return next((digest for digest in self._wanted if digest in self._asked), "")
 
     async def _find(self, digest: str) -> tuple[Path | None, str]:
         """Return the shard's file, or None and why there is none."""

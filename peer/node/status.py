@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from peer.join.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.progress import Waits
 from peer.observe.totals import Totals, ledger
@@ -14,7 +15,6 @@ from peer.protocol.messages import PeerRecord, Status
 from peer.run.manifest import Manifest
 
 if TYPE_CHECKING:
-    from peer.membership.peer_table import PeerTable
     from peer.membership.reputation import Reputation
     from peer.node.assemble import PeerParts
     from peer.node.open import OpenNode
@@ -37,6 +37,7 @@ class DaemonFacts:
     waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
     training: bool = False
     """The rounds have been begun."""
+    admission: OwnAdmission | None = None
 
     def is_doing(self, phase: str) -> None:
         """Name what goes on, for a person."""
@@ -45,6 +46,11 @@ class DaemonFacts:
     def learn(self, manifest: Manifest) -> None:
         """The run's manifest is known."""
         self.manifest = manifest
+
+    def admit(self, admission: OwnAdmission) -> OwnAdmission:
+        """The run lets this peer in; the same admission."""
+        self.admission = admission
+        return admission
 
     def train(self) -> None:
         """The rounds begin."""
@@ -103,9 +109,11 @@ def status_report(
         report |= _of_the_rounds(node, facts, parts, totals)
     if parts is not None:
         report["membership"] = parts.view.watch.report()
-        report["peers"] = _of_the_peers(node, parts.view)
+        report["peers"] = _of_the_peers(node, parts)
     if trainer is not None and facts.manifest is not None and parts is not None and facts.training:
         report |= _of_the_trainer(trainer, parts.supervisor.elements, totals)
+    if facts.admission is not None:
+        report["admission"] = facts.admission.report() | reputation.strangeness()
     report |= reputation.report()
     return report
 
@@ -124,10 +132,14 @@ def _of_the_rounds(node: OpenNode, facts: DaemonFacts, parts: PeerParts, totals:
         "diagnosis": diagnosis.report(),
         "exchanging": diagnosis.numbers(),
     }
+    if (acceptance := parts.acceptance) is not None:
+        report["partner_params"] = acceptance.report()
+    if (receipts := parts.members.receipts) is not None:
+        report["receipts"] = receipts.report()
     return report if parts.group is None else report | {"group": parts.group.report()}
 
 
-def _of_the_peers(node: OpenNode, view: PeerTable) -> list[dict[str, Any]]:
+def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
     return [
         {
             "peer_id": r.peer_id,
@@ -135,9 +147,9 @@ def _of_the_peers(node: OpenNode, view: PeerTable) -> list[dict[str, Any]]:
             "round": r.round,
             "endpoints": list(r.endpoints),
             "reachable": r.reachable,
-            "pairs": _why_no_pair(r, node, view),
+            "pairs": _why_no_pair(r, node, parts),
         }
-        for r in view.peers.values()
+        for r in parts.view.peers.values()
     ]
 
 
@@ -146,14 +158,16 @@ def caps(node: OpenNode) -> dict[str, float | None]:
     return {"sent": node.local.options.max_upload, "received": node.local.options.max_download}
 
 
-def _why_no_pair(record: PeerRecord, node: OpenNode, view: PeerTable) -> str:
-    """Why a peer is no candidate of ours; `yes` when it is one."""
+def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
+    """Why a peer is no candidate of ours; `yes` when it is one, and `last` when it is one that we ask behind all."""
     if record.status is not Status.TRAINING:
         return f"no: it is {record.status.value}"
-    if view.watch.out(record.peer_id):
+    if parts.view.watch.out(record.peer_id):
         return "no: neither we nor others reach it"
     if not record.reachable and not node.reach.reachable:
         return "no: neither of the two can be dialled"
+    if left := parts.members.reputation.last_choices.rounds_left(record.peer_id, parts.live.round):
+        return f"last: we refused its params twice running, and ask it behind all others for {left} rounds"
     return "yes" if record.reachable else "yes: it dials"
 
 

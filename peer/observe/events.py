@@ -290,6 +290,53 @@ class PartnerFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartnerJudged(Event):
+    """A partner's params are judged. RoundEnded follows."""
+
+    kind: ClassVar[str] = "partner_judged"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    peer: str
+    """Peer id."""
+    verdict: str
+    """`taken`, `clipped` or `refused`. `clipped`: only a part of the way from our params to the partner's was gone."""
+    reason: str
+    """Why it was not taken whole, for a person. Empty when it was."""
+    work: float
+    """L2 norm of our own work that was sent."""
+    distance: float
+    """L2 norm of the difference between the partner's params and ours."""
+    radius: float
+    """The largest distance that is taken."""
+    gained: float = math.nan
+    """Nats a token that our own work gained in the check. NaN: it was not checked, as below."""
+    lost: float = math.nan
+    """Nats a token by which the mean with the partner was worse than our own params."""
+    limit: float = math.nan
+    """The most that it may be worse by."""
+    windows: str = ""
+    """The windows that it was checked on: how many, and where they are from. Empty: it was not checked."""
+    unchecked: str = ""
+    """Why it was not checked, where the run asks for it. What holds for the run is told once a start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRefused(Event):
+    """In groups: an owner gave a result of its shard that is not applied here. RoundEnded or RoundMissed follows."""
+
+    kind: ClassVar[str] = "result_refused"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    peer: str
+    """Peer id of the owner."""
+    code: str
+    """`implausible`: it cannot be a mean. `norm`, `not_finite` or `signature`: the owner's standing falls, too."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StandingLowered(Event):
     """A peer that proved its key did something wrong. Repeats within a minute are counted, not written one by one."""
 
@@ -342,6 +389,17 @@ class Checkpointed(Event):
     """Name of the folder."""
     seconds: float
     bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptRefused(Event):
+    """A partner's signature under a swap does not hold. The round is not touched, its receipt is not kept."""
+
+    kind: ClassVar[str] = "receipt_refused"
+    peer: str
+    """Peer id."""
+    round: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ SOURCES = {
 
 DIRECTIONS = ("sent", "received")
 OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
+VERDICTS = ("taken", "clipped", "refused")
 STATUSES = ("joining", "training", "paused", "finished", "serving", "ended", "leaving")
 PROCESSES = ("daemon", "trainer", "p2pd")
 OTHER = "other"
@@ -45,6 +46,10 @@ CODES = (
     "held",
     "hello",
     "index",
+    "invitation_altered",
+    "invitation_expired",
+    "invitation_foreign",
+    "invitation_revoked",
     "later",
     "layout",
     "length",
@@ -54,6 +59,7 @@ CODES = (
     "no_manifest",
     "no_state",
     "no_token",
+    "nonsense",
     "norm",
     "not_finite",
     "order",
@@ -68,6 +74,7 @@ CODES = (
     "taken",
     "timeout",
     "tokens",
+    "uninvited",
     "verdict",
     "wire_version",
     "wrong_run",
@@ -254,6 +261,20 @@ METRICS: tuple[Metric, ...] = (
         "counted.partner_failures.{code}",
         label="code",
         values=CODES,
+    ),
+    Metric(
+        "peer_partner_params_total",
+        "counter",
+        "Partners' params by what became of them, in pairs: taken whole, clipped, or refused.",
+        "status.partner_params.{verdict}",
+        label="verdict",
+        values=VERDICTS,
+    ),
+    Metric(
+        "peer_partner_params_unchecked_total",
+        "counter",
+        "Partners' params that were not checked, where the run asks for it. `peer status` tells why.",
+        "status.partner_params.unchecked",
     ),
     # -- who is there
     Metric(

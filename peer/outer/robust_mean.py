@@ -16,11 +16,15 @@ et al. 2019, arXiv 1911.07963). Those of equal work are equally long within a te
 see `benchmarks/liars.py`."""
 HEAVY = 2.0
 """No contribution weighs more than so many times the median: tokens are its sender's word."""
+FASTEST = 20.0
+"""What a member claims beyond so many times the median excuses nothing: no machine is believed to be faster, in the
+time that all members had."""
 FEW, WIDE = 3, 10.0
 """Among so few it cannot be told who lies and who has a fast machine: both bounds are wide then."""
 ABSURD = 100.0
-"""So many times the median norm, and as many times more as its sender did more than the median, is no honest work: it
-is refused. In its first ten steps an inner optimizer is slow, so ten times the steps can be a hundred times the way."""
+"""So many times the median norm, and as many times more as its sender did more than the median (`FASTEST` at most), is
+no honest work: it is refused. In its first ten steps an inner optimizer is slow, so ten times the steps can be a
+hundred times the way."""
 
 PIECE = 2**16
 """Elements whose doubles are in memory at a time: half a megabyte."""
@@ -36,9 +40,22 @@ class Sliced(Protocol):
 
 def norm(values: Sliced) -> float:
     """L2, in double precision; infinite or NaN when a value is. A temporary of `PIECE` at most."""
-    pieces = (slice(start, min(start + PIECE, values.numel())) for start in range(0, values.numel(), PIECE))
-    norms = (float(torch.linalg.vector_norm(values[piece], dtype=torch.float64)) for piece in pieces)
-    return math.sqrt(sum(part * part for part in norms))
+    return math.sqrt(square(values))
+
+
+def square(values: Sliced) -> float:
+    """Return the square of the L2 norm. It is the same to the bit on every machine: a member makes an owner's mean
+    again, and compares. So the order of the additions is written down here, and left to no library."""
+    total = 0.0
+    for start in range(0, values.numel(), PIECE):
+        part = values[slice(start, min(start + PIECE, values.numel()))].to(torch.float64, copy=True)
+        part.mul_(part)
+        while (count := part.numel()) > 1:
+            half = count // 2
+            part[:half].add_(part[count - half :])
+            part = part[: count - half]
+        total += float(part[0])
+    return total
 
 
 def fractions(tokens: Sequence[int]) -> list[float]:
@@ -67,7 +84,7 @@ def factors(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
     usual, work = median_low(norms), max(1.0, median_low(tokens))
     most, found = (LONG if len(norms) > FEW else WIDE) * usual, []
     for norm_, count in zip(norms, tokens, strict=True):
-        absurd = 0 < ABSURD * usual * max(1.0, count / work) < norm_
+        absurd = 0 < ABSURD * usual * min(FASTEST, max(1.0, count / work)) < norm_
         found.append(0.0 if absurd else most / norm_ if 0 < most < norm_ else 1.0)
     return found
 

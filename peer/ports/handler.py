@@ -10,6 +10,7 @@ from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
 from peer.protocol.group.shards import ContributionHeader, UploadSlot
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, StateIndex
+from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 
 
 class GroupHandler(Protocol):
@@ -23,6 +24,10 @@ class GroupHandler(Protocol):
 
     def on_held(self, fragment: int) -> Base | None:
         """Which state of the fragment we have; None without a complete one (promise 4)."""
+
+    def on_shown(self, name: str, piece: int) -> memoryview | None:
+        """A piece of what we averaged in our last round; None: not, or no longer, shown. The name tells that the caller
+        knows the roster."""
 
 
 class Handler(Protocol):
@@ -43,6 +48,12 @@ class Handler(Protocol):
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         """What we know of another peer: its record, if it has one that others may dial; seconds since it was heard
         from, None: never, or long ago."""
+
+    def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
+        """Take the signature of a partner for ours. None: we have not decided yet, or know no such swap."""
+
+    def shown_receipts(self) -> list[ShownReceipt]:
+        """Return receipts that others signed for us, at most `MAX_SHOWN`."""
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         """(raw, signature) of the amendments behind the `held` first, the last of which has digest `head`."""

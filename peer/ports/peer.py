@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 from peer.aio.threads import Offload
 from peer.ports.clock import Clock
@@ -24,3 +27,5 @@ class PeerPorts:
     """Signs what a group agrees on."""
     offload: Offload
     """Runs codec and outer step off the event loop."""
+    secret: Callable[[], int] = field(default=partial(secrets.randbits, 64))
+    """Draws 64 bits that no other peer can know."""

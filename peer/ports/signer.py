@@ -1,4 +1,4 @@
-"""Who signs and checks what a group agrees on."""
+"""Signs and checks what peers agree on."""
 
 from __future__ import annotations
 

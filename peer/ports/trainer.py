@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from peer.protocol.messages import RoundKey
+from peer.protocol.pair.probe_verdict import ProbeLosses
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,20 @@ class Counters:
     """Held after a snapshot until the apply."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeTerms:
+    """What a probe of a partner's params looks at."""
+
+    seed: int
+    """64 bits, of which nobody else knows: they draw the windows."""
+    share: float
+    """The part of our work that counts: our own params are outer_params + share * (snapshot - outer_params)."""
+    taken: float
+    """The part of the way to the partner's params that would be gone before the two are averaged."""
+    within_s: float
+    """Seconds that the trainer may take for it."""
+
+
 class Trainer(Protocol):
     """The inner loop behind one small seam. Any call raises `TrainerDied` when the process is gone or goes while
     waiting; `start` may then be called again."""
@@ -162,6 +177,15 @@ class Trainer(Protocol):
     async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
         """Loss of these parameters (whole model) on the fixed hold-out, None: of the trainer's own, which stay as they
         are. Cancelled, the trainer gives it up soon and goes on."""
+
+    async def probe(
+        self, key: RoundKey, outer_params: torch.Tensor, partner: torch.Tensor, terms: ProbeTerms
+    ) -> ProbeLosses | str:
+        """Return losses on windows from anywhere in the run's training data, with the fragment's params replaced; or
+        why there are none, for a person. It happens at a step boundary and takes two inner steps at most.
+
+        `outer_params` and `partner`: flat fp32 of the fragment, whose last snapshot is `key`'s. The trainer's own
+        params stay as they are. Raises OSError where the params cannot be handed over."""
 
     async def save(self, folder: Path) -> int:
         """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary; the token

@@ -24,6 +24,7 @@ from peer.protocol.messages import (
     Vouched,
     Welcome,
 )
+from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.protocol.wire.payload import Sink, Source
 
 
@@ -84,6 +85,12 @@ class Transport(Protocol):
 
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
         """Ask a peer whether it reaches another one, which does not answer us."""
+
+    async def receipt(self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float) -> SignedOpinion | None:
+        """Give the partner of a swap our signature for its own. None: it has not decided yet, or knows no such swap."""
+
+    async def shown_receipts(self, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
+        """Ask which receipts others signed for a peer; at most `MAX_SHOWN`, unchecked."""
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float

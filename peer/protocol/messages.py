@@ -23,6 +23,7 @@ PIECE_BYTES = 16 * 2**20
 """Most bytes of a piece of state; see `Layout.pieces`."""
 
 FRAGMENT_PREFIX = "fragment:"
+SHARD_PREFIX = "shard:"
 """Start of the name under which a group's member fetches a fragment that it missed: a part of training's exchanges."""
 
 ARTIFACT_PREFIX = "artifact:"
@@ -128,6 +129,8 @@ class Offer:
     """Whether others can dial the sender: of a pair, the one that cannot be dialled dials."""
     eta_s: float = 0.0
     """Seconds until the sender's trainer has stopped for this round, at the latest, as it says."""
+    proven: bool = False
+    """Whether the receiver is proven to the sender, so that their edge outweighs others in this round."""
 
 
 class Verdict(enum.StrEnum):
@@ -153,6 +156,8 @@ class Answer:
     reason: str = ""
     dialable: bool = True
     """Whether the answering side takes itself for one that others can dial."""
+    proven: bool = False
+    """With HELD: as that of an offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,8 @@ class PeerTimings:
     rate_out: float = 0.0
     """Median rates of its last exchanges, bytes per second. 0: not known."""
     rate_in: float = 0.0
+    tokens: int = 0
+    """Of its work since its last outer step of the fragment. 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +244,14 @@ class Vouched:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadDigests:
+    """BLAKE3 of the payloads of a swap, as they travelled. Empty: not known."""
+
+    received: bytes = b""
+    sent: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class SwapReport:
     """The report of one swap that gave us the partner's complete verified payload."""
 
@@ -251,6 +266,7 @@ class SwapReport:
     own: PeerTimings | None = None
     """Timings that we told the partner."""
     pace: TransferTimings = TransferTimings()
+    digests: PayloadDigests = PayloadDigests()
 
 
 _EXPIRES_AT = attrgetter("expires_at")

@@ -12,9 +12,24 @@ from peer.errors import SourceError
 from peer.join.artifacts import RunFiles
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout
+from peer.run.admission.invitation import Invitation
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestRequest:
+    """What a command asks of the peers of a ticket, and as whom."""
+
+    donors: int = 1
+    """Peers whose states are averaged."""
+    wait_s: float = 120.0
+    """Seconds without an answer after which a ticket is given up."""
+    key: Path | None = None
+    """File of the key that is proven to the peers. None: a new key for this once."""
+    invitation: Invitation | None = None
+    """Of that key, where the run asks for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +44,7 @@ class SourceRequest:
     """The operator's manifest file, with its artifacts beside it."""
     run: str = ""
     """Beginning of the run's id, for a home with several."""
-    donors: int = 1
-    """Donors of a ticket whose states are averaged."""
-    wait_s: float = 120.0
-    """Seconds without an answer after which a ticket is given up."""
+    guest: GuestRequest = GuestRequest()
     tokenizer: bool = False
     """Whether the run's tokenizer is needed."""
     holdout: bool = False

@@ -298,7 +298,7 @@ class RoundLoop:
         began = self._clock.now()
         work = await self._work(key, due, hold)
         self._times.trainer_stopped()
-        self._diagnosis.ready(key, began if due is None else max(began, due))
+        self._diagnosis.ready(key, began if due is None else max(began, due), 0 if work is None else work.tokens)
         if work is None:
             await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
             return round_

@@ -51,7 +51,7 @@ class _Body(BaseModel):
         if self.format != FORMAT:
             raise ValueError(f"format {self.format}, this program knows {FORMAT}")
         change = Change(self.change)
-        if change in (Change.BAN, Change.UNBAN):
+        if change in (Change.BAN, Change.UNBAN, Change.REVOKE):
             public_key_of(self.peer)
         if change is Change.WIRE and not 1 <= self.low <= self.high:
             raise ValueError("a wire range from low to high")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from peer.errors import HomeBusy, HomeUnusable, file_advice
 
+RECEIPTS = "receipts.chain"
 LONGEST_SOCKET_PATH = 100
 """A Unix socket's path has to fit into 108 bytes on Linux, 104 elsewhere."""
 
@@ -45,6 +46,11 @@ class RunFolder:
         return self.path / "journal.jsonl"
 
     @property
+    def receipts(self) -> Path:
+        """The chain of receipts, as `peer.observe.receipt_file` keeps it."""
+        return self.path / RECEIPTS
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -66,6 +72,9 @@ def write_whole(path: Path, data: bytes) -> None:
         raise HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path)) from error
 
 
+KEY_FILE = "identity.key"
+
+
 class Home:
     """A home directory, made on first use. Raises HomeUnusable when it cannot be made or entered."""
 
@@ -75,7 +84,7 @@ class Home:
 
     @property
     def identity(self) -> Path:
-        return self.path / "identity.key"
+        return self.path / KEY_FILE
 
     @property
     def artifacts(self) -> Path:

@@ -54,6 +54,9 @@ class Method:
     """What a member weighs in a group's mean: `tokens`, or as much as any other (`equal`). Empty without a group."""
     mean: str = ""
     """A group's mean: `weighted`, or `rda`, the radial-directional one. Empty without a group."""
+    acceptance: str = ""
+    """What a partner's params must pass: `finite` (they are numbers of our kind), `clip` (no more of them is taken than
+    is usual), or `check` (that, and the mean with them has no worse loss). Empty without pairs."""
 
     @property
     def round_length(self) -> float:

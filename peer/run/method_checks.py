@@ -20,7 +20,7 @@ PAIRED = ("noloco", "gasloc")
 
 def refusals(method: Method) -> Iterator[Refusal]:
     """Return everything that speaks against a method."""
-    for check in (_rule, _spread, _pull, _full, _streaming, _codecs, _group, _radial):
+    for check in (_rule, _spread, _pull, _full, _streaming, _codecs, _group, _radial, _acceptance):
         yield from check(method)
 
 
@@ -227,3 +227,8 @@ def _radial(method: Method) -> Iterator[Refusal]:
         yield "mean", "an eager member takes its own part of a sum at once, and rda is no sum of its members' parts"
     if method.max_group < FEWEST:
         yield "mean", f"rda takes {FEWEST} members, and max_group is {method.max_group}"
+
+
+def _acceptance(method: Method) -> Iterator[Refusal]:
+    if method.acceptance and method.topology != "pair":
+        yield "acceptance", f"only a pair has a partner whose params are judged, not topology {method.topology}"

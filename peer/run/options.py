@@ -9,6 +9,7 @@ from pathlib import Path
 from peer.clock.quiet_hours import QuietHours
 from peer.protocol.messages import RunId
 from peer.protocol.policy.upload_quota import UploadLimits
+from peer.run.admission.invitation import Invitation
 from peer.run.manifest import SignedManifest
 
 ANY_HOST = "/ip4/0.0.0.0/tcp/0"
@@ -47,6 +48,8 @@ class NodeOptions:
     metrics_port: int | None = None
     """Of the metrics page; 0: any free one; None: no page."""
     metrics_host: str = "127.0.0.1"
+    invitation: Invitation | None = None
+    """Given on the command line; None: the one given at an earlier start, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)

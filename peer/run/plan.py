@@ -28,5 +28,7 @@ class RunPlan:
     """The operator's nodes, as key and ticket name them: what they say of the run's end is believed."""
     assumed_rate: float | None = None
     """Bytes per second of a partner before anything was measured; None: as `peer.exchange.deadlines` has it."""
+    unchecked: str = ""
+    """Why no partner's params can be checked, where the method asks for it. Empty: they can."""
     scratch: Path | None = None
     """Folder for large states that are fetched; None: they lie in memory."""

@@ -30,6 +30,8 @@ CONTROL = "none"
 MAX_GROUP, WEIGHTS, MEAN = 16, "tokens", "weighted"
 RADIAL = 0.7
 """Part of a group's `outer_lr` that is the default with the radial-directional mean: that is longer."""
+ACCEPTANCE = "check"
+"""Of pairs."""
 PLAIN_PAIR = "bf16"
 """The codec of pairs, except of noloco and gossip."""
 GROWTH_LR = 4.4e-3
@@ -40,6 +42,7 @@ WHOLE: dict[str, Any] = {"fragments": 1, "fragment_layout": "whole", "fragment_u
 
 _NOLOCO: dict[str, Any] = {
     "topology": "pair",
+    "acceptance": ACCEPTANCE,
     "rule": "noloco",
     "outer_lr": 0.7,
     "outer_momentum": 0.5,
@@ -49,7 +52,7 @@ _GOSSIP: dict[str, Any] = _NOLOCO | {"outer_lr": 1.0, "outer_momentum": 0.0, "co
 _DILOCO: dict[str, Any] = {"topology": "group", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
 _DILOCO |= {"consensus": 0.0, "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
 _GASLOC: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
-_PAIRED: dict[str, Any] = {"topology": "pair", "rule": "gasloc", "codec": "bf16", **_GASLOC}
+_PAIRED: dict[str, Any] = {"topology": "pair", "acceptance": ACCEPTANCE, "rule": "gasloc", "codec": "bf16", **_GASLOC}
 _SNOO: dict[str, Any] = {"topology": "solo", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
 _SNOO |= {"consensus": 0.0}
 _MEAN: dict[str, Any] = {"rule": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
@@ -103,7 +106,7 @@ def method_of(sync: SyncSection) -> Method:
     given = overrides(sync)
     chosen = replace(PRESETS[sync.preset], **given)
     chosen = replace(chosen, clock=sync.clock, sync_every=sync.sync_every, growth=sync.growth or ())
-    for follow in (_schedule, _cut, _rule, _codec, _group, _mean):
+    for follow in (_schedule, _cut, _rule, _codec, _group, _mean, _acceptance):
         chosen = replace(chosen, **{name: value for name, value in follow(chosen).items() if name not in given})
     return chosen
 
@@ -166,6 +169,10 @@ def _group(chosen: Method) -> dict[str, Any]:
     result = SPARSE if relays else result_codec_for(chosen.codec)
     weights, mean = chosen.weights or WEIGHTS, chosen.mean or MEAN
     return {"result_codec": result, "max_group": chosen.max_group or MAX_GROUP, "weights": weights, "mean": mean}
+
+
+def _acceptance(chosen: Method) -> dict[str, Any]:
+    return {"acceptance": (chosen.acceptance or ACCEPTANCE) if chosen.topology == "pair" else ""}
 
 
 def _mean(chosen: Method) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from peer.run.sections import (
 )
 from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
-FORMAT = 3
+FORMAT = 4
 Newer = dict[str, dict[str, tuple[str, ...] | None]]
 """Per section, keys and the values that an older program does not know. None: it does not know the key."""
 SINCE_FORMAT_2: Newer = {
@@ -58,6 +58,7 @@ SINCE_FORMAT_3: Newer = {
         "mean": None,
     },
 }
+SINCE_FORMAT_4: Newer = {"sync": {"acceptance": None}, "admission": {"kind": ("invited",)}}
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""
 LONGEST_LINE = 256
@@ -111,9 +112,9 @@ def parse_manifest(raw: bytes) -> Manifest:
             f"the manifest was made by a newer peer: it has format {version}, this program knows up to {FORMAT}",
             "Update this program: pip install -U peer-swarm",
         )
-    table = _as_of_its_format(table)
-    manifest, findings = _validate(table)
-    sections, hidden = _sections(table)
+    meant = _as_of_its_format(table)
+    manifest, findings = _validate(meant)
+    sections, hidden = _sections(meant)
     findings = list(dict.fromkeys([*findings, *hidden, *_too_new(table), *_across(sections)]))
     if manifest is None or findings:
         raise ManifestError(f"the manifest does not check:\n{listed(findings, text)}", "Mend the lines named.")
@@ -144,12 +145,22 @@ def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with the codec that the preset noloco had before format 3, where it names none itself."""
-    sync = table.get("sync", {})
-    older = table.get("format") in range(1, 3)
-    if not older or not isinstance(sync, dict) or "codec" in sync or sync.get("preset", "noloco") != "noloco":
+    """Return the table with what the presets had before their defaults changed, where it names nothing itself: the
+    codec of noloco before format 3, and the acceptance of pairs before format 4."""
+    sync, version = table.get("sync", {}), table.get("format")
+    if not isinstance(version, int) or not 1 <= version < FORMAT or not isinstance(sync, dict):
         return table
-    return table | {"sync": sync | {"codec": "bf16"}}
+    before: dict[str, Any] = {"acceptance": "finite"} if _is_pair(sync) else {}
+    if version < 3 and sync.get("preset", "noloco") == "noloco":
+        before["codec"] = "bf16"
+    return table | {"sync": before | sync}
+
+
+def _is_pair(sync: dict[str, Any]) -> bool:
+    try:
+        return method_of(SyncSection.model_validate(sync)).topology == "pair"
+    except ValidationError:
+        return False  # the check of the manifest tells
 
 
 def _validate(table: dict[str, Any]) -> tuple[Manifest | None, list[ManifestFinding]]:
@@ -191,7 +202,7 @@ def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
 
 def _newer_than_format_1(table: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
     """Return (section, key, format it needs) of each key that a program of format 1 would not understand."""
-    for since, sections in ((2, SINCE_FORMAT_2), (3, SINCE_FORMAT_3)):
+    for since, sections in ((2, SINCE_FORMAT_2), (3, SINCE_FORMAT_3), (4, SINCE_FORMAT_4)):
         for section, keys in sections.items():
             given = table.get(section)
             for key, values in keys.items():

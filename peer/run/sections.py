@@ -257,6 +257,8 @@ class SyncSection(Section):
     """What a member weighs in its group's mean: its tokens, or as much as any other."""
     mean: Literal["weighted", "rda"] | None = None
     """A group's mean. `rda`: direction and length of each tensor are averaged apart."""
+    acceptance: Literal["check", "clip", "finite"] | None = None
+    """What a partner's params must pass before they are mixed in."""
 
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:
@@ -280,4 +282,5 @@ class LimitsSection(Section):
 
 
 class AdmissionSection(Section):
-    kind: Literal["open"] = "open"
+    kind: Literal["open", "invited"] = "open"
+    """`invited`: peers admit only those that the operator invited (`peer ticket invite`), and its own nodes."""

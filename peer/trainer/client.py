@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from peer.aio.tasks import uninterrupted
 from peer.errors import HomeUnusable, TrainerDied, file_advice
 from peer.ports.trainer import (
     AT_ONCE,
     Counters,
     Evaluation,
     Merge,
+    ProbeTerms,
     ShardSkip,
     ShardSource,
     TrainerInfo,
@@ -26,9 +28,11 @@ from peer.ports.trainer import (
 )
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
+from peer.protocol.pair.probe_verdict import ProbeLosses
 from peer.trainer.arena import Arena, CounterFile, read_counters, shift_file
 from peer.trainer.config import TrainerConfig
 from peer.trainer.ipc import Message
+from peer.trainer.probing.files import probe_file
 from peer.trainer.subprocess import LOG, TrainerSubprocess
 
 __all__ = ["TrainerClient", "TrainerConfig", "TrainerProgress"]
@@ -39,6 +43,12 @@ START_SILENCE_S = 120.0
 
 def _unheard(note: str) -> None:
     """Take a note that nobody asked for."""
+
+
+def _write(file: Path, vectors: Sequence[torch.Tensor]) -> None:
+    with file.open("wb") as into:
+        for vector in vectors:
+            vector.numpy().tofile(into)
 
 
 class TrainerClient:
@@ -201,6 +211,25 @@ class TrainerClient:
         except asyncio.CancelledError:
             child.post("give_up", number=number)
             raise
+
+    async def probe(
+        self, key: RoundKey, outer_params: torch.Tensor, partner: torch.Tensor, terms: ProbeTerms
+    ) -> ProbeLosses | str:
+        """Hand the partner's params over in a file of their own, and return what the trainer found."""
+        child, file = self._alive(), probe_file(self._folder, key.fragment)
+        assert self._arena is not None
+        slot = self._arena.in_slot(key.fragment)
+        in_place = outer_params.data_ptr() == slot.data_ptr()
+        given = (partner,) if in_place else (partner, outer_params)
+        try:
+            await uninterrupted(asyncio.to_thread(_write, file, given))
+            answer = await child.call("probe", fragment=key.fragment, in_place=in_place, **asdict(terms))
+        finally:
+            file.unlink(missing_ok=True)
+        if "why" in answer:
+            return str(answer["why"])
+        guess, source = answer.pop("guess"), answer.pop("source")
+        return ProbeLosses(guess=guess, source=source, **{name: tuple(losses) for name, losses in answer.items()})
 
     async def save(self, folder: Path) -> int:
         """Write the trainer's part of a checkpoint. Raises also OSError when the folder cannot be written; the trainer

@@ -163,7 +163,7 @@ class InnerLoop:
         try:
             self._accumulate(tokens, windows * context)
         finally:
-            self._forget_gradients()
+            self.forget_gradients()
 
     def set_micro_batch(self, windows: int) -> None:
         """Put so many windows through the model at once from here on."""
@@ -173,6 +173,11 @@ class InnerLoop:
     def network(self) -> LanguageModel:
         """The model, whose tensors are views of `params`."""
         return self._loss.network
+
+    @property
+    def token_loss(self) -> TokenLoss:
+        """The model and its loss."""
+        return self._loss
 
     @property
     def chunk(self) -> int:
@@ -205,7 +210,7 @@ class InnerLoop:
         one window is too much."""
         tokens = max(1, self._loss.counted(windows))
         while True:
-            self._forget_gradients()
+            self.forget_gradients()
             try:
                 parts = range(0, len(windows), self.micro_batch)
                 return sum(self._accumulate(windows[at : at + self.micro_batch], tokens) for at in parts)
@@ -218,7 +223,8 @@ class InnerLoop:
         """Return the gradients of all tensors. Those that took no part have zeros."""
         return [torch.zeros_like(param) if param.grad is None else param.grad for param in self._tensors]
 
-    def _forget_gradients(self) -> None:
+    def forget_gradients(self) -> None:
+        """Give back the memory of the last gradients."""
         for param in self._tensors:
             param.grad = None
 

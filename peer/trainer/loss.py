@@ -5,7 +5,7 @@ nothing is computed twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,15 @@ class TokenLoss(nn.Module):
         return int(np.count_nonzero(inputs != self._end_token))
 
     def forward(
-        self, windows: Windows, factor: float, dtype: torch.dtype | None = None, chunked: bool = False
+        self,
+        windows: Windows,
+        factor: float,
+        dtype: torch.dtype | None = None,
+        chunked: bool = False,
+        each: bool = False,
     ) -> Tensor:
-        """Return `factor` times the summed loss in nats. `dtype`: reduced precision of the model; None: fp32.
+        """Return `factor` times the summed loss in nats. `dtype`: reduced precision of the model; None: fp32. `each`:
+        of each window, [windows].
 
         Raises DataError when a token is not in the vocabulary."""
         inputs, targets = self._tokens(windows)
@@ -65,12 +71,18 @@ class TokenLoss(nn.Module):
         if self._end_token is not None:
             targets = targets.masked_fill(inputs == self._end_token, IGNORED)
             documents = documents_of(inputs, self._end_token)
-        network, wanted = self.network, targets.flatten()
+        network = self.network
         with torch.autocast(self._device.type, dtype, enabled=dtype is not None):
-            out = (network.hidden if chunked else network.logits)(inputs, documents).flatten(0, 1)
-        if chunked:
-            return chunked_loss(out, network.head_weight, wanted, factor, self.chunk, dtype)
-        return F.cross_entropy(out.float(), wanted, ignore_index=IGNORED, reduction="sum") * factor
+            out = (network.hidden if chunked else network.logits)(inputs, documents)
+
+        def summed(out: Tensor, wanted: Tensor) -> Tensor:
+            if chunked:
+                return chunked_loss(out, network.head_weight, wanted, factor, self.chunk, dtype)
+            return F.cross_entropy(out.float(), wanted, ignore_index=IGNORED, reduction="sum") * factor
+
+        if each:
+            return torch.stack([summed(*window) for window in zip(out, targets, strict=True)])
+        return summed(out.flatten(0, 1), targets.flatten())
 
     def _tokens(self, windows: Windows) -> tuple[Tensor, Tensor]:
         """Return (inputs, targets), each [windows, context] int64 on the device."""
@@ -91,18 +103,40 @@ def mean_loss(
     """Return the mean loss of these windows in nats per token, and the number of their tokens; None when given up.
 
     `weights` take the place of the module's own, by the names in it. No precision is reduced."""
+    total = 0.0
+    for part in _parts(loss, windows):
+        if given_up():
+            return None
+        total += functional_call(loss, dict(weights), (part, 1.0), {"chunked": loss.network.splits}).item()
+    tokens = max(1, loss.counted(windows))
+    return total / tokens, tokens
+
+
+@torch.inference_mode()
+def window_losses(
+    loss: TokenLoss, windows: Windows, weights: Mapping[str, Tensor], given_up: Callable[[], bool] = lambda: False
+) -> list[float] | None:
+    """Return the mean loss of each window as `mean_loss` does. They go through the model together, for a small model
+    takes hardly longer for many windows than for one."""
+    found = list[float]()
+    for part in _parts(loss, windows):
+        if given_up():
+            return None
+        kinds = {"chunked": loss.network.splits, "each": True}
+        sums: list[float] = functional_call(loss, dict(weights), (part, 1.0), kinds).tolist()
+        found += [total / max(1, loss.counted(part[at : at + 1])) for at, total in enumerate(sums)]
+    return found
+
+
+def _parts(loss: TokenLoss, windows: Windows) -> Iterator[Windows]:
+    """Cut windows into those that go through the model together."""
     network, context = loss.network, windows.shape[1] - 1
     parameters = sum(parameter.numel() for parameter in network.parameters())
     most = min(EVAL_TOKENS, EVAL_WORK // max(1, parameters))
     most = most if network.splits else min(most, EVAL_LOGITS // network.vocab_size)
-    together, total = max(1, most // context), 0.0
+    together = max(1, most // context)
     for at in range(0, len(windows), together):
-        if given_up():
-            return None
-        part = windows[at : at + together]
-        total += functional_call(loss, dict(weights), (part, 1.0), {"chunked": network.splits}).item()
-    tokens = max(1, loss.counted(windows))
-    return total / tokens, tokens
+        yield windows[at : at + together]
 
 
 def chunked_loss(

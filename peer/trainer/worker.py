@@ -36,6 +36,7 @@ from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.micro_batch import Fit, fit
 from peer.trainer.models.factory import check_tensors, layout_of
 from peer.trainer.orders import PendingMerge, WorkOrder
+from peer.trainer.probing.probe import Prober
 
 PROGRESS_EVERY_S = 0.25
 LOOK_EVERY_S = 1.0
@@ -117,6 +118,7 @@ class TrainerWorker:
             "hold": self._hold,
             "release": self._release,
             "shard": self._shard,
+            "probe": lambda message: self._prober.answer(message),
         }
 
     def prepare(self) -> None:
@@ -137,6 +139,7 @@ class TrainerWorker:
         self._link.send({"note": "building the model"})
         self._loop = InnerLoop(config, self._layout, self._device, self._desk.data, self._arena.inn, self._drew)
         self._fitted = fit(self._loop, config)
+        self._prober: Prober = Prober(config, self._layout, self._folder, self._arena, self._loop, self._desk)
         laps.end("model")
 
     def run(self) -> None:
@@ -218,10 +221,9 @@ class TrainerWorker:
     def _shard(self, message: Message) -> None:
         """Take a shard's file, or the reason why there is none."""
         self._desk.take(message)
-        if not self._desk.holdout_awaited:
-            postponed, self._postponed = self._postponed, []
-            for evaluation in postponed:
-                self._handle(evaluation)
+        self._prober.arrived()
+        while self._postponed and not self._desk.holdout_awaited:
+            self._handle(self._postponed.pop(0))
 
     def _evaluate(self, message: Message) -> Message | None:
         if self._desk.holdout_awaited:

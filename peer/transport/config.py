@@ -22,6 +22,8 @@ class RunTerms:
     """Our own sealed directory record, shown to those we call."""
     why_banned: Callable[[PeerId], str] = lambda peer: ""
     """Why the operator keeps a peer out, for a person; empty: it is not banned."""
+    why_uninvited: Callable[[PeerId, bytes], tuple[str, str] | None] = lambda peer, shown: None
+    """Why a peer that shows this invitation is not let in: a code and a sentence. None: it is."""
 
 
 @dataclass(kw_only=True)
@@ -33,6 +35,8 @@ class TransportConfig:
     now: Callable[[], float]
     wire_min: int
     wire_max: int
+    invitation: bytes = b""
+    """Our own. Empty: we have none."""
     terms: RunTerms = field(default_factory=RunTerms)
 
     def begin_run(self, terms: RunTerms) -> None:

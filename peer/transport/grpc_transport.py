@@ -38,6 +38,7 @@ from peer.protocol.messages import (
     Welcome,
     artifact_name,
 )
+from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink, Sink, Source
 from peer.transport.client.connections import CHANNEL_OPTIONS, Connection, ConnectionPool
@@ -48,13 +49,14 @@ from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.bind import check_vacant, listening
 from peer.transport.server.group_service import GroupService
+from peer.transport.server.receipt_service import ReceiptService, told
 from peer.transport.server.service import ExchangeService
 from peer.transport.tls import server_credentials
 from peer.transport.wire.pacing import Pacer, for_bulk
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
 from peer.transport.wire.refusals import UNKNOWN_CALL, eta_of, served, translate
 from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
-from peer.transport.wire.validation import held_of, index_of
+from peer.transport.wire.validation import held_of, index_of, receipt_of, shown_of
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -95,12 +97,18 @@ class GrpcTransport:
     ) -> None:
         """`correction`: what `now` differs from our raw clock, seconds."""
         self._facts = TransportConfig(
-            identity=identity, run_id=run_id, now=now, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION
+            identity=identity,
+            run_id=run_id,
+            now=now,
+            wire_min=WIRE_VERSION,
+            wire_max=WIRE_VERSION,
+            invitation=policy.invitation,
         )
         up, down = Pacer(for_bulk(policy.max_upload)), Pacer(for_bulk(policy.max_download))
         self._caps = Caps(up, down, Meter(budget=policy.quota))
         self._service = ExchangeService(self._facts, handler, self._caps, policy.reputation)
         self._groups = GroupService(handler, self._service.gate, self._caps)
+        self._receipts = ReceiptService(handler, self._service.gate)
         self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
         self._channels = ConnectionPool()
         self._correction = correction
@@ -117,8 +125,10 @@ class GrpcTransport:
         return self._caps.meter.received
 
     def begin_run(self, terms: RunTerms) -> None:
-        """Go by the run's terms, once its manifest is known."""
+        """Go by the run's terms, once its manifest is known. Whoever said Hello before says it again under them."""
         self._facts.begin_run(terms)
+        self._channels.drop_tokens()
+        self._service.gate.tokens.expire()
 
     def narrow_wire(self, low: int, high: int) -> None:
         """Speak only these wire versions from now on; those we do not know stay unspoken."""
@@ -160,7 +170,7 @@ class GrpcTransport:
                     await self._server.stop(0.5)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        service, unary = self._service, self._service.gate.unary
+        service, receipts, unary = self._service, self._receipts, self._service.gate.unary
         methods = {
             "Hello": served(service.handshake.serve, pb.HelloReply.SerializeToString),
             "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
@@ -175,6 +185,8 @@ class GrpcTransport:
             "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
             "Artifacts": unary(service.artifacts, pb.ArtifactsRequest.FromString, pb.ArtifactsReply.SerializeToString),
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
+            "Receipt": unary(receipts.receipt, pb.ReceiptRequest.FromString, pb.ReceiptReply.SerializeToString),
+            "Shown": unary(receipts.shown, pb.ShownRequest.FromString, pb.ShownReply.SerializeToString),
             "Swap": served(service.swap),
             "FetchPiece": served(service.fetch_piece),
             **self._groups.methods(),
@@ -197,13 +209,14 @@ class GrpcTransport:
             withdraw=offer.withdraw,
             undialable=not offer.dialable,
             eta_s=offer.eta_s,
+            proven=offer.proven,
         )
         reply = await self._unary(to, "Offer", request, pb.OfferReply, timeout_s)
         try:
             verdict = Verdict(reply.verdict)
         except ValueError:
             raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
-        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], not reply.undialable)
+        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], not reply.undialable, reply.proven)
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)
@@ -214,6 +227,18 @@ class GrpcTransport:
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
         reply = await self._unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
         return Vouched(reply.reaches if reply.known else None, reply.reason[:200])
+
+    async def receipt(self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float) -> SignedOpinion | None:
+        request = pb.ReceiptRequest(
+            round=signed.key.round,
+            fragment=signed.key.fragment,
+            opinion=told(signed.opinion),
+            signature=signed.signature,
+        )
+        return receipt_of(await self._unary(partner, "Receipt", request, pb.ReceiptReply, timeout_s), signed.key)
+
+    async def shown_receipts(self, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
+        return shown_of(await self._unary(by, "Shown", pb.ShownRequest(), pb.ShownReply, timeout_s))
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
@@ -329,7 +354,7 @@ class GrpcTransport:
 
         async def attempt() -> T:
             connection = await self._channels.get(to, timeout_s)
-            if not connection.token:
+            if connection.hello_due:
                 await self._greet(to, connection)
             try:
                 return await call(connection)

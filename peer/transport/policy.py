@@ -20,6 +20,8 @@ class TransportPolicy:
     """No payload is sent that it does not hold."""
     reputation: CallerReputation = field(default_factory=NoReputation)
     """It is told what callers do wrong, and asked whom to turn away."""
+    invitation: bytes = b""
+    """Our own, shown to all we meet. Empty: we have none."""
 
 
 OPEN = TransportPolicy()

@@ -1,4 +1,4 @@
-"""Signatures of rosters."""
+"""Signatures of what peers agree on: rosters, shards, receipts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ class KeySigner:
         return self._identity.sign(ROSTER_DOMAIN, raw)
 
     def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool:
-        try:
-            key = public_key_of(peer)
-        except ValueError:
-            return False
-        return verify(key, ROSTER_DOMAIN, raw, signature)
+        return holds(peer, raw, signature)
+
+
+def holds(peer: PeerId, raw: bytes, signature: bytes) -> bool:
+    """Return whether the peer made this signature with a `KeySigner`. It takes no key of our own."""
+    try:
+        key = public_key_of(peer)
+    except ValueError:
+        return False
+    return verify(key, ROSTER_DOMAIN, raw, signature)

@@ -140,6 +140,7 @@ class HelloOpen(_message.Message):
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     RECORD_FIELD_NUMBER: _builtins.int
+    INVITATION_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     wire_min: _builtins.int
     wire_max: _builtins.int
@@ -151,6 +152,8 @@ class HelloOpen(_message.Message):
     """the caller's run clock, seconds since the epoch"""
     record: _builtins.bytes
     """the caller's SignedRecord, so that the other can dial back before the directory shows it; may be empty"""
+    invitation: _builtins.bytes
+    """of the caller, by the operator (peer/run/admission/invitation.py); empty: it has none"""
     def __init__(
         self,
         *,
@@ -161,10 +164,11 @@ class HelloOpen(_message.Message):
         public_key: _builtins.bytes = ...,
         clock: _builtins.float = ...,
         record: _builtins.bytes = ...,
+        invitation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "layout_digest", b"layout_digest", "public_key", b"public_key", "record", b"record", "run_id", b"run_id", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "invitation", b"invitation", "layout_digest", b"layout_digest", "public_key", b"public_key", "record", b"record", "run_id", b"run_id", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -228,22 +232,26 @@ class HelloChallenge(_message.Message):
     NONCE_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     SEEN_AS_FIELD_NUMBER: _builtins.int
+    INVITATION_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
     """32 bytes"""
     clock: _builtins.float
     """the server's run clock"""
     seen_as: _builtins.str
     """the caller's address as the server sees it"""
+    invitation: _builtins.bytes
+    """of the server"""
     def __init__(
         self,
         *,
         nonce: _builtins.bytes = ...,
         clock: _builtins.float = ...,
         seen_as: _builtins.str = ...,
+        invitation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "nonce", b"nonce", "seen_as", b"seen_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "invitation", b"invitation", "nonce", b"nonce", "seen_as", b"seen_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -309,6 +317,7 @@ class OfferRequest(_message.Message):
     WITHDRAW_FIELD_NUMBER: _builtins.int
     UNDIALABLE_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
+    PROVEN_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     withdraw: _builtins.bool
@@ -316,6 +325,8 @@ class OfferRequest(_message.Message):
     """the sender only dials out"""
     eta_s: _builtins.float
     """seconds until the sender's trainer has stopped for this round, at the latest"""
+    proven: _builtins.bool
+    """the receiver is proven to the sender: their edge outweighs others if both say so"""
     def __init__(
         self,
         *,
@@ -324,10 +335,11 @@ class OfferRequest(_message.Message):
         withdraw: _builtins.bool = ...,
         undialable: _builtins.bool = ...,
         eta_s: _builtins.float = ...,
+        proven: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "fragment", b"fragment", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "fragment", b"fragment", "proven", b"proven", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -341,11 +353,14 @@ class OfferReply(_message.Message):
     ETA_S_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     UNDIALABLE_FIELD_NUMBER: _builtins.int
+    PROVEN_FIELD_NUMBER: _builtins.int
     verdict: _builtins.str
     eta_s: _builtins.float
     """with later: ask again then; with locked: as that of the request"""
     reason: _builtins.str
     undialable: _builtins.bool
+    proven: _builtins.bool
+    """with held: as that of the request"""
     def __init__(
         self,
         *,
@@ -353,10 +368,11 @@ class OfferReply(_message.Message):
         eta_s: _builtins.float = ...,
         reason: _builtins.str = ...,
         undialable: _builtins.bool = ...,
+        proven: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "reason", b"reason", "undialable", b"undialable", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "proven", b"proven", "reason", b"reason", "undialable", b"undialable", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -680,6 +696,7 @@ class SwapOpen(_message.Message):
     SWAP_FIELD_NUMBER: _builtins.int
     STRIPES_FIELD_NUMBER: _builtins.int
     STRIPE_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     codec: _builtins.str
@@ -710,6 +727,8 @@ class SwapOpen(_message.Message):
     """over so many streams at once the sender of this message takes a swap; 0: one"""
     stripe: _builtins.int
     """this stream is one more of a swap that is under way, by its number; 0: it is the swap's first"""
+    tokens: _builtins.int
+    """of the sender's work since its last outer step of the fragment; 0: not told"""
     def __init__(
         self,
         *,
@@ -728,10 +747,11 @@ class SwapOpen(_message.Message):
         swap: _builtins.int = ...,
         stripes: _builtins.int = ...,
         stripe: _builtins.int = ...,
+        tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "have", b"have", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "stripe", b"stripe", "stripes", b"stripes", "swap", b"swap", "worked", b"worked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "fragment", b"fragment", "have", b"have", "max_chunk", b"max_chunk", "max_rate", b"max_rate", "nbytes", b"nbytes", "part", b"part", "rate_in", b"rate_in", "rate_out", b"rate_out", "ready", b"ready", "round", b"round", "stripe", b"stripe", "stripes", b"stripes", "swap", b"swap", "tokens", b"tokens", "worked", b"worked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -946,7 +966,7 @@ class ContributeOpen(_message.Message):
     have: _builtins.int
     """bytes of the result that former streams of it brought"""
     signature: _builtins.bytes
-    """where results are sparse: the sender's over roster, shard, tokens and payload; else empty"""
+    """the sender's over roster, shard, tokens and payload; empty: of an earlier version, where results are not sparse"""
     def __init__(
         self,
         *,
@@ -1102,3 +1122,156 @@ class ArtifactsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ArtifactsReply: _TypeAlias = ArtifactsReply  # noqa: Y015
+
+@_typing.final
+class ReceiptRequest(_message.Message):
+    """Sign that we swapped in this round, and keep my signature for yours. What is signed names run, round, fragment, both
+    peers, both payloads and the signer's opinion (peer/protocol/pair/receipt.py).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    FRAGMENT_FIELD_NUMBER: _builtins.int
+    OPINION_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    fragment: _builtins.int
+    signature: _builtins.bytes
+    """64 bytes, Ed25519 over "peer roster v1\\0" + "pair receipt v1\\0" + the caller's statement"""
+    @_builtins.property
+    def opinion(self) -> Global___SwapOpinion:
+        """the caller's"""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        fragment: _builtins.int = ...,
+        opinion: Global___SwapOpinion | None = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opinion", b"opinion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "opinion", b"opinion", "round", b"round", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiptRequest: _TypeAlias = ReceiptRequest  # noqa: Y015
+
+@_typing.final
+class ReceiptReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPINION_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    signature: _builtins.bytes
+    """over the statement of the one that answers; empty: it has not decided yet, or knows no such swap"""
+    @_builtins.property
+    def opinion(self) -> Global___SwapOpinion:
+        """with a signature"""
+
+    def __init__(
+        self,
+        *,
+        opinion: Global___SwapOpinion | None = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opinion", b"opinion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["opinion", b"opinion", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiptReply: _TypeAlias = ReceiptReply  # noqa: Y015
+
+@_typing.final
+class SwapOpinion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    GAIN_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """of work behind the payload that was sent, a claim"""
+    accepted: _builtins.bool
+    """the payload that was received entered the outer step"""
+    gain: _builtins.int
+    """bucket; 0: not measured"""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.int = ...,
+        accepted: _builtins.bool = ...,
+        gain: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "gain", b"gain", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SwapOpinion: _TypeAlias = SwapOpinion  # noqa: Y015
+
+@_typing.final
+class ShownRequest(_message.Message):
+    """Which receipts did others sign for you?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShownRequest: _TypeAlias = ShownRequest  # noqa: Y015
+
+@_typing.final
+class ShownReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShownReceipt]:
+        """of accepted payloads, one a signer, at most 16"""
+
+    def __init__(
+        self,
+        *,
+        receipts: _abc.Iterable[Global___ShownReceipt] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipts", b"receipts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShownReply: _TypeAlias = ShownReply  # noqa: Y015
+
+@_typing.final
+class ShownReceipt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    statement: _builtins.bytes
+    """at most 512 bytes; its partner is the one that answers"""
+    signature: _builtins.bytes
+    """64 bytes, by the signer that the statement names"""
+    def __init__(
+        self,
+        *,
+        statement: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShownReceipt: _TypeAlias = ShownReceipt  # noqa: Y015

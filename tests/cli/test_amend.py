@@ -10,7 +10,7 @@ from peer.cli.main import peer
 from peer.errors import ManifestError, UsageError
 from peer.identity import load_or_create
 from peer.protocol.messages import RunId
-from peer.protocol.policy.amendments import Change
+from peer.protocol.policy.amendments import NO_REASON, Change, policy_at
 from peer.run.amendments import Chain, load
 from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new
@@ -135,3 +135,20 @@ def test_a_damaged_file_is_left_alone(manifest: Path) -> None:
     with pytest.raises(ManifestError, match="line 1"):
         amend(manifest, "go-on")
     assert path.read_bytes() == damaged
+
+
+def test_invitations_are_revoked_and_given_back_where_they_matter(manifest: Path, tmp_path: Path) -> None:
+    who = load_or_create(tmp_path / "other.key").peer_id
+    with pytest.raises(UsageError, match="admits everybody"):
+        amend(manifest, "revoke", who)
+    home = tmp_path / "home" / "identity.key"
+    invited = write_new(tmp_path / "invited.toml", load_or_create(home), ["admission.kind=invited"])
+    assert invited.manifest.admission.kind == "invited"
+    path = tmp_path / "invited.toml"
+    assert f"the invitation of {who} is revoked (gone)" in amend(path, "revoke", who, "--reason", "gone")
+    ruling = policy_at(held(path).amendments, 0)
+    assert ruling.revoked == ruling.kept_out == {who: "gone"}
+    amend(path, "ban", who)
+    assert policy_at(held(path).amendments, 0).kept_out == {who: NO_REASON}
+    amend(path, "unban", who)
+    assert not policy_at(held(path).amendments, 0).kept_out

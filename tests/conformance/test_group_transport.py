@@ -114,7 +114,8 @@ class Owner:
         return None
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        return memoryview(self.parts[piece]) if snapshot == "fragment:1:ab" and piece < len(self.parts) else None
+        held = ("fragment:1:ab", "shard:ab:3")
+        return memoryview(self.parts[piece]) if snapshot in held and piece < len(self.parts) else None
 
 
 @dataclass
@@ -328,6 +329,7 @@ async def test_parts_of_a_fragment_are_fetched(one: End, other: End) -> None:
     other.owner.parts = [b"x" * 200_000, b"tail"]
     assert await one.calls.fetch_part(other.record, "fragment:1:ab", 0, 200_000, TIMEOUT) == b"x" * 200_000
     assert await one.calls.fetch_part(other.record, "fragment:1:ab", 1, 4, TIMEOUT) == b"tail"
+    assert await one.calls.fetch_part(other.record, "shard:ab:3", 1, 4, TIMEOUT) == b"tail"
     with pytest.raises(BadPayload, match="length"):
         await one.calls.fetch_part(other.record, "fragment:1:ab", 1, 5, TIMEOUT)
     with pytest.raises(PartnerRefused, match="gone"):

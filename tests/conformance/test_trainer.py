@@ -23,10 +23,11 @@ from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.clock import Clock
-from peer.ports.trainer import AT_ONCE, Merge, Trainer, WorkRequest, WorkSnapshot
+from peer.ports.trainer import AT_ONCE, Merge, ProbeTerms, Trainer, WorkRequest, WorkSnapshot
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.pair.probe_verdict import ProbeLosses
 from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
@@ -276,6 +277,37 @@ async def a_shift_moves_the_params_and_not_the_base(stage: Stage) -> None:
     assert last.steps == 4 + stage.steps
 
 
+async def a_probe_only_looks(stage: Stage) -> None:
+    """With a partner that sends what we have, all is as good as our own; nothing of a probe stays."""
+    work = await stage.work(0, hold=True)
+    before = await stage.trainer.evaluate(None)
+    start, end = stage.layout.fragment_span(0)
+    same, base = work.params.clone(), stage.first[start:end].clone()
+    other = torch.randn(base.shape, generator=torch.Generator().manual_seed(1))
+
+    async def probe(partner: torch.Tensor, seed: int, share: float = 1.0) -> ProbeLosses | str:
+        terms = ProbeTerms(seed=seed, share=share, taken=1.0, within_s=60.0)
+        return await stage.trainer.probe(work.key, base, partner, terms)
+
+    found = await probe(same, 7)
+    if isinstance(found, str):
+        assert isinstance(stage.trainer, FakeTrainer), found
+        return
+    assert len(found.own) >= 3
+    assert found.own == pytest.approx(found.mixed, rel=1e-5)
+    assert found.own == pytest.approx(found.partner, rel=1e-5)
+    assert found.own != found.base, "it has worked"
+    assert await probe(same, 7) == found
+    assert await probe(same, 8) != found, "other windows"
+    lied = await probe(other, 7)
+    assert not isinstance(lied, str)
+    assert (lied.base, lied.own) == (found.base, found.own)
+    assert lied.mixed != found.mixed
+    assert lied.partner != found.partner
+    assert await stage.trainer.evaluate(None) == before
+    assert not list(stage.folder.glob("probe*"))
+
+
 async def an_evaluation_disturbs_nothing_that_waits(stage: Stage) -> None:
     other = torch.linspace(-0.25, 0.25, stage.layout.elements)
     loss = (await stage.trainer.evaluate(other)).loss
@@ -370,6 +402,7 @@ SCENES: tuple[Scene, ...] = (
     moments_are_boundaries_too,
     alpha_1_leaves_the_params_and_moves_the_base,
     a_shift_moves_the_params_and_not_the_base,
+    a_probe_only_looks,
     an_evaluation_disturbs_nothing_that_waits,
     a_result_may_come_after_the_next_snapshot,
     a_result_due_with_its_fragment_is_merged_first,
@@ -467,9 +500,10 @@ def real_stage(folder: Path) -> Stage:
     layout = cut(layout_of(MODEL).tensors, fragments=2, pattern="strided")
     steps, delay = 100, 70
     train = TrainSection(context=16, batch=2, total_rounds=100, eval_windows=8)
+    digest = load_corpus(DataSection(kind="text"), str(data), train.context).digest
     config = TrainerConfig(
         model=MODEL,
-        data=DataSection(kind="text"),
+        data=DataSection(kind="text", digest=digest),
         train=train,
         data_dir=str(data),
         sync_every=2 * steps,

@@ -21,6 +21,7 @@ from peer.protocol.messages import (
     ARTIFACT_PREFIX,
     Answer,
     Offer,
+    PayloadDigests,
     PeerId,
     PeerRecord,
     PeerTimings,
@@ -31,6 +32,14 @@ from peer.protocol.messages import (
     Status,
     SwapReport,
     Verdict,
+)
+from peer.protocol.pair.receipt import (
+    MAX_SHOWN,
+    ShownReceipt,
+    SignedOpinion,
+    SwapOpinion,
+    SwapStatement,
+    Transferred,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.state.artifacts.shelf import ArtifactShelf
@@ -57,6 +66,10 @@ class Owner:
     known: dict[PeerId, tuple[PeerRecord | None, float | None]] = field(default_factory=dict)
     """Whom it can be asked about."""
     shelf: ArtifactShelf | None = None
+    signed: dict[tuple[PeerId, RoundKey], SignedOpinion] = field(default_factory=dict)
+    """Its answers to partners that sign a swap."""
+    heard: list[tuple[PeerId, SignedOpinion]] = field(default_factory=list)
+    shown: list[ShownReceipt] = field(default_factory=list)
 
     def on_hello(self, record: PeerRecord) -> None:
         self.met.append(record)
@@ -70,6 +83,13 @@ class Owner:
 
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         return self.known.get(about, (None, None))
+
+    def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
+        self.heard.append((sender, signed))
+        return self.signed.get((sender, signed.key))
+
+    def shown_receipts(self) -> list[ShownReceipt]:
+        return self.shown
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [(b"%d" % number, head) for number in range(held, 3)]
@@ -198,6 +218,33 @@ async def swap_both(
 
 
 @scenario
+async def test_both_sides_know_the_digests_of_what_went_each_way(low: End, high: End) -> None:
+    one, other = bytes(range(256)) * 3000, b"other" * 99
+    low_report, high_report, _, _ = await swap_both(low, high, one, other)
+    assert low_report.digests == PayloadDigests(blake3(other).digest(), blake3(one).digest())
+    assert high_report.digests == PayloadDigests(blake3(one).digest(), blake3(other).digest())
+
+
+@scenario
+async def test_partners_give_each_other_their_signatures(low: End, high: End) -> None:
+    ours = SignedOpinion(KEY, SwapOpinion(4096, accepted=True, gain=5), b"l" * 64)
+    theirs = SignedOpinion(KEY, SwapOpinion(2**40, accepted=False), b"h" * 64)
+    assert await low.transport.receipt(high.record, ours, TIMEOUT) is None
+    high.owner.signed[low.record.peer_id, KEY] = theirs
+    assert await low.transport.receipt(high.record, ours, TIMEOUT) == theirs
+    assert high.owner.heard == [(low.record.peer_id, ours)] * 2
+
+
+@scenario
+async def test_a_peer_shows_what_others_signed_for_it(low: End, high: End) -> None:
+    assert await low.transport.shown_receipts(high.record, TIMEOUT) == []
+    payload, opinion = Transferred(b"d" * 32, 9), SwapOpinion(1, accepted=True)
+    statement = SwapStatement(RUN, KEY, low.record.peer_id, high.record.peer_id, payload, payload, opinion)
+    high.owner.shown = [ShownReceipt(statement, b"s" * 64)] * (MAX_SHOWN + 3)
+    assert await low.transport.shown_receipts(high.record, TIMEOUT) == high.owner.shown[:MAX_SHOWN]
+
+
+@scenario
 async def test_each_side_hears_what_the_other_tells_of_itself(low: End, high: End) -> None:
     ours, theirs = PeerTimings(1000.0, 20.5, 3e6, 0.0), PeerTimings(1012.0, 32.5, 0.0, 7e5)
 
@@ -266,6 +313,15 @@ async def test_whether_a_side_can_be_dialled_goes_with_offer_and_answer(low: End
     high.owner.answer = Answer(Verdict.HELD, dialable=False)
     assert await low.transport.offer(high.record, Offer(KEY, dialable=False), TIMEOUT) == high.owner.answer
     assert high.owner.offers == [(low.record.peer_id, Offer(KEY, dialable=False))]
+
+
+@scenario
+async def test_both_learn_whether_the_other_takes_them_for_proven(low: End, high: End) -> None:
+    high.owner.answer = Answer(Verdict.HELD, proven=True)
+    assert await low.transport.offer(high.record, Offer(KEY), TIMEOUT) == high.owner.answer
+    high.owner.answer = Answer(Verdict.HELD)
+    assert await low.transport.offer(high.record, Offer(KEY, proven=True), TIMEOUT) == high.owner.answer
+    assert [offer.proven for _, offer in high.owner.offers] == [False, True]
 
 
 @scenario

@@ -101,6 +101,7 @@ def troubles() -> dict[str, Any]:
         "exchanging": shape(fine.numbers()),
         "wait": wait,
         "machine": {"unfit": ["str"]},
+        "admission": {"until": "str"},
         "paused": shape(rest.report()),
         **shape(found, MAPS),
     }

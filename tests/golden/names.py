@@ -46,6 +46,8 @@ from peer.protocol.group.roster import ROSTER_DOMAIN, JoinStatus, Roster
 from peer.protocol.group.shards import ContributionHeader
 from peer.protocol.messages import FRAGMENT_PREFIX, WIRE_VERSION, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.pair.receipt import SwapOpinion
+from peer.protocol.pair.receipt_chain import Countersigned
 from peer.protocol.policy.amendments import Change
 from peer.protocol.wire.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
 from peer.protocol.wire.payload import BytesSource
@@ -72,6 +74,7 @@ from peer.transport.wire.refusals import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests import prometheus_text
 from tests.golden.shapes import described_fields, described_model
+from tests.support.signed_receipts import Signing, chained, countersigned, file_of
 
 RUN = RunId(bytes(range(32)))
 PACKAGE = Path(peer.__file__).parent
@@ -379,6 +382,8 @@ def wire_bytes(scratch: Path) -> Any:
         "signature of a roster": KeySigner(operator).sign(roster.to_bytes()),
         "voucher": statement(roster.name(), 2, given),
         "part": part_statement(roster.name(), 2, 300, given),
+        "receipt": _receipt_of_a_swap().ours.to_bytes(),
+        "chain of receipts": file_of(chained(Signing(operator), [_receipt_of_a_swap()])),
         "joined": encode_joined(_values(9)),
         "relayed": _relayed(),
         "head of the amendments": chain.head,
@@ -389,6 +394,11 @@ def wire_bytes(scratch: Path) -> Any:
     texts = {"peer id": operator.peer_id, "ticket": ticket, "name of a fragment": name_of(3, b"d" * 32)}
     texts |= {name: raw.decode() for name, raw in written.items()}
     return texts | {name: raw.hex() for name, raw in made.items()} | _state(scratch) | {"codecs": _codecs()}
+
+
+def _receipt_of_a_swap() -> Countersigned:
+    ours, theirs = SwapOpinion(300, accepted=True, gain=4), SwapOpinion(200, accepted=False, gain=1)
+    return countersigned(Signing(identity(1)), Signing(identity(2)), 5, ours, theirs)
 
 
 def _values(elements: int) -> Tensor:
@@ -461,11 +471,17 @@ def commands() -> Any:
     """Every command with its arguments, flags and environment variables."""
     with click.Context(command_line) as context:
         found = {name: command_line.get_command(context, name) for name in COMMANDS}
-    return {name: _command(command) for name, command in found.items()}
+    below = {
+        f"{name} {word}": _command(one)
+        for name, command in found.items()
+        if isinstance(command, click.Group) and command.params
+        for word, one in command.commands.items()
+    }
+    return {name: _command(command) for name, command in found.items()} | below
 
 
 def _command(command: Any) -> Any:
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and not command.params:
         return {name: _command(below) for name, below in command.commands.items()}
     return [
         " ".join([*parameter.opts, *parameter.secondary_opts, f"[{parameter.envvar}]" if parameter.envvar else ""])

@@ -102,7 +102,7 @@ def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
     tampered, newer, bad = (tmp_path / name for name in ("tampered.toml", "newer.toml", "bad.toml"))
     tampered.write_bytes(signed.raw.replace(b"seed = 0", b"seed = 1"))
     signature_path(tampered).write_bytes(signature_path(tmp_path / "good.toml").read_bytes())
-    newer.write_bytes(signed.raw.replace(b"format = 3", b"format = 9"))
+    newer.write_bytes(signed.raw.replace(b"format = 4", b"format = 9"))
     bad.write_text(BAD)
     home = tmp_path / "home"
     at_home = ("--home", str(home))
@@ -111,7 +111,7 @@ def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
         (Command("join", ticket[:-9], *at_home), 21, ["truncated", f"its {len(ticket) - 9} char"]),
         (Command("id", "show", "--home", str(newer / "home")), 12, [f"{newer / 'home'}: Not a directory"]),
         (Command("join", mistyped, *at_home), 21, ["checksum does not match"]),
-        (Command("join", str(newer), *at_home), 20, ["format 9", "knows up to 3", "pip install -U"]),
+        (Command("join", str(newer), *at_home), 20, ["format 9", "knows up to 4", "pip install -U"]),
         (Command("manifest", "check", str(tampered), "--json"), 20, ["changed after", f"manifest sign {tampered}"]),
         (
             Command("manifest", "check", str(bad)),

@@ -21,7 +21,7 @@ class Watched:
     def exchange(self, number: int, rate_out: float, their_lag_s: float = 0.0) -> None:
         key, diagnosing = RoundKey(number, 0), self.diagnosing
         self.now += 20.0
-        diagnosing.ready(key, self.now - 10.0)
+        diagnosing.ready(key, self.now - 10.0, 640)
         own = diagnosing.tell(key)
         assert own is not None
         told = PeerTimings(own.ready + their_lag_s, own.worked + their_lag_s, 6e5, 6e5)
@@ -69,8 +69,8 @@ def test_status_and_numbers_when_there_is_something() -> None:
 
 def test_a_partner_is_told_of_this_round_only() -> None:
     watched = Watched()
-    watched.diagnosing.ready(RoundKey(3, 0), 990.0)
-    assert watched.diagnosing.tell(RoundKey(3, 0)) == PeerTimings(1000.0, 10.0, 0.0, 0.0)
+    watched.diagnosing.ready(RoundKey(3, 0), 990.0, 640)
+    assert watched.diagnosing.tell(RoundKey(3, 0)) == PeerTimings(1000.0, 10.0, 0.0, 0.0, 640)
     assert watched.diagnosing.tell(RoundKey(4, 0)) is None
     assert watched.diagnosing.tell(RoundKey(3, 1)) is None
 

@@ -18,7 +18,7 @@ from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.node.assemble import PeerParts
-from peer.node.daemon_parts import DaemonParts, JoinedRun, amendments_of, assemble_daemon
+from peer.node.daemon_parts import DaemonParts, JoinedRun, admission_of, amendments_of, assemble_daemon
 from peer.node.handler import RequestHandler
 from peer.node.open import LocalNode, OpenNode
 from peer.outer.state import OuterState
@@ -35,7 +35,16 @@ from peer.transport.grpc_transport import GrpcTransport
 ROOMS = ("aio", "clock", "discovery", "lab", "observe", "ports", "trainer", "transport")
 OUTSIDE = tuple(f"peer.{room}" for room in ROOMS)
 """Ports, and what a peer journals to: they differ by intention."""
-OURS = ("LowPriorityThread", "KeySigner", "PlainSeal", "QuorumFile", "Checkpointer", "KeptQuorums", "Journal")
+OURS = (
+    "LowPriorityThread",
+    "KeySigner",
+    "PlainSeal",
+    "MemoryFile",
+    "ProvenFile",
+    "Checkpointer",
+    "KeptBytes",
+    "Journal",
+)
 
 Edge = tuple[str, str, str]
 
@@ -73,6 +82,7 @@ def simulated(preset: str) -> set[Edge]:
         rounds = RoundClock("seconds", method.sync_every, method.fragments, EPOCH)
         swarm = SimulatedSwarm(1, SwarmSetting(method=method, rounds=rounds, total_rounds=1, seed=1))
         (peer,) = swarm.peers
+        peer.kept.keep_receipts()
         return connections(build(swarm._run, peer, peer.life, OuterState.fresh(swarm.layout, swarm.first)))
 
     return run_virtual(main())
@@ -94,6 +104,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         joined = JoinedRun(
             manifest=manifest,
             amendments=amendments_of(local, manifest, own.journal),
+            invited=admission_of(local, manifest, options, amendments_of(local, manifest, own.journal)).rule,
             rounds=rounds,
             state=JoinedState(outer, 0, ""),
             checkpoints=CheckpointStore(local.folder.checkpoints, 2),

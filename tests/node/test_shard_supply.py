@@ -170,6 +170,23 @@ def test_nobody_is_asked_for_what_is_in_the_cache(tmp_path: Path) -> None:
     assert trainer.answers == [(DIGESTS[0], tmp_path / DIGESTS[0], "")]
 
 
+def test_a_shard_that_training_needs_goes_before_one_that_a_probe_looks_into(tmp_path: Path) -> None:
+    needed, beside = DIGESTS[0], DIGESTS[1]
+
+    async def play(supply: ShardSupply, swarm: Swarm, trainer: Trainer) -> None:
+        swarm.gates[beside] = asyncio.Event()
+        supply.want([beside], [beside], ())
+        await swarm.began.wait()
+        supply.want([needed, beside], [needed], ())
+        await trainer.until(1)
+        swarm.gates[beside].set()
+        await trainer.until(2)
+
+    swarm, trainer, _ = played(tmp_path, play)
+    assert [digest for digest, *_ in trainer.answers] == [needed, beside]
+    assert [digest for digest, _ in swarm.fetched] == [beside, needed, beside]
+
+
 def test_a_shard_that_is_wanted_no_more_is_given_up_for_the_next(tmp_path: Path) -> None:
     async def play(supply: ShardSupply, swarm: Swarm, trainer: Trainer) -> None:
         swarm.gates[DIGESTS[0]] = asyncio.Event()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.outer.robust_mean import FEW, LONG, PIECE, WEIGHTS, WIDE, factors, norm, weighted_mean
+from peer.outer.robust_mean import FEW, LONG, PIECE, WEIGHTS, WIDE, factors, norm, square, weighted_mean
 
 
 def test_the_mean_is_weighted_by_tokens() -> None:
@@ -56,6 +56,8 @@ def test_what_no_work_explains_is_refused() -> None:
     assert factors([1.0, 1.0, 1.0, 101.0], [100, 100, 100, 2000])[3] == 1.5 / 101.0
     assert factors([1.0, 1.0, 1.0, 2001.0], [100, 100, 100, 2000])[3] == 0.0
     assert factors([1.0, 1.0, 1.0, 101.0], [100, 100, 100, 1])[3] == 0.0, "who did less has no more room for it"
+    assert factors([1.0, 1.0, 1.0, 1999.0], [100, 100, 100, 10**12])[3] == 1.5 / 1999.0
+    assert factors([1.0, 1.0, 1.0, 2001.0], [100, 100, 100, 10**12])[3] == 0.0, "what it claims excuses no more"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e30), st.integers(1, 2**40)), min_size=1, max_size=9))
@@ -77,3 +79,19 @@ def test_the_norm_of_many_pieces_is_that_of_the_whole() -> None:
     assert math.isnan(norm(values))
     values[2 * PIECE] = math.inf
     assert norm(values) == math.inf
+
+
+def test_the_norm_is_added_up_in_an_order_of_its_own() -> None:
+    """A member on another machine makes the same mean, and blames its owner for any other bit."""
+    values = torch.randn(PIECE + 1001, generator=torch.Generator().manual_seed(3)) * 10
+    before, total = values.clone(), 0.0
+    for piece in (values[:PIECE], values[PIECE:]):
+        terms = [float(value) ** 2 for value in piece]
+        while (count := len(terms)) > 1:
+            half = count // 2
+            terms = [terms[n] + terms[count - half + n] if n < half else terms[n] for n in range(count - half)]
+        total += terms[0]
+    assert square(values) == total
+    assert square(values.double()) == total
+    assert torch.equal(values, before)
+    assert square(values[:0]) == 0.0

@@ -11,11 +11,11 @@ from peer.run.manifest import default_text
 from peer.run.model_layout import layout_for, tensors_of
 from peer.run.overrides import apply_overrides, dump, with_sections
 from peer.run.presets import resolve
-from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
+from peer.run.schema import FORMAT, Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
-OLDER = default_text().replace("format = 3", "format = 1").replace('"gossip" ', '"noloco" ')
+OLDER = default_text().replace(f"format = {FORMAT}", "format = 1").replace('"gossip" ', '"noloco" ')
 """What an older program can read."""
 REF = f'{{ digest = "{DIGEST}", size = 700 }}'
 FOREIGN = f"""format = 2
@@ -87,7 +87,7 @@ def test_a_method_that_an_older_program_does_not_know_needs_a_later_format_and_g
 def test_a_manifest_that_names_how_the_mean_is_made_has_format_3(key: str, value: str) -> None:
     text = f'format = 2\n[sync]\npreset = "diloco"\n{key} = "{value}"\n'
     assert f"sync.{key}: needs format = 3" in refused(text)
-    assert parse_manifest(overridden(default_text(), ["preset=diloco", f"{key}={value}"]).encode()).format == 3
+    assert parse_manifest(overridden(OLDER, ["preset=diloco", f"{key}={value}"]).encode()).format == 3
 
 
 @pytest.mark.parametrize(

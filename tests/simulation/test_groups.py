@@ -31,7 +31,7 @@ from peer.membership.reputation import Reputation
 from peer.outer.state import OuterState
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster, leaders, parse_roster
 from peer.protocol.group.shards import cut
-from peer.protocol.messages import FRAGMENT_PREFIX, PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import FRAGMENT_PREFIX, SHARD_PREFIX, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
 from peer.run.codec_specs import SPARSE
@@ -95,6 +95,8 @@ class Member:
         self.results: dict[int, GroupMean | ExchangeError] = {}
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
+        if snapshot.startswith(SHARD_PREFIX):
+            return self.group.on_shown(snapshot, piece)
         assert snapshot.startswith(FRAGMENT_PREFIX)
         return self._shelf.on_piece(snapshot, piece)
 
@@ -499,7 +501,7 @@ def huge(source: Source) -> Source:
     return Crooked(values.numpy().tobytes())
 
 
-@pytest.mark.parametrize(("lie", "code"), [(nan_at_the_start, "not_finite"), (longer, ""), (huge, "norm")])
+@pytest.mark.parametrize(("lie", "code"), [(nan_at_the_start, "not_finite"), (longer, ""), (huge, "signature")])
 def test_a_lying_contributor_is_left_out(lie: Callable[[Source], Source], code: str) -> None:
     async def main() -> None:
         party = Party(5)
@@ -527,6 +529,20 @@ def test_a_lying_contributor_is_left_out(lie: Callable[[Source], Source], code: 
             assert len(blamed) == 4
 
     run_virtual(main())
+
+
+@virtual
+async def test_a_part_that_no_work_explains_is_left_out() -> None:
+    """With its sender's signature."""
+    party = Party(5)
+    liar = party.members[2]
+    honest = party.gradient
+    party.gradient = lambda number, round_=0: honest(number, round_) * (1000 if number == 2 else 1)  # type: ignore[method-assign]
+    await party.play(0)
+    others = [member for member in party.members if member is not liar]
+    assert len(party.digests(others)) == 1
+    assert {(event.peer, event.code) for member in others for event in member.events} == {(liar.me, "norm")}
+    assert all(len(member.events) == 1 for member in others)
 
 
 def test_a_lying_owner_costs_its_shard() -> None:

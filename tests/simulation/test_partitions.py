@@ -197,7 +197,7 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
     """Killed just before offers open, 12 s after its last record: it is out before that expires."""
 
     async def main() -> SimulatedSwarm:
-        swarm = build("noloco", 2, rounds=10, count=8)  # here, none that is asked has heard from it just now
+        swarm = build("noloco", 5, rounds=10, count=8)  # here, none that is asked has heard from it just now
         victim = swarm.peers[3]
 
         async def kill() -> None:

@@ -26,6 +26,7 @@ from peer.node.upload_quota import UploadQuota
 from peer.observe.events import Event
 from peer.outer.state import OuterState
 from peer.ports.peer import PeerPorts
+from peer.ports.receipt_store import MemoryReceipts
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.upload_quota import UploadLimits
@@ -61,6 +62,7 @@ class GrpcPeer:
     outer: OuterState
     transport: GrpcTransport
     wire: Wire
+    receipts: MemoryReceipts
     events: list[Event] = field(default_factory=list)
 
 
@@ -71,10 +73,14 @@ async def play(run: GrpcRun, make_trainer: Callable[[int], FakeTrainer]) -> list
     async def live(peer: GrpcPeer) -> None:
         await peer.trainer.start(peer.outer.params, 0, None)
         await peer.parts.view.look()
-        background = asyncio.create_task(peer.parts.view.run())
+        duties = [peer.parts.view.run()]
+        if (receipts := peer.parts.members.receipts) is not None:
+            duties.append(receipts.run())
+        background = [asyncio.create_task(duty) for duty in duties]
         await peer.parts.loop.run(0)
-        background.cancel()
-        await asyncio.wait({background})
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
 
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(TIMEOUT_S):
         peers = [await _made(stack, run, hub, number, make_trainer(number)) for number in range(run.peers)]
@@ -96,6 +102,7 @@ async def _made(
     transport.begin_run(RunTerms(run.layout.digest(), 2**26, run.method.codec))
     inner = f"127.0.0.1:{await transport.start('127.0.0.1', 0)}"
     endpoints = (await stack.enter_async_context(before(inner, wire)),)
+    receipts = MemoryReceipts()
     outer, bulk = OuterState.fresh(run.layout, run.first.clone()), LowPriorityThread()
     stack.callback(bulk.close)
 
@@ -125,7 +132,7 @@ async def _made(
             signer=KeySigner(identity),
             offload=bulk,
         ),
-        PeerState(outer=outer),
+        PeerState(outer=outer, receipts=receipts),
         LocalPolicy(
             pause=LocalPause(),
             quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
@@ -134,8 +141,11 @@ async def _made(
         ),
         PeerOutlets(emit=journal.append, fetch_reset=_nowhere),
     )
-    handler.serve(ServedParts(view=parts.view, matchmaker=parts.matchmaker, group=parts.group))
-    return GrpcPeer(trainer, parts, outer, transport, wire, journal)
+    served = ServedParts(
+        view=parts.view, matchmaker=parts.matchmaker, group=parts.group, receipts=parts.members.receipts
+    )
+    handler.serve(served)
+    return GrpcPeer(trainer, parts, outer, transport, wire, receipts, journal)
 
 
 async def _nowhere(digest: bytes, records: list[PeerRecord]) -> None:

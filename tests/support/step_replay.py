@@ -6,6 +6,7 @@ after that shows here, and one that went wrong before shows in comparison with i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +16,10 @@ from blake3 import blake3
 from peer.codec.stream import Flat
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.strategy import GroupStrategy
+from peer.exchange.pair.clipping import distance, shorten
 from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.pair.swap import PartnerTerms
+from peer.exchange.payloads import work_of
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
@@ -68,6 +71,7 @@ class Values:
     _sent: dict[Place, dict[PeerId, list[torch.Tensor]]] = field(default_factory=dict)
     """Of the last `SENT` rounds: who takes one later than that has something else."""
     _swapped: dict[tuple[int, Place], Swapped] = field(default_factory=dict)
+    _judged: dict[tuple[int, Place], events.PartnerJudged] = field(default_factory=dict)
     _held: dict[int, OuterState] = field(default_factory=dict)
     """Copies of the peers' states after their last event."""
     _known: set[bytes] = field(default_factory=set)
@@ -123,6 +127,7 @@ class Values:
     def _forget(self, peer: SimulatedPeer, place: Place) -> None:
         self._works.pop((peer.number, place), None)
         self._swapped.pop((peer.number, place), None)
+        self._judged.pop((peer.number, place), None)
 
     def _remember_sent(self, sender: PeerId, place: Place, own: Flat) -> None:
         if place not in self._sent:
@@ -148,6 +153,8 @@ class Values:
         so that only these are looked at."""
         self._refounded |= isinstance(event, events.Refounded)
         self._watch_life(peer)
+        if isinstance(event, events.PartnerJudged):
+            self._judged[peer.number, (event.round, event.fragment)] = event
         if peer.life.outer is None:
             return
         begins = isinstance(event, events.Started | events.TrainingBegan | events.Refounded)
@@ -210,9 +217,27 @@ class Values:
             theirs = swapped.theirs.clone()
             if not any(self._decoded(sent, theirs) for sent in self._sent.get(place, {}).get(swapped.partner, ())):
                 self._tell(peer, f"round {event.round}: what it took of {event.partner} is not what that one sent")
+            self._clip(peer, place, own, before, theirs)
         work = OwnWork(own, 1.0)
         made.step_with(event.fragment, work if theirs is None else PartnerParams(work, theirs), self.swarm.method)
         return made
+
+    def _clip(
+        self, peer: SimulatedPeer, place: Place, own: torch.Tensor, before: OuterState, theirs: torch.Tensor
+    ) -> None:
+        """Shorten what was taken, as the journal says, and see that it says what was."""
+        method, judged, outer = self.swarm.method, self._judged.get((peer.number, place)), before.fragment(place[1])
+        if judged is None:
+            if method.acceptance != "finite":
+                self._tell(peer, f"round {place[0]}: it took its partner's params without a judgement")
+            return
+        sent = work_of(own, outer, method.sent_lr)
+        params, their_outer = theirs[: outer.numel()], theirs[outer.numel() :]
+        if not math.isclose(distance(params, sent), judged.distance, rel_tol=SHARE, abs_tol=SHARE):
+            self._tell(peer, f"round {place[0]}: its partner was {distance(params, sent)} away, not {judged.distance}")
+        shorten(params, sent, min(1.0, judged.radius / judged.distance) if judged.distance else 1.0)
+        if their_outer.numel() and (away := distance(their_outer, outer)):
+            shorten(their_outer, outer, min(1.0, judged.radius / away))
 
     def _decoded(self, sent: torch.Tensor, theirs: torch.Tensor) -> bool:
         off = (sent - theirs).abs().max()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from peer.errors import DataError
 from peer.run.sections import LlamaSection
-from peer.trainer.loss import IGNORED, TokenLoss, Windows, chunked_loss
+from peer.trainer.loss import IGNORED, TokenLoss, Windows, chunked_loss, mean_loss, window_losses
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.llama import Llama, empty_model, first_params, layout_of
 
@@ -134,6 +136,33 @@ def documents(given: Windows) -> list[Windows]:
         ends = [int(place) + 1 for place in np.flatnonzero(row == END)]
         found += [row[None, begin:end] for begin, end in zip([0, *ends], [*ends, len(row)], strict=True)]
     return [document for document in found if document.shape[1] > 1]
+
+
+@pytest.mark.parametrize("splits", [True, False])
+@pytest.mark.parametrize("end", [None, END])
+def test_windows_that_go_together_have_the_losses_that_they_have_alone(
+    splits: bool, end: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = windows()
+    given[1, 10], given[2] = END, END
+    bound = Bound()
+    monkeypatch.setattr(bound.model, "splits", splits)
+    loss = TokenLoss(bound.model, CPU, end)
+    passes: list[int] = []
+    name = "hidden" if splits else "logits"
+    network_pass = getattr(bound.model, name)
+
+    def counted(inputs: Tensor, documents: Any) -> Tensor:
+        passes.append(len(inputs))
+        out: Tensor = network_pass(inputs, documents)
+        return out
+
+    alone = [mean_loss(loss, given[at : at + 1], {}) for at in range(len(given))]
+    monkeypatch.setattr(bound.model, name, counted)
+    together = window_losses(loss, given, {})
+    assert passes == [len(given)]
+    assert together == pytest.approx([found[0] for found in alone if found is not None], abs=1e-5)
+    assert window_losses(loss, given, {}, lambda: True) is None
 
 
 def test_windows_without_an_end_are_one_document() -> None:

@@ -20,6 +20,7 @@ from peer.run.sections import DataSection, LlamaSection, TokenizerSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.data.tokens import WAIT_S
 from peer.trainer.models.llama import empty_model, first_params, layout_of, views_of
+from peer.trainer.probing.files import probe_file
 from tests.trainer.data.test_token_shards import built
 from tests.trainer.test_trainer_worker import MODEL, TOKENS, Idle, Played, ScriptedLine
 
@@ -210,3 +211,22 @@ def test_a_checkpoint_keeps_the_place_and_a_later_loss_goes_back_to_its_base(
     three = OnShards(home, folder, index, monkeypatch)
     three.start(resume=tmp_path, round_=1)
     assert three.work(steps=0, round_=1)["data_to"] == "0.0.8"
+
+
+def test_a_probe_looks_into_random_shards_that_it_asks_for(
+    home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = OnShards(home, folder, built(folder, shards=12), monkeypatch)
+    played.start()
+    played.work(steps=2)
+    own, base = played.arena.out.clone(), played.arena.inn.clone()
+    torch.cat((own, base)).numpy().tofile(probe_file(home, 0))
+    terms = {"fragment": 0, "in_place": False, "share": 1.0, "taken": 1.0, "within_s": 60.0}
+    found = [played.call("probe", seed=seed, **terms) for seed in range(8)]
+    assert found[0]["why"].startswith("0 of 4 random shards of the run's data are here")
+    last = found[-1]
+    assert last["source"].endswith("of the run's 12 shards, drawn at random")
+    assert len(last["own"]) == 6, "two inner steps pay for no more"
+    assert last["own"] == pytest.approx(last["partner"], rel=1e-5)
+    assert last["own"] != last["base"]
+    assert played.line.skips() == []

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from peer.clock.run_clock import RunClock
-from peer.errors import PartnerRefused
+from peer.errors import BadPayload, PartnerRefused
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.transport.client import connections
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import TransportPolicy
 
 RUN = RunId(b"W" * 32)
 TIMEOUT = 10.0
@@ -29,11 +31,14 @@ class Other(RequestHandler):
 
 
 @contextlib.asynccontextmanager
-async def two() -> AsyncIterator[tuple[GrpcTransport, PeerId, GrpcTransport, PeerRecord]]:
-    """Us, and another peer that we can dial."""
+async def two(
+    ours_shown: bytes = b"", theirs_shown: bytes = b""
+) -> AsyncIterator[tuple[GrpcTransport, PeerId, GrpcTransport, PeerRecord]]:
+    """Us, and another peer that we can dial; and the invitations that each shows."""
     now = RunClock().now
     me, them = Identity.generate(), Identity.generate()
-    ours, theirs = GrpcTransport(me, RUN, RequestHandler(), now), GrpcTransport(them, RUN, Other(), now)
+    ours = GrpcTransport(me, RUN, RequestHandler(), now, TransportPolicy(invitation=ours_shown))
+    theirs = GrpcTransport(them, RUN, Other(), now, TransportPolicy(invitation=theirs_shown))
     try:
         port = await theirs.start("127.0.0.1", 0)
         record = PeerRecord(
@@ -76,5 +81,72 @@ def test_who_does_not_speak_the_wire_range_is_refused_at_hello() -> None:
             with pytest.raises(PartnerRefused, match="wire versions 2 to 3") as caught:
                 await ours.hello(record, TIMEOUT)
             assert caught.value.code == "wire_version"
+
+    asyncio.run(main())
+
+
+def test_both_sides_of_a_hello_show_their_invitation_and_refuse_the_other_without_a_good_one() -> None:
+    asked = list[tuple[PeerId, bytes]]()
+
+    def why_uninvited(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
+        asked.append((peer, shown))
+        return None if shown.startswith(b"good") else ("invitation_expired", f"the invitation of {peer} is over")
+
+    async def main() -> None:
+        async with two(b"bad", b"good too") as (ours, me, theirs, record):
+            theirs.begin_run(RunTerms(why_uninvited=why_uninvited))
+            with pytest.raises(PartnerRefused, match=f"the invitation of {me} is over") as caught:
+                await ours.hello(record, TIMEOUT)
+            assert caught.value.code == "invitation_expired"
+            assert asked == [(me, b"bad")]
+        async with two(b"good", b"good too") as (ours, me, theirs, record):
+            for transport in (ours, theirs):
+                transport.begin_run(RunTerms(why_uninvited=why_uninvited))
+            asked.clear()
+            await ours.hello(record, TIMEOUT)
+            assert asked == [(record.peer_id, b"good too"), (me, b"good")]
+        async with two(b"good", b"") as (ours, _, theirs, record):
+            ours.begin_run(RunTerms(why_uninvited=why_uninvited))
+            with pytest.raises(BadPayload, match=f"the invitation of {record.peer_id} is over"):
+                await ours.offer(record, Offer(RoundKey(0, 0)), TIMEOUT)
+
+    asyncio.run(main())
+
+
+def test_who_said_hello_before_the_terms_were_known_says_it_again_under_them() -> None:
+    def nobody(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
+        return "uninvited", f"{peer} is not invited"
+
+    async def main() -> None:
+        async with two() as (ours, me, theirs, record):
+            await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
+            theirs.begin_run(RunTerms(why_uninvited=nobody))
+            with pytest.raises(PartnerRefused, match=f"{me} is not invited"):
+                await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
+        async with two() as (ours, _, theirs, record):
+            await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
+            ours.begin_run(RunTerms(why_uninvited=nobody))
+            with pytest.raises(BadPayload, match=f"{record.peer_id} is not invited"):
+                await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
+
+    asyncio.run(main())
+
+
+def test_a_token_does_not_spare_a_peer_the_next_hello(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired peer that takes its old tokens for ever is found out by those that call it."""
+    over = [False]
+
+    def why_uninvited(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
+        return ("invitation_expired", f"the invitation of {peer} is over") if over[0] else None
+
+    async def main() -> None:
+        async with two() as (ours, _, _, record):
+            ours.begin_run(RunTerms(why_uninvited=why_uninvited))
+            await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
+            over[0] = True
+            await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
+            monkeypatch.setattr(connections, "HELLO_EVERY_S", 0.0)
+            with pytest.raises(BadPayload, match="is over"):
+                await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
 
     asyncio.run(main())

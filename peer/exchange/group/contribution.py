@@ -20,7 +20,7 @@ class Contribution:
     tokens: int
     payload: Source
     signature: bytes = b""
-    """The sender's, of `statement_of`. Empty where results are not sparse."""
+    """The sender's, of `statement_of`."""
 
 
 def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice, bytes]]:
@@ -41,7 +41,7 @@ def add_(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first
 
 
 def statement_of(part: Contribution, roster: bytes, shard: int, codec: Codec, elements: int) -> bytes:
-    """Return the bytes that a member signs with its contribution to a sparse result."""
+    """Return the bytes that a member signs with its contribution."""
     digest = blake3()
     for _, payload in tiles(codec, part.payload, elements):
         digest.update(payload)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from peer.codec.plain import Codec
 from peer.exchange.group.sparse_result import ResultCodec
 from peer.outer.robust_mean import Weigh, fractions
-from peer.protocol.group.shards import Shard
+from peer.protocol.group.roster import Roster
+from peer.protocol.group.shards import ALIGN, Shard, cut
 from peer.protocol.model.fragments import Span
+from peer.run.codec_specs import FORMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,12 @@ class MeanTerms:
     tensors: tuple[tuple[Span, ...], ...] = ()
     """Per fragment: the tensors whose mean is radial (`peer.protocol.group.radial_mean`), ascending. Each lies in one
     shard. Empty: there are none."""
+
+    def cut(self, roster: Roster, elements: int) -> list[Shard]:
+        """Return the shards of a round's fragment, which has so many elements."""
+        names = (self.codec.name, self.result_codec.name)
+        align = max(ALIGN, *(FORMS[name].chunk for name in names if name in FORMS))
+        return cut(roster.name(), roster.owners, elements, align, self.tensors_in(roster.key.fragment))
 
     def tensors_in(self, fragment: int) -> tuple[Span, ...]:
         return self.tensors[fragment] if self.tensors else ()

@@ -12,11 +12,10 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import torch
@@ -26,21 +25,26 @@ from peer.aio.events import Condition
 from peer.codec.stream import Flat
 from peer.errors import BadPayload, PartnerRefused
 from peer.exchange.deadlines import ASSUMED_RATE, START_S, transfer_s
+from peer.exchange.group.audit import Auditor
 from peer.exchange.group.catchup import CatchUp
 from peer.exchange.group.context import GroupContext, drop_finished_rounds
+from peer.exchange.group.evidence import ShownEvidence
 from peer.exchange.group.outcome import ShardOutcome, joined, vouchers_of
+from peer.exchange.group.proof import ShardProof
 from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.group.rendezvous import Rendezvous
 from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
-from peer.ports.quorum_store import NoQuorumStore, QuorumStore
+from peer.observe import events
+from peer.ports.memory_store import MemoryStore, NoMemoryStore
+from peer.protocol.group.plausibility import ResultHistory
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack, unpack
 from peer.protocol.group.receipts import Vouchers
 from peer.protocol.group.roster import Join, JoinReply, Roster
-from peer.protocol.group.shards import ALIGN, ContributionHeader, Shard, UploadSlot, cut
+from peer.protocol.group.shards import ContributionHeader, Shard, UploadSlot
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
-from peer.run.codec_specs import FORMS, result_nbytes
+from peer.run.codec_specs import result_nbytes
 
 PARK_S = 4.0
 """How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Shorter than a
@@ -70,10 +74,16 @@ class GroupMean:
 class GroupMember:
     """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
 
-    def __init__(self, around: GroupContext, store: QuorumStore | None = None, scratch: Path | None = None) -> None:
+    def __init__(
+        self,
+        around: GroupContext,
+        store: MemoryStore | None = None,
+        scratch: Path | None = None,
+        emit: Callable[[events.Event], None] = lambda event: None,
+    ) -> None:
         """`store`: its rosters are recalled. A part of a group that was cut off and restarted does not take itself for
         a new one. `scratch`: folder for a state that is fetched; None: it lies in memory."""
-        self._around = around
+        self._around, self._emit = around, emit
         period = len(around.terms.elements)
         self._quorums = [Quorum(period, around.terms.founders) for _ in around.terms.elements]
         self._held: list[bytes] = [b""] * period
@@ -81,10 +91,14 @@ class GroupMember:
         """The state after the step that is due; digest empty: not known."""
         self._short = [False] * period
         """Per fragment: whether we lack a part of its last round."""
-        self._usual: list[float | None] = [None] * period
-        """Per fragment: root mean square of its last results, the median of the shards."""
+        self._history = [ResultHistory() for _ in around.terms.elements]
+        """Per fragment: the results that were applied of late."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """Per fragment: the results that owners signed in the last round, and the owners by shard."""
+        self._auditor = Auditor(around, scratch)
+        self._scratch = scratch
+        self._shown: ShownEvidence | None = None
+        """Of our last result."""
         self._leading = Rendezvous(around, self._quorums)
         self._catching = CatchUp(around, scratch)
         self._desks: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
@@ -92,11 +106,9 @@ class GroupMember:
         self._latest: RoundKey | None = None
         self._bell = Condition()
         self._rate = ASSUMED_RATE
-        self._store = store or NoQuorumStore()
+        self._store = store or NoMemoryStore()
         self._kept = pack(self._quorums)
         self._recall(self._store.read())
-        codecs = (around.terms.mean.codec.name, around.terms.mean.result_codec.name)
-        self._align = max(ALIGN, *(FORMS[name].chunk for name in codecs if name in FORMS))
 
     # -- what the owner does -----------------------------------------------------------------------------------------
 
@@ -117,6 +129,16 @@ class GroupMember:
     async def probe_leaders(self, key: RoundKey, opens_at: float, due: float) -> None:
         """Find out, between these (run time), which leaders are there. A cancelled call leaves nothing running."""
         await self._leading.sound(key, opens_at, due)
+
+    async def audit(self) -> None:
+        """Make results of the last round again that we doubt, or drew. Ends when cancelled, and leaves nothing
+        running."""
+        await self._auditor.run()
+
+    @property
+    def proofs(self) -> list[ShardProof]:
+        """The last proofs that owners lied."""
+        return self._auditor.proofs
 
     async def exchange(
         self,
@@ -159,7 +181,8 @@ class GroupMember:
             quorum.accepted(key.round, roster.members)
             await self._remember()
             averaged = await self._round(
-                ShardExchange(around, roster, gradient, tokens, into, outer, self._usual[key.fragment]), give_up
+                ShardExchange(around, roster, gradient, tokens, into, outer, self._history[key.fragment].last_rms),
+                give_up,
             )
         finally:
             self._begun.discard(key)
@@ -245,14 +268,14 @@ class GroupMember:
         """The operator set a state: what was agreed before counts no more."""
         self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
         self._coming[:] = [None] * len(self._coming)
+        self._history[:] = [ResultHistory() for _ in self._history]
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
     async def _round(self, sharing: ShardExchange, give_up: float) -> GroupMean:
         around, roster, elements = self._around, sharing.roster, sharing.gradient.numel()
         key, began = roster.key, around.clock.now()
-        whole = around.terms.mean.tensors_in(key.fragment)
-        shards = cut(roster.name(), roster.owners, elements, self._align, whole)
+        shards = around.terms.mean.cut(roster, elements)
         budget_s = self._budget_s(elements, len(roster.members))
         desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
         self._desks[key] = desk
@@ -267,6 +290,7 @@ class GroupMember:
             ]
         given = [task.result() for task in tasks]
         seconds = around.clock.now() - began
+        self._shown = None if desk is None else desk.shown
         shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.terms.me]
         self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
         return await self._averaged(roster, shards, given, sharing, seconds)
@@ -275,7 +299,9 @@ class GroupMember:
         own = next((shard for shard in shards if shard.owner == self._around.terms.me), None)
         if own is None:
             return None
-        return ShardReducer(self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline)
+        return ShardReducer(
+            self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline, self._scratch
+        )
 
     def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
         """The owner's check of `peer.protocol.group.quorum`. The roster at hand was accepted, so it counts."""
@@ -284,7 +310,29 @@ class GroupMember:
     async def _averaged(
         self, roster: Roster, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange, seconds: float
     ) -> GroupMean:
-        spans, named, reasons, checked = [], [], [], list[ShardOutcome]()
+        checked, reasons = await self._checked(shards, given, sharing)
+        self._given[roster.key.fragment] = vouchers_of(roster, shards, checked)
+        results = [(shard, p.measured) for shard, p in zip(shards, checked, strict=True) if p.measured is not None]
+        foreign = {shard.index: result for shard, result in results if shard.owner != self._around.terms.me}
+        history = self._history[roster.key.fragment]
+        doubts = history.doubts(foreign, len(roster.members))
+        for index, why in doubts.items():
+            reasons.append(f"{shards[index].owner}: refused, as {why}")
+            self._tell_refused(roster.key, shards[index], "implausible", why)
+        results = [(shard, result) for shard, result in results if shard.index not in doubts]
+        history.applied([result for _, result in results])
+        self._auditor.note(roster, shards, checked, doubts.keys())
+        spans = [(shard.start, shard.end) for shard, _ in results]
+        named = [(shard.start, shard.end) for shard, result in results if result.names_us]
+        report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
+        told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
+        return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
+
+    async def _checked(
+        self, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange
+    ) -> tuple[list[ShardOutcome], list[str]]:
+        """Measure the results, each by itself. Return the outcomes, and why shards have none."""
+        checked, reasons = list[ShardOutcome](), list[str]()
         for shard, part in zip(shards, given, strict=True):
             checked.append(part)
             if not part.result_digest:
@@ -294,17 +342,13 @@ class GroupMember:
                 checked[-1] = await self._around.offload(partial(sharing.check, shard, part))
             except BadPayload as error:
                 reasons.append(f"{shard.owner}: {error}")
+                self._tell_refused(sharing.roster.key, shard, error.code, error.reason)
                 self._around.conduct.penalize(shard.owner, error.code, error.reason)
-                continue
-            spans.append((shard.start, shard.end))
-            if part.includes_us:
-                named.append((shard.start, shard.end))
-        self._given[roster.key.fragment] = vouchers_of(roster, shards, checked)
-        if spans:
-            self._usual[roster.key.fragment] = median_low([part.rms for part in checked if part.rms is not None])
-        report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
-        told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
-        return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
+        return checked, reasons
+
+    def _tell_refused(self, key: RoundKey, shard: Shard, code: str, why: str) -> None:
+        told = events.ResultRefused(round=key.round, fragment=key.fragment, peer=shard.owner, code=code, reason=why)
+        self._emit(told)
 
     def _budget_s(self, elements: int, members: int) -> float:
         """How long the contributions may take, and then the results."""
@@ -326,6 +370,9 @@ class GroupMember:
         if not 0 <= fragment < len(self._held) or not self._held[fragment]:
             return None
         return self._quorums[fragment].base(self._held[fragment])
+
+    def on_shown(self, name: str, piece: int) -> memoryview | None:
+        return None if self._shown is None else self._shown.on_piece(name, piece)
 
     async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused. A contribution that is here before the roster waits for it."""

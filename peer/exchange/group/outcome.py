@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from peer.protocol.group.plausibility import MeasuredResult
 from peer.protocol.group.receipts import ShardReceipt, Vouchers
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import Shard
@@ -27,15 +28,15 @@ class ShardOutcome:
     """The contributors that the result names, as indices into the roster's members."""
     signature: bytes = b""
     """The owner's."""
-    rms: float | None = None
-    """Root mean square of the result once it was checked (`ShardExchange.check`)."""
+    measured: MeasuredResult | None = None
+    """The result beside our part once it was checked (`ShardExchange.check`)."""
 
 
 def vouchers_of(
     roster: Roster, shards: Sequence[Shard], given: Sequence[ShardOutcome]
 ) -> tuple[Vouchers, tuple[PeerId, ...]]:
     """Return the checked results that the owners signed, and the owners by shard."""
-    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.rms is not None]
+    both = [(shard, part) for shard, part in zip(shards, given, strict=True) if part.measured is not None]
     shown = tuple(ShardReceipt(shard.index, part.result_digest, part.signature) for shard, part in both)
     return Vouchers(roster.name() if shown else b"", shown), tuple(shard.owner for shard in shards)
 

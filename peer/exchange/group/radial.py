@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peer.codec.plain import TILE, Codec
 from peer.exchange.group.contribution import Contribution, tiles
-from peer.outer.robust_mean import norm
+from peer.outer.robust_mean import norm, square
 from peer.protocol.group.radial_mean import direction, stretch
 from peer.protocol.model.fragments import Span
 
@@ -59,8 +59,8 @@ def _lengths(part: Contribution, codec: Codec, elements: int, tensors: Sequence[
     """Return the norm of a contribution in each tensor."""
     found = [0.0] * len(tensors)
     for number, _, values in _decoded(part, codec, elements, tensors):
-        found[number] = math.hypot(found[number], norm(values))
-    return found
+        found[number] += square(values)
+    return [math.sqrt(total) for total in found]
 
 
 def _add_up_(

@@ -48,27 +48,33 @@ def reduce_contributions(
     lacking: Callable[[Collection[PeerId]], str],
     genuine: Callable[[PeerId, Contribution], bool],
     tensors: Sequence[Span] = (),
+    keep: Callable[[list[Contribution]], None] = lambda parts: None,
 ) -> Reduced:
     """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
     `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are dropped one by one. `lacking`:
     why these contributors are too few, empty when they are enough. `genuine`: whether this peer signed this
-    contribution, asked for sparse results alone. `tensors`: those of the shard whose mean is radial, ascending."""
+    contribution. `tensors`: those of the shard whose mean is radial, ascending. `keep`: told the parts that will be in
+    the mean, in their order.
+
+    Which of the named count for how much depends on the named alone: whoever has their parts makes the same mean."""
     codec, result_codec = terms.codec, terms.result_codec
     norms, bad = dict[PeerId, float](), dict[PeerId, BadPayload]()
     for peer in parts:
         try:
             length = _norm(parts[peer], codec, into.numel())
-            if isinstance(result_codec, SparseResult) and not genuine(peer, parts[peer]):
+            if not genuine(peer, parts[peer]):
                 raise BadPayload("signature", "the contribution is not signed by its sender")
             norms[peer] = length
         except BadPayload as error:
             bad[peer] = error
-    shrink = _factors(norms, parts)
-    for far in (peer for peer, factor in shrink.items() if factor == 0.0):
-        bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
+    while 0.0 in (shrink := _factors(norms, parts)).values():
+        for far in [peer for peer, factor in shrink.items() if factor == 0.0]:
+            bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
+            del norms[far]
     named = tuple(peer for peer in parts if peer not in bad)
     if why := lacking(named):
         return Reduced(named, None, why, bad)
+    keep([parts[peer] for peer in named])
     if isinstance(result_codec, SparseResult):
         payload = result_codec.make([(parts[peer], shrink[peer]) for peer in named], into)
         parts.clear()
@@ -103,9 +109,9 @@ def encoded(codec: Codec, values: Tensor) -> memoryview:
 
 def _norm(part: Contribution, codec: Codec, elements: int) -> float:
     """Return the norm of the decoded values. Raises BadPayload."""
-    space, lengths = torch.empty(min(TILE, elements)), list[float]()
+    space, total = torch.empty(min(TILE, elements)), 0.0
     for span, payload in tiles(codec, part.payload, elements):
         values = space[: span.stop - span.start]
         codec.decode_into(payload, values)
-        lengths.append(check_contribution(values))
-    return math.hypot(*lengths)
+        total += check_contribution(values)
+    return math.sqrt(total)

@@ -2,7 +2,8 @@
 encoded result to everybody, itself included.
 
 Contributions are kept as they came, encoded, at most one for each member; all of them together are as large as one
-member's whole contribution. One whose stream broke stays until its sender goes on with it over another: whole, it
+member's whole contribution. A copy on the disk lies ready for those that would make the mean again, until the next
+round. One whose stream broke stays until its sender goes on with it over another: whole, it
 counts; in part, never. Waits until all members have contributed; with a quorum of them, as long again as the quorum
 took, and `LEAST_GRACE_S`; at most until its deadline. A later contribution is refused. The result is dropped when every
 member has it, or with the round."""
@@ -10,7 +11,9 @@ member has it, or with the round."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -20,9 +23,11 @@ from peer.codec.plain import Payload
 from peer.errors import PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.contribution import Contribution, statement_of
+from peer.exchange.group.evidence import ShownEvidence, name_of
 from peer.exchange.group.reduce import reduce_contributions
+from peer.exchange.group.sparse_result import SparseResult
 from peer.outer.pages import pages
-from peer.protocol.group.receipts import digest_of, statement
+from peer.protocol.group.receipts import digest_of, shown_statement, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId
@@ -49,7 +54,8 @@ class PendingUpload:
 
 
 class ShardReducer:
-    """`lacking`: why these contributors are too few, empty when they are enough. `deadline`: run time."""
+    """`lacking`: why these contributors are too few, empty when they are enough. `deadline`: run time. `folder`: where
+    a copy of the parts is kept; None: in memory."""
 
     def __init__(
         self,
@@ -58,12 +64,16 @@ class ShardReducer:
         shard: Shard,
         lacking: Callable[[Collection[PeerId]], str],
         deadline: float,
+        folder: Path | None = None,
     ) -> None:
         self.roster = roster
         self.shard = shard
         self._around = around
         self._lacking = lacking
         self._deadline = deadline
+        self._folder = folder
+        self.shown: ShownEvidence | None = None
+        """What the members may see of the result. None: there is none, or the disk is full."""
         self._parts: dict[PeerId, Contribution] = {}
         self._coming: dict[PeerId, PendingUpload] = {}
         self._accepted: dict[PeerId, int] = {}
@@ -81,7 +91,7 @@ class ShardReducer:
 
     async def run(self, own: Source, tokens: int, into: Tensor, signature: bytes = b"") -> ShardResult:
         """Collect and average. `into`: flat fp32 of the shard, to work in; worth nothing afterwards. `signature`: ours
-        of our own part, for a sparse result. Raises PartnerRefused (`none`) when there is no result; a cancelled desk
+        of our own part. Raises PartnerRefused (`none`) when there is no result; a cancelled desk
         tells those that wait, and ends when no thread works in `into` any more."""
         try:
             await self._collect(Contribution(tokens, own, signature))
@@ -123,7 +133,7 @@ class ShardReducer:
         terms, checks = around.terms.mean, (self._lacking, self._is_genuine)
         tensors = terms.tensors_of(self.roster.key.fragment, self.shard)
         combined = await uninterrupted(
-            around.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors))
+            around.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors, self._keep))
         )
         for peer, error in combined.bad.items():
             around.conduct.penalize(peer, error.code, error.reason)
@@ -133,7 +143,17 @@ class ShardReducer:
         index = {peer: number for number, peer in enumerate(self.roster.members)}
         return await self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
+    def _keep(self, parts: list[Contribution]) -> None:
+        """In a worker thread. Sparse results relay their parts, or are too large a group's."""
+        terms = self._around.terms.mean
+        if not isinstance(terms.result_codec, SparseResult):
+            with suppress(OSError):
+                self.shown = ShownEvidence(terms, self.shard.elements, parts, self._folder)
+
     def _is_genuine(self, peer: PeerId, part: Contribution) -> bool:
+        """A program of an earlier version signs nothing where results are not sparse."""
+        if not part.signature and not isinstance(self._around.terms.mean.result_codec, SparseResult):
+            return True
         said = statement_of(
             part, self.roster.name(), self.shard.index, self._around.terms.mean.codec, self.shard.elements
         )
@@ -141,9 +161,13 @@ class ShardReducer:
 
     async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
         """Who gives two members different results has put its name to both."""
-        digest = await self._around.offload(lambda: digest_of(payload, named))
-        said = statement(self.roster.name(), self.shard.index, digest)
-        return ShardResult(payload, named, self._around.seal.sign(said))
+        around, name, shard = self._around, self.roster.name(), self.shard.index
+        digest = await around.offload(lambda: digest_of(payload, named))
+        if (shown := self.shown) is not None:
+            listed = await around.offload(lambda: shown.digest(payload))
+            signature = around.seal.sign(shown_statement(name, shard, digest, listed))
+            shown.open(name_of(name, shard), signature, len(self.roster.members))
+        return ShardResult(payload, named, around.seal.sign(statement(name, shard, digest)))
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 

@@ -139,10 +139,8 @@ class ShardExchange:
         return digest_of(result.payload, result.named)
 
     async def _sign(self, shard: Shard, source: Encoding) -> bytes:
-        """Sign our part, which a sparse result may relay. Otherwise nobody asks for a signature."""
+        """Sign our part: the owner shows it to those that make the mean again, and a sparse result relays it."""
         around = self.around
-        if not isinstance(around.terms.mean.result_codec, SparseResult):
-            return b""
         part = Contribution(self.tokens, source)
         said = await uninterrupted(around.offload(lambda: self._statement(shard, part)))
         return around.seal.sign(said)
@@ -216,13 +214,14 @@ class ShardExchange:
         return ShardOutcome(why=why)
 
     def check(self, shard: Shard, given: ShardOutcome) -> ShardOutcome:
-        """Return the outcome with its root mean square, in a worker thread. Raises BadPayload."""
+        """Return the outcome with the result's measures, in a worker thread. Raises BadPayload."""
         outer = None if self.outer is None else TensorSlice(self.outer, shard.start, shard.end)
-        rms = check_result(self.into[shard.start : shard.end], self._part(shard), outer, self.usual)
+        measured = check_result(self.into[shard.start : shard.end], self._part(shard), outer, self.usual)
         said = statement(self.roster.name(), shard.index, given.result_digest)
         if not self.around.seal.verify(shard.owner, said, given.signature):
             raise BadPayload("signature", "the owner did not sign the result it gave")
-        return replace(given, rms=rms)
+        measured = replace(measured, named=len(given.contributors), names_us=given.includes_us)
+        return replace(given, measured=measured)
 
     def _part(self, shard: Shard) -> TensorSlice:
         return TensorSlice(self.gradient, shard.start, shard.end)

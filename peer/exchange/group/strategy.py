@@ -72,7 +72,8 @@ class GroupStrategy:
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:
         ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2
-        async with background_task(self.group.probe_leaders(key, opens_at, due)):
+        probing = background_task(self.group.probe_leaders(key, opens_at, due))
+        async with background_task(self.group.audit()), probing:
             yield GroupSession(self, key, opens_at, ask_every_s)
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> MissedState | None:

@@ -36,20 +36,23 @@ class LatticeSwap:
         self._offload = offload
         self._distances: dict[int, Distance] = {}
 
-    async def exchange(self, swap: Swap, fragment: int, own: Flat, outer: Tensor, into: Tensor) -> None:
+    async def exchange(
+        self, swap: Swap, fragment: int, own: Flat, outer: Tensor, into: Tensor, sent: Flat | None = None
+    ) -> None:
         """The partner's params as it rounded them, flat fp32, come into `into`. `own` and `outer`: our params and
-        outer_params of the fragment, which stay as they are meanwhile. Raises BadPayload, and what `swap` raises. A
-        cancelled call ends when no thread writes to `into` any more."""
-        codec, offload = self.codec, self._offload
+        outer_params of the fragment, which stay as they are meanwhile. So does `sent`, which goes in the place of
+        `own`. Raises BadPayload, and what `swap` raises. A cancelled call ends when no thread writes to `into` any
+        more."""
+        codec, offload, sent = self.codec, self._offload, own if sent is None else sent
         distance = self._distances.setdefault(fragment, Distance())
         spread: Tensor = await offload(partial(distance.spread, own, outer))
-        heads: bytes = await offload(partial(codec.encode_heads, own, spread))
+        heads: bytes = await offload(partial(codec.encode_heads, sent, spread))
         theirs = ModuloDecoding(codec, own, into)
-        await _swap_and_close(swap, ModuloEncoding(codec, own, heads), theirs)
+        await _swap_and_close(swap, ModuloEncoding(codec, sent, heads), theirs)
         failed, request = theirs.failed, ask(theirs.failed)
         wanted = asked(await _sent(swap, 1, request, len(request)), own.numel())
         if bool(torch.any(failed | wanted)):
-            answer: bytes = await offload(partial(codec.encode_blocks, own, heads, wanted))
+            answer: bytes = await offload(partial(codec.encode_blocks, sent, heads, wanted))
             answered = await _sent(swap, 2, answer, BLOCK * int(failed.sum()))
             await uninterrupted(offload(partial(theirs.mend, answered)))
         await offload(partial(distance.learn, own, into, outer))

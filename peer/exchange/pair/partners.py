@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peer.errors import BadPayload, ExchangeError, PartnerRefused, PartnerSilent
+from peer.membership.pair_receipts import PairReceipts
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.protocol.pair.receipt import SwapOpinion
 
 HELD_S = 3.0
 """Seconds within which a crash of a partner is noticed: by its connection, or by the heartbeat of a second and its
@@ -30,19 +32,22 @@ class PartnerMemory:
         conduct: Reputation,
         diagnosis: SlowPeerMonitor,
         emit: Callable[[events.Event], None],
+        receipts: PairReceipts | None = None,
     ) -> None:
+        """`receipts`: of our swaps; None: none are exchanged."""
         self._run_id = run_id
-        self._clock = clock
+        self.clock = clock
         self._view = view
         self._conduct = conduct
         self._diagnosis = diagnosis
         self._emit = emit
+        self._receipts = receipts
 
     def record_of(self, peer: PeerId) -> PeerRecord:
         """Return the peer's record. A locked partner that called us may not be in the directory yet: it has to dial."""
         if (known := self._view.peers.get(peer)) is not None:
             return known
-        now = self._clock.now()
+        now = self.clock.now()
         return PeerRecord(peer, self._run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + ASSUMED_RECORD_S)
 
     def exchanged(self, partner: PeerId, key: RoundKey, report: SwapReport) -> None:
@@ -60,6 +65,18 @@ class PartnerMemory:
         if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
             self._conduct.penalize(partner, code, str(error))
         self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
+
+    def judged(
+        self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool
+    ) -> None:
+        """Note what became of a partner's params, for the trust in it and for the receipt of the swap."""
+        if opinion.accepted:
+            self._conduct.proven.accepted(partner)
+            self._conduct.last_choices.accepted(partner)
+        else:
+            self._conduct.last_choices.refused(partner, key.round)
+        if self._receipts is not None:
+            self._receipts.note(partner, key, report, opinion, dialled=dialled)
 
 
 def _code_of(error: ExchangeError, held_s: float) -> str:

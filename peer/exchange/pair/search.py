@@ -15,7 +15,9 @@ from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
+from peer.protocol.pair.address_quota import over_quota
 from peer.protocol.pair.matching import AWAIT_S, Matching, Send
+from peer.protocol.pair.proven import unbiased
 from peer.protocol.swarm.rtt import FIRST_S, MOST_S
 
 CONFIRM_S = 1.5
@@ -56,7 +58,20 @@ class PartnerSearch:
         self._opens_at = opens_at
         await_s = max(AWAIT_S, min(AWAIT_CALLS * around.view.watch.trips.usual(), (closes_at - opens_at) / 4))
         dialable = around.view.dialable()
-        self._pairing = Matching(around.run_id, key, around.me, closes_at, dialable=dialable, await_s=await_s)
+        self._pairing = Matching(
+            around.run_id,
+            key,
+            around.me,
+            closes_at,
+            dialable=dialable,
+            await_s=await_s,
+            last_choice=lambda peer: around.conduct.last_choices.includes(peer, key.round),
+        )
+        self._unbiased = unbiased(around.run_id, key.round)
+        self._proven: set[PeerId] = set()
+        """The peers in view that are proven to us."""
+        self._crowded: set[PeerId] = set()
+        """Strangers in view that their address blocks have no place for in this round."""
         self._changed = Signal()
         self._settled = Signal()
         self._met: Mapping[PeerId, PeerRecord] | None = None
@@ -88,9 +103,11 @@ class PartnerSearch:
         if pairing.locked != sender:
             if self._met_too_often(sender):
                 return Answer(Verdict.TAKEN, reason="met too often lately")
+            if self._has_no_place(sender):
+                return Answer(Verdict.TAKEN, reason="many strangers are here; your address block is tried later")
             if self._around.conduct.stranger_budget_spent(sender):
                 return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
-        answer = pairing.on_offer(sender, now, offer.dialable)
+        answer = pairing.on_offer(sender, now, offer.dialable, offer.proven)
         if answer.verdict is not Verdict.LOCKED:
             return answer
         self._ready_at = now + offer.eta_s
@@ -104,9 +121,16 @@ class PartnerSearch:
             return Answer(Verdict.LATER, eta_s=CONFIRM_S, reason="our lock is not confirmed yet")
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
 
+    def _has_no_place(self, sender: PeerId) -> bool:
+        """Whether the sender is a stranger over its block's quota. Where there are quotas, none comes unlisted."""
+        if self._met is None or sender not in self._met:
+            self._meet()
+        unlisted = self._crowded and self._met is not None and sender not in self._met
+        return sender in self._crowded or bool(unlisted and self._around.conduct.unknown([sender]))
+
     def _met_too_often(self, sender: PeerId) -> bool:
         view = self._around.view
-        return view.acquaintance.too_often(sender, self.key.round, view.others_training() + 1)
+        return view.acquaintance.too_often(sender, self.key.round, view.others_training() + 1, self._proven)
 
     # -- our own part ------------------------------------------------------------------------------------------------
 
@@ -172,7 +196,8 @@ class PartnerSearch:
         """For a person: what became of the candidates, or why none of those who train is one."""
         view, training = self._around.view, self._around.view.others_training()
         if self._pairing.has_candidates or not training:
-            return self._pairing.why_alone()
+            waiting = f"; {len(self._crowded)} strangers of crowded address blocks wait" if self._crowded else ""
+            return self._pairing.why_alone() + waiting
         why = self._around.conduct.why_not(view.candidates(self.key.round))
         return f"{training} train and none is to be tried now: {why or 'not answering, banned or met too often lately'}"
 
@@ -239,7 +264,14 @@ class PartnerSearch:
             self._met, self._outs = peers, outs
             if outs:
                 self._pairing.exclude(outs.__contains__, "not answering anybody")
-            self._pairing.add(self._around.conduct.acceptable(view.candidates(self.key.round)), view.undialable())
+            conduct = self._around.conduct
+            self._proven = conduct.proven.among(peers)
+            first = set[PeerId]() if self._unbiased else conduct.proven.going_first(peers)
+            found = conduct.acceptable(view.candidates(self.key.round, self._proven))
+            own, round_ = view.own_endpoints(), self.key.round
+            self._crowded = over_quota(self._around.run_id, round_, conduct.unknown(found), peers, own)
+            conduct.searched(left_out=len(self._crowded))
+            self._pairing.add([peer for peer in found if peer not in self._crowded], view.undialable(), first)
 
     async def _wait(self) -> None:
         if self._pairing.locked is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -16,20 +16,22 @@ from peer.aio.tasks import background_task
 from peer.codec.stream import Flat
 from peer.errors import ExchangeError, PartnerLost
 from peer.exchange.buffers import Buffers
+from peer.exchange.pair.acceptance import PartnerAcceptance, PartnerJudgement
 from peer.exchange.pair.matchmaker import Matchmaker
+from peer.exchange.pair.offer import PartnerOffer
 from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.search import PartnerSearch
-from peer.exchange.pair.swap import PairSwap, PartnerTerms
+from peer.exchange.pair.swap import PartnerTerms, Swaps
 from peer.exchange.payloads import Concatenated, work_of
 from peer.exchange.solo import SoloSession, late_alone, solo_result
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, ExchangeSession
 from peer.exchange.throughput import TransferMeter
 from peer.outer.state import OuterState
 from peer.outer.values import OwnWork, PartnerParams
-from peer.ports.clock import Clock
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
+from peer.protocol.pair.receipt import SwapOpinion
 from peer.run.plan import RunPlan
 
 
@@ -44,10 +46,10 @@ class PairStrategy:
     plan: RunPlan
     outer: OuterState
     matchmaker: Matchmaker
-    swaps: PairSwap
+    swaps: Swaps
     buffers: Buffers
     partners: PartnerMemory
-    clock: Clock
+    acceptance: PartnerAcceptance
     controls: ExchangeControls
 
     @property
@@ -106,13 +108,18 @@ class PairSession:
                 self._match.lost(partner, "strange, and ready too late")
                 continue
             pairs.controls.tell(f"exchanging with {partner}")
-            began = pairs.clock.now()
+            began = pairs.partners.clock.now()
             try:
                 report = await self._swap(partner, work.key, sent, into, closes_at, patience_s)
             except ExchangeError as error:
-                refusal = self._failed(partner, error, pairs.clock.now() - began) or refusal
+                refusal = self._failed(partner, error, pairs.partners.clock.now() - began) or refusal
                 continue
             pairs.partners.exchanged(partner, work.key, report)
+            judged = await self._judge(work, cut, partner, into, report)
+            opinion = SwapOpinion(work.tokens, judged.taken, judged.gain)
+            pairs.partners.judged(partner, work.key, report, opinion, dialled=self._match.we_dial)
+            if not judged.taken:
+                return replace(solo_result(work, cut, "refused", f"{partner}: {judged.refused}"), report=report)
             values, members = PartnerParams(OwnWork(work.params, cut.share), into), (pairs.plan.me, partner)
             return ExchangeResult("exchanged", "", values, cut.applied, cut.dropped, members, report)
         if refusal:
@@ -124,6 +131,15 @@ class PairSession:
         method, outer = self._pairs.plan.method, self._pairs.outer.fragment(work.key.fragment)
         own = work_of(work.params, outer, cut.share * method.sent_lr)
         return Concatenated(own, outer) if method.sends_outer else own
+
+    async def _judge(
+        self, work: WorkSnapshot, cut: WorkShare, partner: PeerId, into: Tensor, report: SwapReport
+    ) -> PartnerJudgement:
+        """Judge the partner's params, and clip them in place."""
+        pairs = self._pairs
+        share, tokens = cut.share * pairs.plan.method.sent_lr, report.told.tokens if report.told else 0
+        outer = pairs.outer.fragment(work.key.fragment)
+        return await pairs.acceptance.judge(PartnerOffer(partner, work, share, outer, into, tokens))
 
     async def _partner(self, closes_at: float) -> PeerId | None:
         controls = self._pairs.controls
@@ -140,7 +156,7 @@ class PairSession:
         terms = PartnerTerms(
             partner=pairs.partners.record_of(partner),
             key=key,
-            wait_s=max(0.0, closes_at - pairs.clock.now()),
+            wait_s=max(0.0, closes_at - pairs.partners.clock.now()),
             dial=self._match.we_dial,
             alive=functools.partial(self._match.alive, partner),
             patience_s=patience_s,

@@ -11,7 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -35,7 +35,16 @@ from peer.exchange.throughput import MeasuredSource, Throughput, TransferMeter
 from peer.exchange.validation import check_partner, finite
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
-from peer.protocol.messages import PeerId, PeerRecord, PeerTimings, RoundKey, SwapReport, TransferTimings
+from peer.protocol.messages import (
+    PayloadDigests,
+    PeerId,
+    PeerRecord,
+    PeerTimings,
+    RoundKey,
+    SwapReport,
+    TransferTimings,
+)
+from peer.protocol.pair.receipt import digest_of_parts
 from peer.protocol.wire.payload import Sink, Source
 
 T = TypeVar("T")
@@ -55,6 +64,12 @@ class PartnerTerms:
     """Asked every second until the end: whether the partner answers, and holds us."""
     patience_s: float | None = None
     """Seconds for which a stranger may be behind; None: it is no stranger."""
+
+
+class Swaps(Protocol):
+    """The swap of a round, as `PairSwap.swap`."""
+
+    def swap(self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor) -> Awaitable[SwapReport]: ...
 
 
 class PairSwap:
@@ -90,12 +105,16 @@ class PairSwap:
             rate = min(rate, self._cap)
         return transfer_s(nbytes, rate)
 
-    async def swap(self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
+    async def swap(
+        self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor, said: Flat | None = None
+    ) -> SwapReport:
         """Swap, and decode the partner's params into `into`: flat fp32 of own's length. `own` and `outer`, our
-        outer_params of the fragment, are read and stay as they are meanwhile.
+        outer_params of the fragment, are read and stay as they are meanwhile. `said`: what is sent in the place of
+        `own`, as long (`peer.exchange.build.Sayings`).
 
         Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used: `into` is worth nothing."""
         assert into.shape == (own.numel(),), into.shape
+        sent = own if said is None else said
         reports = list[SwapReport]()
 
         async def swap(part: int, source: Source, sink: Sink) -> None:
@@ -104,9 +123,9 @@ class PairSwap:
         fit = await self._offload(lambda: finite(own))
         assert fit, "the trainer never leaves params that are not finite"
         if isinstance(self._codec, LatticeSwap):
-            await self._codec.exchange(swap, terms.key.fragment, own, outer, into)
+            await self._codec.exchange(swap, terms.key.fragment, own, outer, into, sent)
         else:
-            source, sink = Encoding(self._codec, own), Decoding(self._codec, into)
+            source, sink = Encoding(self._codec, sent), Decoding(self._codec, into)
             try:
                 await swap(0, source, sink)
             finally:
@@ -242,4 +261,10 @@ def _together(reports: list[SwapReport]) -> SwapReport:
         reports[0].told,
         reports[0].own,
         reports[0].pace,
+        _digests_together([report.digests for report in reports]),
     )
+
+
+def _digests_together(parts: list[PayloadDigests]) -> PayloadDigests:
+    received, sent = [part.received for part in parts], [part.sent for part in parts]
+    return PayloadDigests(*(digest_of_parts(known) if all(known) else b"" for known in (received, sent)))

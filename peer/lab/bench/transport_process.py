@@ -22,6 +22,7 @@ from peer.identity import Identity
 from peer.node.process import tune
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, StateIndex, Status, Verdict
+from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
@@ -46,6 +47,12 @@ class Willing:
 
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         return None, None
+
+    def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> None:
+        return None
+
+    def shown_receipts(self) -> list[ShownReceipt]:
+        return []
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return []

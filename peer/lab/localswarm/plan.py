@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.errors import DataError, UsageError
+from peer.lab.attack.liar import ensure_fits
+from peer.lab.attack.lies import BACKDOOR, ensure_kind
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.faults import Fault
 from peer.run.manifest import Manifest, derive, parse_manifest
@@ -60,6 +62,8 @@ class PeerSetups:
     """The folder of a peer's texts; empty: the run brings its own data."""
     join_options: tuple[str, ...] = ()
     """Further options of every peer's `peer join`, such as its caps."""
+    attacks: dict[int, str] = field(default_factory=dict)
+    """The lies of those that lie (`peer.lab.attack`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +95,10 @@ def peer_setups(
     throttles: Iterable[Timed],
     data: tuple[str, ...],
     step_seconds: float,
+    attacks: dict[int, str] | None = None,
 ) -> PeerSetups:
-    """Return the settings of the peers that begin and of those that join. `kind`: of the run's data.
+    """Return the settings of the peers that begin and of those that join. `kind`: of the run's data. `attacks`: of
+    those that lie.
 
     Raises UsageError or DataError as `data_folders` does."""
     numbers = {*range(1, peers + 1), *(join.number for join in joins)}
@@ -100,7 +106,32 @@ def peer_setups(
         speeds={throttle.number: throttle.at_s for throttle in throttles},
         data=data_folders(data, kind, numbers),
         join_options=("--step-seconds", repr(step_seconds)) if step_seconds else (),
+        attacks=attacks or {},
     )
+
+
+def attacks_of(texts: Iterable[str], manifest: Manifest, peers: int, *, chaos: bool) -> dict[int, str]:
+    """Parse every `K@KIND` of --attack. Raises UsageError."""
+    found: dict[int, str] = {}
+    for text in texts:
+        number, at, kind = text.partition("@")
+        if not at or not number.isdecimal():
+            raise UsageError(f"--attack {text!r} cannot be read", "Write K@KIND, e.g. --attack 2@negate.")
+        if not 1 <= int(number) <= peers:
+            reason = f"--attack {text!r} names no peer that begins: they count from 1 to {peers}"
+            raise UsageError(reason, "Choose one of them for K@KIND, or raise --peers.")
+        if int(number) in found:
+            raise UsageError(f"peer {number} would tell two lies", "Give a peer one --attack.")
+        if ensure_kind(kind) == BACKDOOR:
+            fix = f"Play it with: peer simulate --attack {BACKDOOR} --trainer tiny."
+            raise UsageError("the real trainer learns nothing but the run's targets", fix)
+        ensure_fits(kind, resolve(manifest.sync))
+        found[int(number)] = kind
+    if found and chaos:
+        raise UsageError("--attack and --chaos exclude each other", "Give one of them.")
+    if len(found) == peers:
+        raise UsageError("every peer lies", "Leave at least one honest.")
+    return found
 
 
 def drawn_faults(profile: str, manifest: Manifest, peers: int, minutes: float | None) -> tuple[Fault, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from peer.join.reset import digest_of
+from peer.lab.attack.report import AttackReport, excluded, mean_last_loss
 from peer.lab.localswarm.attendance import Attendance, attendance, recoveries
 from peer.lab.localswarm.chaos import Happened
 from peer.lab.localswarm.processes import Daemon
@@ -50,8 +51,7 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
     elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
     totals, counters = read_totals(folder.journal), read_counters(folder.path, len(elements))
     book = ledger(totals, counters.tokens, counters.base, elements)
-    lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
-    events = [(t, event) for event, t in filter(None, lines)]
+    events = told_of(folder)
     joined = totals.joined_at
     code = daemon.exit_codes[-1] if daemon.exit_codes else None
     losses = [[round_, loss] for round_, loss, _ in totals.val_loss]
@@ -78,6 +78,12 @@ def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: Signe
         "ledger": _numbers(book),
     }
     return PeerAccount(row, book, events, outer, killed_at)
+
+
+def told_of(folder: RunFolder) -> list[tuple[float, Event]]:
+    """Return all that a peer's journal tells, each with its time."""
+    lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
+    return [(t, event) for event, t in filter(None, lines)]
 
 
 def last_state_evaluated(told: Sequence[Event]) -> Evaluated | None:
@@ -187,6 +193,14 @@ def swarm_report(
     }
 
 
+def attack_report(accounts: Sequence[PeerAccount], attacks: Mapping[int, str]) -> AttackReport:
+    """Return the effect of the lies of these peers, by number from 1, on the others."""
+    honest = [[event for _, event in a.events] for number, a in enumerate(accounts, 1) if number not in attacks]
+    liars = tuple(a.row["peer_id"] for number, a in enumerate(accounts, 1) if number in attacks)
+    kinds = " ".join(sorted(set(attacks.values())))
+    return AttackReport(kinds, liars, mean_last_loss(honest), None, excluded(honest, liars))
+
+
 def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: Sequence[Happened]) -> Attendance | None:
     """Count the attendance. None with a clock in steps: there no round has a moment that could be known from
     outside."""
@@ -217,7 +231,8 @@ def was_killed(row: dict[str, Any]) -> bool:
 def table(report: dict[str, Any]) -> str:
     """Write the report as a table."""
     head = (
-        f"{'peer':<10}{'exit':>7}{'steps':>7}{'paired':>8}{'solo':>6}{'failed':>8}{'first':>8}{'last':>8}{'sent MB':>9}"
+        f"{'peer':<10}{'exit':>7}{'steps':>7}{'paired':>8}{'solo':>6}{'refused':>9}{'failed':>8}"
+        f"{'first':>8}{'last':>8}{'sent MB':>9}"
     )
     lines = [head]
     for number, peer in enumerate(report["peers"], 1):
@@ -225,7 +240,7 @@ def table(report: dict[str, Any]) -> str:
         end = "killed" if was_killed(peer) else peer["exit_code"]
         lines.append(
             f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>8}{rounds['solo']:>6}"
-            f"{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"
+            f"{rounds['refused']:>9}{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"
             f"{peer['bytes_sent'] / 1e6:>9.1f}"
         )
     swarm = report["swarm"]
@@ -233,7 +248,7 @@ def table(report: dict[str, Any]) -> str:
     balance = book["processed"] - book["applied"] - book["dropped"] - book["outstanding"]
     lines += [
         "",
-        f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a byte",
+        f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a token",
         f"replica spread                       {_number(swarm['replica_spread'], 5)}",
         f"participation of the living          {_number(swarm['participation'])}",
         f"their rounds that ended in time      {_number(swarm['rounds_ended_in_time'])}",
@@ -241,7 +256,8 @@ def table(report: dict[str, Any]) -> str:
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]
-    return "\n".join([*lines, *_unevaluated(report["peers"]), *_fault_lines(report["faults"])])
+    more = (*_unevaluated(report["peers"]), *_attack_lines(report), *_fault_lines(report["faults"]))
+    return "\n".join([*lines, *more])
 
 
 def _unevaluated(rows: list[dict[str, Any]]) -> list[str]:
@@ -250,6 +266,18 @@ def _unevaluated(rows: list[dict[str, Any]]) -> list[str]:
         f"peer {number} was not evaluated after round {row['val_loss_round']}"
         for number, row in enumerate(rows, 1)
         if row["val_loss_last"] is None and row["val_loss_round"] is not None
+    ]
+
+
+def _attack_lines(report: dict[str, Any]) -> list[str]:
+    if "attack" not in report:
+        return []
+    attack, away = report["attack"], report["attack"]["excluded"]
+    liars = [f"peer {number}" for number, row in enumerate(report["peers"], 1) if row["peer_id"] in attack["liars"]]
+    return [
+        f"liars                                {', '.join(liars)} ({attack['kind']})",
+        f"validation loss of the honest        {_number(attack['honest_loss'])} nats a token",
+        f"exchanges they turned away           {away['liars']} with liars, {away['honest']} with each other",
     ]
 
 

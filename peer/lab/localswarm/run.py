@@ -14,7 +14,7 @@ from peer.errors import RunEnded, SwarmFailed, UsageError
 from peer.lab.localswarm.chaos import Chaos
 from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
-from peer.lab.localswarm.report import account, swarm_report, was_killed
+from peer.lab.localswarm.report import account, attack_report, swarm_report, was_killed
 from peer.node.process import on_stop_signals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
@@ -111,8 +111,14 @@ class Swarm:
             min_peers=min_peers,
             more=self._plan.setups.join_options + self._texts_of(number),
             where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
-            program=("peer",) if chaos is None else chaos.program(number),
+            program=self._program(number),
         )
+
+    def _program(self, number: int) -> tuple[str, ...]:
+        """Return the module and arguments that peer `number` is started with, in the place of `peer`."""
+        if (kind := self._plan.setups.attacks.get(number)) is not None:
+            return ("peer.lab.attack.process", kind, str(self._plan.seed))
+        return ("peer",) if self._chaos is None else self._chaos.program(number)
 
     def _texts_of(self, number: int) -> tuple[str, ...]:
         folder = self._plan.setups.data.get(number)
@@ -243,7 +249,9 @@ class Swarm:
             killed_at = self._killed_at.get(number)
             accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began))
         happened = self._chaos.happened if self._chaos is not None else []
-        return swarm_report(self._signed, self._plan.seed, time.time() - self._began, accounts, happened, self.hung)
+        seconds, attacks = time.time() - self._began, self._plan.setups.attacks
+        report = swarm_report(self._signed, self._plan.seed, seconds, accounts, happened, self.hung)
+        return report | ({"attack": attack_report(accounts, attacks).to_json()} if attacks else {})
 
 
 def check(report: dict[str, Any], home: Path) -> None:

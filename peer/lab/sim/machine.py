@@ -27,6 +27,7 @@ from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
 from peer.outer.state import OuterState
+from peer.ports.receipt_store import MemoryReceipts
 from peer.ports.trainer import Counters
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
@@ -51,8 +52,8 @@ class KeptState:
 
 
 @dataclass(slots=True)
-class KeptQuorums:
-    """A `QuorumStore` in memory."""
+class KeptBytes:
+    """A `MemoryStore` in memory."""
 
     raw: bytes = b""
 
@@ -68,23 +69,33 @@ CHECKPOINT_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class KeptStates:
-    """The disk of one machine: its last checkpoint, and what a group is not to forget."""
+    """The disk of one machine: its last checkpoint, and what exchanges are not to forget."""
 
     last: KeptState | None = None
-    quorums: KeptQuorums = field(default_factory=KeptQuorums)
+    quorums: KeptBytes = field(default_factory=KeptBytes)
+    partners: KeptBytes = field(default_factory=KeptBytes)
     due: float = 0.0
     """When the next checkpoint is, run time."""
     full: bool = False
     """What is to be kept now is lost, the former checkpoint stays."""
+    receipts: MemoryReceipts | None = None
+    """None: this machine exchanges none, which saves a simulation two messages a pair and round."""
 
     def fill(self, full: bool) -> None:
         """The disk is full from here on, or has room again."""
         self.full = full
 
+    def keep_receipts(self) -> None:
+        """Exchange receipts with partners from the next start on."""
+        self.receipts = MemoryReceipts()
+
     def lose(self) -> None:
         """Nothing of it is left."""
         self.last = None
         self.quorums.keep(b"")
+        if self.receipts is not None:
+            self.receipts.set_aside()
+        self.partners.keep(b"")
 
     def keep_if_due(self, outer: OuterState, round_: int, tokens: int, now: float) -> None:
         """Write a checkpoint when the last one is old."""

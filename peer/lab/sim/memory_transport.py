@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from peer.protocol.messages import (
     MAX_ARTIFACTS,
     Answer,
     Offer,
+    PayloadDigests,
     PeerId,
     PeerRecord,
     PeerTimings,
@@ -33,6 +35,7 @@ from peer.protocol.messages import (
     Welcome,
     artifact_name,
 )
+from peer.protocol.pair.receipt import MAX_SHOWN, ShownReceipt, SignedOpinion
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.wire.payload import Sink, Source
 from peer.transport.policy import OPEN, TransportPolicy
@@ -155,12 +158,13 @@ class MemoryTransport:
         lasting, begun = LingeringSource(source), list[ReconnectingSink]()
         try:
             swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
-            return await _bounded(swap, timeout_s, partner.peer_id)
+            report = await _bounded(swap, timeout_s, partner.peer_id)
         except PartnerSilent as error:
             raise (begun[0].broken if begun else None) or error from None
         finally:
             lasting.keep()
             self._network.meetings.part(self._me, partner.peer_id, key)
+        return replace(report, digests=PayloadDigests(begun[0].digest, lasting.digest))
 
     async def _swap(
         self,
@@ -212,6 +216,14 @@ class MemoryTransport:
 
         calls = me if dial else partner
         await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
+
+    def receipt(
+        self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float
+    ) -> Coroutine[Any, Any, SignedOpinion | None]:
+        return self._ask(partner.peer_id, timeout_s, lambda host: host._handler.on_receipt(self._me, signed))
+
+    def shown_receipts(self, by: PeerRecord, timeout_s: float) -> Coroutine[Any, Any, list[ShownReceipt]]:
+        return self._ask(by.peer_id, timeout_s, lambda host: host._handler.shown_receipts()[:MAX_SHOWN])
 
     def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float

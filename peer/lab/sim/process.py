@@ -6,14 +6,16 @@ import asyncio
 import hashlib
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from typing import cast
 
 import torch
 
 from peer.aio.threads import inline
+from peer.exchange.build import MakeStrategy, make_strategy
 from peer.exchange.deadlines import ASSUMED_RATE
 from peer.identity import Identity
 from peer.join.context import JoinContext
@@ -36,6 +38,7 @@ from peer.node.record import PeerAddress, describe_self
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.protocol.model.layout import Layout
@@ -44,6 +47,7 @@ from peer.protocol.swarm.reachability import SETTLED_EVERY_S
 from peer.protocol.swarm.suspend_detection import Reading
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
+from peer.run.admission.invitation import InvitedPeers
 from peer.run.amendments import Chain
 from peer.run.codec_specs import FORMS
 from peer.run.plan import RunPlan
@@ -80,6 +84,8 @@ class SimulatedRun:
     hub: MemoryDirectoryHub
     states: dict[bytes, torch.Tensor]
     """The states that a node of the operator serves, by digest."""
+    liars: Mapping[int, MakeStrategy] = field(default_factory=dict)
+    """What builds the topology of those that lie, by number."""
 
     @property
     def round_s(self) -> float:
@@ -114,6 +120,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         quota=quota,
         reputation=Reputation(clock.now, emit),
         amendments=AmendmentSync(Chain(RUN, OPERATOR.peer_id), None, emit, in_steps=in_steps),
+        invited=InvitedPeers(RUN, OPERATOR.peer_id, clock.now, required=False),
     )
     transport = MemoryTransport(
         run.network,
@@ -121,7 +128,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         handler,
         clock,
         TransportPolicy(quota=quota, reputation=policy.reputation),
-        lambda other: policy.amendments.ruling(live.round).banned.get(other, ""),
+        lambda other: policy.amendments.ruling(live.round).kept_out.get(other, ""),
     )
     life = Life(
         gate,
@@ -225,9 +232,10 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
                 doze=doze,
                 read_clocks=read_clocks if run.world.stops else None,
             ),
+            make=run.liars.get(peer.number, make_strategy),
         ),
         _ports(peer, life, clock),
-        PeerState(outer=outer, upto=dict(peer.totals().upto), quorums=peer.kept.quorums),
+        PeerState(outer=outer, receipts=peer.kept.receipts, upto=dict(peer.totals().upto), stores=_stores(peer)),
         life.policy,
         PeerOutlets(emit=emit, fetch_reset=run.fetch_reset, on_boundary=keep),
     )
@@ -246,11 +254,16 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
             amendments=life.policy.amendments,
             view=parts.view,
             matchmaker=parts.matchmaker,
+            receipts=parts.members.receipts,
             group=group,
             state=state,
         )
     )
     return parts
+
+
+def _stores(peer: SimulatedPeer) -> ExchangeStores:
+    return ExchangeStores(quorums=peer.kept.quorums, partners=peer.kept.partners)
 
 
 def _ports(peer: SimulatedPeer, life: Life, clock: VirtualClock) -> PeerPorts:
@@ -261,6 +274,7 @@ def _ports(peer: SimulatedPeer, life: Life, clock: VirtualClock) -> PeerPorts:
         trainer=peer.trainer,
         signer=PlainSeal(peer.peer_id),
         offload=inline,
+        secret=partial(life.rng.getrandbits, 64),
     )
 
 

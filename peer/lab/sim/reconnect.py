@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from blake3 import blake3
+
 from peer.errors import PartnerLost
 from peer.lab.sim.virtual_clock import nap
 from peer.protocol.messages import PeerId
@@ -31,6 +33,7 @@ class ReconnectingSink:
         self.nbytes = nbytes
         self._sink, self._source = sink, source
         self.at = 0
+        self._digest = blake3()
         self.broken: PartnerLost | None = None
         """Why nothing moves now."""
 
@@ -42,9 +45,16 @@ class ReconnectingSink:
         """Note that the ends reach each other again."""
         self.broken = None
 
+    @property
+    def digest(self) -> bytes:
+        """BLAKE3 of what was handed over."""
+        return self._digest.digest()
+
     def upto(self, mark: int) -> None:
         if mark > self.at and self._sink is not None and self._source is not None:
-            self._sink.write(self.at, self._source.read(self.at, mark - self.at))
+            data = self._source.read(self.at, mark - self.at)
+            self._digest.update(data)
+            self._sink.write(self.at, data)
         self.at = max(self.at, mark)
 
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 
 from peer.errors import UsageError
+from peer.exchange.build import MakeStrategy
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.links import profile
 from peer.lab.sim.report import Report, report_of
 from peer.lab.sim.setting import MakeTrainer, SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
-from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
+from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, other_targets
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.protocol.model.fragments import cut, why_not
@@ -59,13 +60,31 @@ class Wish:
     """Rounds between two evaluations. None: about four an hour."""
 
 
-def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> Report:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """The peers that play. Without it all do, and honestly. Numbers are those of the wish's peers."""
+
+    numbers: tuple[int, ...] = ()
+    """Those that take part, ascending. Empty: all."""
+    liars: Mapping[int, MakeStrategy] = field(default_factory=dict)
+    """See `SimulatedRun`. Everybody takes part then."""
+    poisoned: Container[int] = ()
+    """Those whose tiny trainers learn other targets."""
+
+
+EVERYBODY = Cast()
+
+
+def simulate(
+    wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None, cast: Cast = EVERYBODY
+) -> Report:
     """Simulate a swarm. `watch` is called with it before its first round. Raises UsageError or ManifestError for
     impossible settings."""
     _check(wish)
+    numbers = cast.numbers or tuple(range(wish.peers))
     manifest = parse_manifest(wish.manifest.encode())
     method, link = resolve(manifest.sync), profile(wish.link)
-    layout, make = _trainers(wish, method, manifest.seed)
+    layout, make = _trainers(wish, method, manifest.seed, cast.poisoned)
     first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
     slots = _slots(wish, method)
     method = replace(method, growth=growth_for(manifest.optimizer, method.growth_lr, slots))
@@ -74,7 +93,7 @@ def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm:
 
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(
-            wish.peers,
+            len(numbers),
             SwarmSetting(
                 method=method,
                 rounds=method.round_clock(EPOCH),
@@ -85,10 +104,11 @@ def simulate(wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm:
                 first=first,
             ),
             SwarmWorld(links=link, stops=False, weight=_on_the_wire(wish, layout) / layout.elements),
-            make_trainer=make,
+            make_trainer=lambda place, layout, clock: make(numbers[place], layout, clock),
+            liars=cast.liars,
         )
         watch(swarm)
-        await swarm.run(churn_plan(manifest.seed, wish.peers, wish.hours * 3600, wish.churn))
+        await swarm.run(churn_plan(manifest.seed, len(numbers), wish.hours * 3600, wish.churn))
         return swarm
 
     swarm = run_virtual(main())
@@ -144,7 +164,7 @@ def _slots(wish: Wish, method: Method) -> int:
     return rounds
 
 
-def _trainers(wish: Wish, method: Method, seed: int) -> tuple[Layout, MakeTrainer]:
+def _trainers(wish: Wish, method: Method, seed: int, poisoned: Container[int]) -> tuple[Layout, MakeTrainer]:
     """Return the layout and the trainers. The slowest peer is the first, the fastest the last. Between them speeds rise
     by a constant factor."""
 
@@ -165,6 +185,13 @@ def _trainers(wish: Wish, method: Method, seed: int) -> tuple[Layout, MakeTraine
     tiny_layout = cut(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
 
     def tiny(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
-        return TinyTrainer(layout, clock, step_seconds=seconds(number), seed=seed, data=f"peer {number}")
+        return TinyTrainer(
+            layout,
+            clock,
+            step_seconds=seconds(number),
+            seed=seed,
+            data=f"peer {number}",
+            targets=other_targets(seed) if number in poisoned else None,
+        )
 
     return tiny_layout, tiny

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from blake3 import blake3
+
 from peer.exchange.throughput import MeasuredSource
 from peer.protocol.messages import PeerId, PeerTimings, RoundKey
 from peer.protocol.wire.payload import Sink, Source
@@ -18,11 +20,20 @@ class LingeringSource:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._read = 0
+        self._digest = blake3()
         self.nbytes, self.grain, self.most = source.nbytes, source.grain, source.most
 
     def read(self, offset: int, size: int) -> bytes:
-        self._read = max(self._read, offset + size)
-        return self._source.read(offset, size)
+        data = self._source.read(offset, size)
+        if offset == self._read:
+            self._read += len(data)
+            self._digest.update(data)
+        return data
+
+    @property
+    def digest(self) -> bytes:
+        """BLAKE3 of what was sent; complete once the sender has left."""
+        return self._digest.digest()
 
     def keep(self) -> None:
         """Copy the unread rest: the sender leaves."""
@@ -31,6 +42,8 @@ class LingeringSource:
         unmeasured = self._source.source if isinstance(self._source, MeasuredSource) else self._source
         rest = unmeasured.read(self._read, self.nbytes - self._read)
         self._source = _Rest(rest, self._read)
+        self._digest.update(rest)
+        self._read = self.nbytes
 
 
 class _Rest:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
+from peer.exchange.build import MakeStrategy
 from peer.lab.sim.directory import MemoryDirectoryHub
 from peer.lab.sim.fault_injector import Mischief
 from peer.lab.sim.faults import Fault
@@ -42,8 +43,10 @@ class SimulatedSwarm:
         *,
         step_seconds: Mapping[int, float] | float = 0.1,
         make_trainer: MakeTrainer | None = None,
+        liars: Mapping[int, MakeStrategy] | None = None,
     ) -> None:
-        """`step_seconds`: of an inner step of all fake trainers, or by number; `make_trainer`: for other trainers."""
+        """`step_seconds`: of an inner step of all fake trainers, or by number; `make_trainer`: for other trainers.
+        `liars`: see `SimulatedRun`."""
         world = world or SwarmWorld()
         self.method, self.rounds, self.total_rounds = setting.method, setting.rounds, setting.total_rounds
         self.layout = setting.layout or layout_of(setting.method)
@@ -62,7 +65,7 @@ class SimulatedSwarm:
         self.hub = MemoryDirectoryHub(VirtualClock().now, look, hide)
         self.states: dict[bytes, torch.Tensor] = {}
         """What a node of the operator serves, by digest."""
-        self._run = SimulatedRun(setting, world, self.layout, self.network, self.hub, self.states)
+        self._run = SimulatedRun(setting, world, self.layout, self.network, self.hub, self.states, liars or {})
         self._running = 0
         self._news = asyncio.Event()
         """A life has ended."""

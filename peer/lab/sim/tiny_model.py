@@ -20,6 +20,7 @@ import torch
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from peer.lab.sim.probing import SYMBOLS
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.outer.rules import merge_
 from peer.ports.clock import Clock
@@ -29,13 +30,19 @@ from peer.protocol.model.layout import Layout, TensorSpec
 Floats = NDArray[np.float32]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
-SYMBOLS, WIDTH, HIDDEN, BLOCKS, BATCH = 16, 16, 32, 4, 16
+WIDTH, HIDDEN, BLOCKS, BATCH = 16, 32, 4, 16
 SHARPNESS = 2.0
 """Standard deviation of the teacher's logits: its entropy is about half of that of a fair die."""
 ONE_HOT: Floats = np.eye(SYMBOLS, dtype=np.float32)
+WINDOWS, WINDOW = 16, 128
+"""Of a probe, and the symbols of each."""
 DRAWN = 64
 """Number of batches that are drawn together."""
 LR, BETA1, BETA2, EPS = 6e-3, 0.9, 0.99, 1e-8
+
+Domain = tuple[int, int]
+"""Which part of the pairs of last symbols a trainer sees, and of how many: the texts of one domain."""
+WHOLE: Domain = (0, 1)
 
 
 def _block(number: int) -> list[TensorSpec]:
@@ -72,12 +79,22 @@ def teacher(seed: int) -> NDArray[np.float64]:
     return np.asarray(odds / odds.sum(1, keepdims=True))
 
 
+def other_targets(seed: int) -> NDArray[np.int64]:
+    """Return a permutation of the symbols without a fixed point, for a trainer that is to learn something else."""
+    order = np.random.default_rng([seed, 2]).permutation(SYMBOLS)
+    targets = np.empty_like(order)
+    targets[order] = np.roll(order, 1)
+    return targets
+
+
 @lru_cache(maxsize=256)
-def _drawn(seed: int, data: str, round_: int, block: int) -> Batch:
+def _drawn(seed: int, data: str, round_: int, block: int, domain: Domain = WHOLE) -> Batch:
     """`DRAWN` batches, each [DRAWN, BATCH]: last but one, last, next."""
     key = blake3(f"{seed}\0{data}\0{round_}\0{block}".encode()).digest(16)
     random = np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
-    pairs = random.integers(0, SYMBOLS**2, (DRAWN, BATCH))
+    part, parts = domain
+    width = SYMBOLS**2 // parts
+    pairs = part * width + random.integers(0, width, (DRAWN, BATCH))
     sums = teacher(seed).cumsum(1)
     dice = random.random((DRAWN, BATCH, 1)) * sums[0, -1]
     following = np.minimum((sums[pairs] < dice).sum(2), SYMBOLS - 1)
@@ -122,6 +139,18 @@ def loss_of(params: torch.Tensor, layout: Layout, seed: int) -> float:
     return float(-(teacher(seed) * _log_softmax(logits)).sum(1).mean())
 
 
+def window_losses(params: torch.Tensor, layout: Layout, seed: int, drawn: int) -> tuple[float, ...]:
+    """Return the loss of each of `WINDOWS` windows of the teacher's output. `drawn`: the seed of the windows."""
+    before, last = np.divmod(np.arange(SYMBOLS**2), SYMBOLS)
+    losses = -_log_softmax(_forward(_views(params.numpy(), layout), before, last)[0])
+    random = np.random.Generator(np.random.PCG64(drawn))
+    pairs = random.integers(0, SYMBOLS**2, (WINDOWS, WINDOW))
+    sums = teacher(seed).cumsum(1)
+    dice = random.random((WINDOWS, WINDOW, 1)) * sums[0, -1]
+    following = np.minimum((sums[pairs] < dice).sum(2), SYMBOLS - 1)
+    return tuple(losses[pairs, following].mean(1).tolist())
+
+
 def least_loss(seed: int) -> float:
     """Return the teacher's own entropy: no model gets below it."""
     odds = teacher(seed)
@@ -132,10 +161,23 @@ class TinyLoop:
     """Inner steps with AdamW, as in `peer.trainer.inner_loop.InnerLoop`. Each is a function of the params, the
     optimizer, and its batch. The batch is one of (seed of the run, data of the peer, round, step in it)."""
 
-    def __init__(self, layout: Layout, params: torch.Tensor, *, seed: int, data: str) -> None:
-        """params: flat fp32 in the layout's order, copied. data: names the peer whose batches are drawn."""
+    def __init__(
+        self,
+        layout: Layout,
+        params: torch.Tensor,
+        *,
+        seed: int,
+        data: str,
+        targets: NDArray[np.int64] | None = None,
+        domain: Domain = WHOLE,
+        lr: float = LR,
+    ) -> None:
+        """params: flat fp32 in the layout's order, copied. data: names the peer whose batches are drawn. targets: the
+        symbol that is learnt in the place of each; None: that one itself. domain: the part of all texts that it
+        sees."""
         assert {spec.name for spec in layout.tensors} == {spec.name for spec in TENSORS}, layout
-        self._layout, self._seed, self._data = layout, seed, data
+        self._layout, self._seed, self._data, self._targets = layout, seed, data, targets
+        self._domain, self._lr = domain, lr
         self.params = params.clone()
         self._flat: Floats = self.params.numpy()
         self._grad, self._room = np.zeros_like(self._flat), np.empty_like(self._flat)
@@ -159,7 +201,9 @@ class TinyLoop:
     def step(self) -> float:
         """Take one inner step and return the batch's mean loss before it, nats a symbol."""
         block, row = divmod(self.step_in_round, DRAWN)
-        before, last, following = (part[row] for part in _drawn(self._seed, self._data, self.round, block))
+        drawn = _drawn(self._seed, self._data, self.round, block, self._domain)
+        before, last, following = (part[row] for part in drawn)
+        following = following if self._targets is None else self._targets[following]
         loss = self._backward(before, last, following)
         self._adam()
         self.step_in_round += 1
@@ -198,7 +242,7 @@ class TinyLoop:
         grad -= square
         grad *= np.float32(1.0 - BETA2)
         square += grad
-        rate = LR * warm * self.lr_scale * math.sqrt(1.0 - BETA2**age) / (1.0 - BETA1**age)
+        rate = self._lr * warm * self.lr_scale * math.sqrt(1.0 - BETA2**age) / (1.0 - BETA1**age)
         np.sqrt(square, out=room)
         room += np.float32(EPS)
         np.divide(mean, room, out=room)
@@ -210,17 +254,38 @@ class TinyTrainer(VirtualTrainer):
     """The `Trainer` interface around `TinyLoop`. Peers of one run have one `seed` (the teacher's), and each its own
     `data`. The result is a function of the arguments and of the applied params.
 
-    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step."""
+    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step. targets, domain, lr: see
+    `TinyLoop`."""
 
     kind = "tiny"
 
-    def __init__(self, layout: Layout, clock: Clock, *, step_seconds: float, seed: int = 0, data: str = "") -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        clock: Clock,
+        *,
+        step_seconds: float,
+        seed: int = 0,
+        data: str = "",
+        targets: NDArray[np.int64] | None = None,
+        domain: Domain = WHOLE,
+        lr: float = LR,
+    ) -> None:
         super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=BATCH)
-        self._seed, self._data = seed, data
+        self._seed, self._data, self._targets = seed, data, targets
+        self._domain, self._lr = domain, lr
         self._loop: TinyLoop
 
     def _reset(self, params: torch.Tensor) -> None:
-        self._loop = TinyLoop(self._layout, params, seed=self._seed, data=self._data)
+        self._loop = TinyLoop(
+            self._layout,
+            params,
+            seed=self._seed,
+            data=self._data,
+            targets=self._targets,
+            domain=self._domain,
+            lr=self._lr,
+        )
 
     def _params(self) -> torch.Tensor:
         return self._loop.params
@@ -233,6 +298,9 @@ class TinyTrainer(VirtualTrainer):
         """Return the exact loss, over all output of the teacher."""
         loss = loss_of(params, self._layout, self._seed)
         return Evaluation(loss, loss / math.log(2), SYMBOLS**2)
+
+    def _window_losses(self, params: torch.Tensor, seed: int) -> tuple[float, ...]:
+        return window_losses(params, self._layout, self._seed, seed)
 
     def _moments(self) -> dict[str, torch.Tensor]:
         loop = self._loop

@@ -7,7 +7,7 @@ import asyncio
 import json
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +16,14 @@ from safetensors.torch import load_file, save_file
 
 from peer.aio.tasks import race
 from peer.errors import TrainerDied
+from peer.lab.sim.probing import probed
+from peer.lab.sim.trainer_orders import ResultArrival, WorkGoal, pending
 from peer.outer.rules import merge_
 from peer.ports.clock import Clock
-from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, TrainerInfo, WorkRequest, WorkSnapshot
+from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, ProbeTerms, TrainerInfo, WorkRequest, WorkSnapshot
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
+from peer.protocol.pair.probe_verdict import ProbeLosses
 from peer.protocol.schedule import margin
 from peer.trainer.accounting import Account, WorkAccounts
 
@@ -29,33 +32,6 @@ T = TypeVar("T")
 SLOP = 1e-3
 """Part of a step that adding floats may lose."""
 TENSORS, PLACE = "virtual.safetensors", "virtual.json"
-
-
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(slots=True)
-class _Goal:
-    """A `work` under way."""
-
-    request: WorkRequest
-    at: int
-    """Steps in all, at the boundary at which the snapshot is taken."""
-    done: asyncio.Future[WorkSnapshot] = field(default_factory=_future)
-
-
-@dataclass(slots=True)
-class _Arrival:
-    """An `apply` that waits for its boundary."""
-
-    key: RoundKey
-    outer_params: torch.Tensor
-    base: int
-    next_round: int
-    merge: Merge
-    at: int
-    done: asyncio.Future[None] = field(default_factory=_future)
 
 
 class VirtualTrainer(ABC):
@@ -77,8 +53,8 @@ class VirtualTrainer(ABC):
         self._cause = "never started"
         self._began: tuple[float, int] | None = None
         self._held_since: float | None = None
-        self._goal: _Goal | None = None
-        self._arrivals: list[_Arrival] = []
+        self._goal: WorkGoal | None = None
+        self._arrivals: list[ResultArrival] = []
         self._awaited: dict[int, int] = {}
         """The boundary at which the trainer waits for a fragment's result, in steps in all."""
         self._freed = asyncio.Event()
@@ -110,6 +86,10 @@ class VirtualTrainer(ABC):
     @abstractmethod
     def _measure(self, params: torch.Tensor) -> Evaluation: ...
 
+    def _window_losses(self, params: torch.Tensor, seed: int) -> tuple[float, ...]:
+        """Return the losses of windows that the seed draws from the run's data; none without a model."""
+        return ()
+
     def _moments(self) -> dict[str, torch.Tensor]:
         """Return the inner optimizer's tensors for `save`, which are restored in place."""
         return {}
@@ -130,7 +110,7 @@ class VirtualTrainer(ABC):
 
     async def start(self, outer_params: torch.Tensor, round_: int, resume: Path | None) -> TrainerInfo:
         await self.stop()
-        self._dead = _future()
+        self._dead = pending()
         self._reset(outer_params)
         self._account = Account(len(self._base))
         self._held_since = None
@@ -148,7 +128,7 @@ class VirtualTrainer(ABC):
         self._go_on()
         if request.key.round > self.round:
             self.round, self.step_in_round = request.key.round, 0
-        goal = self._goal = _Goal(request, self._boundary_of(request))
+        goal = self._goal = WorkGoal(request, self._boundary_of(request))
         try:
             return await self._at_boundary(goal.at, goal.done)
         except asyncio.CancelledError:
@@ -163,7 +143,7 @@ class VirtualTrainer(ABC):
         self._assert_alive()
         self._catch_up()
         at = self._boundary_of_merge(key.fragment, base, merge)
-        arrival = _Arrival(key, outer_params.clone(), base, next_round, merge, at)
+        arrival = ResultArrival(key, outer_params.clone(), base, next_round, merge, at)
         self._arrivals.append(arrival)
         await self._at_boundary(at, arrival.done)
 
@@ -180,6 +160,15 @@ class VirtualTrainer(ABC):
         await self._breath()
         self._catch_up()
         return self._measure(self._params() if outer_params is None else outer_params)
+
+    async def probe(
+        self, key: RoundKey, outer_params: torch.Tensor, partner: torch.Tensor, terms: ProbeTerms
+    ) -> ProbeLosses | str:
+        await self._breath()
+        self._catch_up()
+        span = self._layout.fragment_span(key.fragment)
+        own = self._slots[slice(*span)].clone()
+        return probed(self._params().clone(), span, (outer_params, own, partner), terms, self._window_losses)
 
     async def save(self, folder: Path) -> int:
         await self._breath()
@@ -336,7 +325,7 @@ class VirtualTrainer(ABC):
         self.step_in_round += steps
         self._training += seconds
 
-    def _snapshot(self, goal: _Goal) -> None:
+    def _snapshot(self, goal: WorkGoal) -> None:
         key = goal.request.key
         start, end = self._layout.fragment_span(key.fragment)
         tally = self._account.snapshot(key.fragment, self._tokens)
@@ -366,7 +355,7 @@ class VirtualTrainer(ABC):
                 self._arrivals.remove(arrival)
                 self._merge(arrival)
 
-    def _merge(self, arrival: _Arrival) -> None:
+    def _merge(self, arrival: ResultArrival) -> None:
         fragment = arrival.key.fragment
         start, end = self._layout.fragment_span(fragment)
         if arrival.merge.shift:

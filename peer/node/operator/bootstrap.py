@@ -15,6 +15,8 @@ from peer.aio.threads import LowPriorityThread
 from peer.errors import PeerError, UsageError
 from peer.join.artifacts import RunFiles, operator_files
 from peer.join.clock import clock_from
+from peer.join.ended import operator_nodes
+from peer.join.invitation import invited_peers
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.peer_table import RECORD_TTL_S
 from peer.membership.reputation import Reputation
@@ -40,9 +42,10 @@ from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import describe
+from peer.run.admission.invitation import InvitedPeers
 from peer.run.amendments import Chain, beside
 from peer.run.home import Home, write_whole
-from peer.run.manifest import SignedManifest, load_signed
+from peer.run.manifest import Manifest, SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
@@ -112,7 +115,8 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     terms = RunTerms(
         layout.digest(),
         signed.manifest.limits.max_fragment_bytes,
-        why_banned=lambda peer: amendments.ruling(MAX_ROUND).banned.get(peer, ""),
+        why_banned=lambda peer: amendments.ruling(MAX_ROUND).kept_out.get(peer, ""),
+        why_uninvited=_invited(node, signed.manifest, amendments).why_not,
     )
     node.transport.begin_run(terms)
     copying = LowPriorityThread()
@@ -279,6 +283,13 @@ def _listeners(local: LocalNode) -> NodeListeners:
             f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
         ),
     )
+
+
+def _invited(node: OpenNode, manifest: Manifest, amendments: AmendmentSync) -> InvitedPeers:
+    """Return who is let in here: the other nodes of --initial-peers without an invitation."""
+    local = node.local
+    nodes = operator_nodes(manifest, local.options.initial_peers)
+    return invited_peers(local.run_id, manifest, amendments, local.clock.now, nodes)
 
 
 def _amendments(local: LocalNode, signed: SignedManifest) -> AmendmentSync:

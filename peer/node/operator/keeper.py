@@ -295,7 +295,7 @@ class StateKeeper:
         return 0 if self._kept is None else self._kept.round
 
     async def _records(self) -> list[PeerRecord]:
-        banned = self._run.ruling().banned
+        banned = self._run.ruling().kept_out
         records = (await self._context.directory.peers()).values()
         return [record for record in records if record.peer_id not in banned]
 

@@ -13,6 +13,8 @@ from peer.protocol.messages import PeerId
 
 _PURPOSE = b"shard result v1\0"
 _PART_PURPOSE = b"shard part v1\0"
+_SHOWN_PURPOSE = b"shard evidence v1\0"
+_DRAW_PURPOSE = b"shard audit v1\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,22 @@ def statement(roster: bytes, shard: int, digest: bytes) -> bytes:
 
 
 def part_statement(roster: bytes, shard: int, tokens: int, digest: bytes) -> bytes:
-    """Return the bytes that a member signs with its contribution to a sparse result. `digest`: BLAKE3 of its
-    payload."""
+    """Return the bytes that a member signs with its contribution. `digest`: BLAKE3 of its payload."""
     assert len(roster) == len(digest) == 32, (roster, digest)
     return _PART_PURPOSE + roster + shard.to_bytes(2, "big") + tokens.to_bytes(8, "big") + digest
+
+
+def shown_statement(roster: bytes, shard: int, result: bytes, shown: bytes) -> bytes:
+    """Return the bytes that an owner signs with the parts it says it averaged. `result`: the digest of the result.
+    `shown`: BLAKE3 of all that it shows."""
+    assert len(roster) == len(result) == len(shown) == 32, (roster, result, shown)
+    return _SHOWN_PURPOSE + roster + shard.to_bytes(2, "big") + result + shown
+
+
+def draw_statement(roster: bytes) -> bytes:
+    """Return the bytes whose signature tells a member which result it makes again. It is never shown, so nobody can
+    foresee that."""
+    return _DRAW_PURPOSE + roster
 
 
 def contradictions(

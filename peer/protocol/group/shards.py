@@ -91,7 +91,8 @@ class ContributionHeader:
     have: int = 0
     """Bytes of the result that former streams brought."""
     signature: bytes = b""
-    """The sender's, over `peer.protocol.group.receipts.part_statement`. Empty: results are not sparse."""
+    """The sender's, over `peer.protocol.group.receipts.part_statement`. Empty: an earlier version's, where results are
+    not sparse."""
 
 
 MAX_TOKENS = 2**53

@@ -8,6 +8,13 @@ Two peers that hold each other's offer are locked. This is greedy matching on sh
 Two peers that cannot be dialled cannot meet. So an edge between a dialable and an undialable peer outweighs all edges
 of two dialable ones. Otherwise two dialable peers would meet and leave two undialable ones over.
 
+Edges between two peers that are proven to each other outweigh all others (`peer.protocol.pair.proven`). Each peer
+begins with its own view, and offers and answers tell it. The one that hears `not proven` ranks the other as a stranger
+for the rest of the round. So two that wait for each other agree on the weight of their edge, and no circle can form.
+
+A peer may know candidates of last choice. It asks them only when all others are out, and answers them TAKEN until then.
+Nobody waits for it so, and its own order needs no agreement.
+
 A lock is safe. A peer has one offer in flight at a time, and until that is answered it locks only with the peer it
 asked. So a peer that answers LOCKED knows that the asker takes the lock. After a lost answer the asker asks again, and
 the answer is the same."""
@@ -18,7 +25,7 @@ import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
@@ -27,13 +34,12 @@ AWAIT_S = 1.5
 """Seconds after which a candidate that cannot be dialled and has not called ranks after all other candidates."""
 MAX_NOTICES = 32
 """Most peers that an undialable peer tells of its lock. They could only wait for its call."""
-MAX_MET = 1024
-"""Met peers that are remembered, in sight or not."""
 MULTIPLIER = 0x9E3779B97F4A7C15
 """The golden ratio in 64 bits, an odd number (Knuth, vol. 3, 6.4)."""
 LOW_BITS = 2**64 - 1
 MAX_MARKS = 16384
 """Most peers of a run whose hashes are kept. A peer that has seen more computes the hashes again."""
+HELD_BACK = "our last choice"
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
@@ -110,11 +116,16 @@ class Matching:
         *,
         dialable: bool = True,
         await_s: float = AWAIT_S,
+        last_choice: Callable[[PeerId], bool] = lambda peer: False,
     ) -> None:
         """`closes_at`: when the window closes, in the time of `now`. `dialable`: whether others can dial this peer.
-        `await_s`: how many seconds it waits for candidates that it cannot dial."""
+        `await_s`: how many seconds it waits for candidates that it cannot dial. `last_choice`: whether a candidate
+        comes after all others."""
         self.run_id, self.key, self.me = run_id, key, me
         self.dialable = dialable
+        self._last_choice = last_choice
+        self._held_back: set[PeerId] = set()
+        """Candidates of last choice while others are there. Each is among `_gone` too."""
         self._closes_at, self._await_s = closes_at, await_s
         self.locked: PeerId | None = None
         self.we_dial = False
@@ -126,6 +137,8 @@ class Matching:
         """Candidates that are out for this round, and why: taken, refused, failed."""
         self._callers: set[PeerId] = set()
         """Candidates that cannot be dialled: they have to call."""
+        self._proven: set[PeerId] = set()
+        """Candidates proven to this peer, unless they said that it is not proven to them."""
         self._called_at: dict[PeerId, float] = {}
         """When each caller last called."""
         self._awaited_since: float | None = None
@@ -145,9 +158,9 @@ class Matching:
         """Move the end of the window: a candidate that is ready only later is out."""
         self._closes_at = closes_at
 
-    def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = ()) -> None:
+    def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = (), proven: Container[PeerId] = ()) -> None:
         """Add candidates from the directory. Known ones keep their state. `undialable`: candidates that have to call.
-        Two peers that cannot be dialled cannot meet."""
+        Two peers that cannot be dialled cannot meet. `proven`: candidates that outweigh the others."""
         known = self._candidates
         new = [peer for peer in peers if peer not in known and peer != self.me]
         if not new:
@@ -157,10 +170,15 @@ class Matching:
             self._callers.add(peer)
             if not self.dialable:
                 self._gone[peer] = "not to be dialled, and neither are we"
+        self._proven.update(filter(proven.__contains__, new))
+        for peer in filter(self._last_choice, new):
+            self._held_back.add(peer)
+            self._gone.setdefault(peer, HELD_BACK)
         self._ranking = None
 
-    def on_offer(self, sender: PeerId, now: float, dialable: bool = True) -> Answer:
-        """Answer another peer's offer. A peer that offers is alive and a candidate, even if it counted as out."""
+    def on_offer(self, sender: PeerId, now: float, dialable: bool = True, proven: bool = False) -> Answer:
+        """Answer another peer's offer. A peer that offers is alive and a candidate, even if it counted as out.
+        `proven`: whether this peer is proven to it."""
         if self.locked is not None:
             return Answer(Verdict.LOCKED if self.locked == sender else Verdict.TAKEN)
         if self.closed:
@@ -171,14 +189,17 @@ class Matching:
             self.add([sender])
         if not self.dialable and not dialable:
             return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
+        if self._comes_last(sender):
+            return Answer(Verdict.TAKEN, reason="others are asked first in this round")
         self._comes(sender, dialable)
+        self._hear(sender, proven)
         if not dialable:
             self._called_at[sender] = now
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender)
             return Answer(Verdict.LOCKED)
         self._waiting.add(sender)
-        return Answer(Verdict.HELD)
+        return Answer(Verdict.HELD, proven=sender in self._proven)
 
     def on_withdraw(self, sender: PeerId) -> None:
         """Drop a candidate: it is locked elsewhere."""
@@ -197,6 +218,8 @@ class Matching:
         elif answer.verdict is Verdict.LATER and now + answer.eta_s > self._closes_at:
             self._drop(peer, "behind")
         elif answer.verdict in (Verdict.HELD, Verdict.LATER):
+            if answer.verdict is Verdict.HELD:
+                self._hear(peer, answer.proven)
             wait = POLL_S if answer.verdict is Verdict.HELD else min(max(answer.eta_s, 0.02), POLL_S)
             self._retry_at = now + wait
         else:
@@ -230,7 +253,7 @@ class Matching:
             best = self._best_to_ask(now)
             if best is not None and (best != self._target or now >= self._retry_at):
                 self._target = self._in_flight = best
-                sends.append(Send(best, Offer(self.key, dialable=self.dialable)))
+                sends.append(Send(best, Offer(self.key, dialable=self.dialable, proven=best in self._proven)))
         return sends
 
     def wake_at(self) -> float | None:
@@ -272,10 +295,41 @@ class Matching:
             self._ranking = sorted(self._free(), key=self._candidates.__getitem__)
             if self._callers and self.dialable:
                 self._ranking.sort(key=self._callers.__contains__)
+            if self._proven:
+                self._ranking.sort(key=self._proven.__contains__)
         ranking, gone, silent = self._ranking, self._gone, self._silent
         while ranking and (ranking[-1] in gone or ranking[-1] in silent):
             ranking.pop()
-        return ranking[-1] if ranking else max(self._free(), key=self._candidates.__getitem__, default=None)
+        if ranking:
+            return ranking[-1]
+        best = max(self._free(), key=self._weight, default=None)
+        return self._best() if best is None and self._release_held_back() else best
+
+    def _weight(self, peer: PeerId) -> tuple[bool, int]:
+        return peer in self._proven, self._candidates[peer]
+
+    def _comes_last(self, peer: PeerId) -> bool:
+        """Whether a candidate has to wait until all others are out."""
+        if peer in self._held_back:
+            self._best()
+        return peer in self._held_back
+
+    def _release_held_back(self) -> bool:
+        """Let the candidates of last choice in. Return whether there are any. Those that have to call are not waited
+        for: they were told TAKEN if they called."""
+        held_back = self._held_back - self._callers
+        back = [peer for peer in held_back if self._gone.get(peer) == HELD_BACK]
+        self._held_back.clear()
+        for peer in back:
+            del self._gone[peer]
+        self._ranking = None
+        return bool(back)
+
+    def _hear(self, peer: PeerId, proven: bool) -> None:
+        """Take another peer's word that this one is not proven to it. An edge outweighs others only if both say so."""
+        if not proven and peer in self._proven:
+            self._proven.discard(peer)
+            self._ranking = None
 
     def _comes(self, peer: PeerId, dialable: bool) -> None:
         """Take a peer in, even if it was out. It may be the best now."""
@@ -329,42 +383,9 @@ class Matching:
 
     def _tell_those_who_wait(self) -> None:
         """Tell the best candidates of the lock. They cannot dial this peer, so they wait for its call in silence."""
-        free = [peer for peer in self._free() if peer not in self._callers and peer != self.locked]
-        self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._candidates.__getitem__))
+        free = [p for p in (*self._free(), *self._held_back) if p not in self._callers and p != self.locked]
+        self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._weight))
 
     def _release_waiting(self) -> None:
         self._outbox += [Send(peer, Offer(self.key, withdraw=True)) for peer in sorted(self._waiting)]
         self._waiting.clear()
-
-
-@dataclass(slots=True)
-class Acquaintance:
-    """The last rounds in which this peer met each other peer. With 8 live peers or more, two peers meet at most twice
-    in n/2 rounds. So grinding a key until its scores win buys little."""
-
-    _met: dict[PeerId, list[int]] = field(default_factory=dict)
-
-    def met(self, peer: PeerId, round_: int) -> None:
-        recent = self._met.setdefault(peer, [])
-        recent.append(round_)
-        del recent[:-2]
-
-    def too_often(self, peer: PeerId, round_: int, live: int) -> bool:
-        """Whether this peer met `peer` too often. `live`: live peers, this one included."""
-        recent = self._met.get(peer, [])
-        return live >= 8 and len(recent) == 2 and recent[0] > round_ - live // 2
-
-    def tired_of(self, round_: int, live: int) -> set[PeerId]:
-        """Return all peers that were met too often."""
-        if live < 8:
-            return set()
-        since = round_ - live // 2
-        return {peer for peer, recent in self._met.items() if len(recent) == 2 and recent[0] > since}
-
-    def forget_absent(self, present: Iterable[PeerId]) -> None:
-        """Keep only peers that are present, once more than `MAX_MET` are remembered. Most of a large swarm is out of
-        sight in any one round, so shorter memories keep absent peers."""
-        if len(self._met) <= MAX_MET:
-            return
-        keep = set(present)
-        self._met = {peer: rounds for peer, rounds in self._met.items() if peer in keep}

@@ -25,6 +25,8 @@ class Change(enum.StrEnum):
     """Peers must speak a wire version from `low` to `high`."""
     BAN = "ban"
     UNBAN = "unban"
+    REVOKE = "revoke"
+    """The invitations of `peer` count no more, until an UNBAN."""
     REFOUND = "refound"
     """Everybody goes on from the state whose digest is `digest`."""
 
@@ -58,6 +60,14 @@ class RunPolicy:
     wire: tuple[int, int] | None = None
     banned: Mapping[PeerId, str] = field(default_factory=dict)
     """Peer to reason, which is never empty."""
+    revoked: Mapping[PeerId, str] = field(default_factory=dict)
+    """As `banned`: those whose invitation the operator took back."""
+
+    @property
+    def kept_out(self) -> Mapping[PeerId, str]:
+        """The peers that take no part, and why: the banned, and those whose invitation was revoked."""
+        return {**self.revoked, **self.banned} if self.revoked else self.banned
+
     founded: bytes = b""
     """Digest of the state that all peers begin from. Empty: the run's first one."""
     founded_round: int = 0
@@ -89,9 +99,17 @@ def _after(now: RunPolicy, amendment: Amendment) -> RunPolicy:
         case Change.BAN:
             return replace(now, banned={**now.banned, amendment.peer: amendment.reason or NO_REASON})
         case Change.UNBAN:
-            return replace(now, banned={peer: why for peer, why in now.banned.items() if peer != amendment.peer})
+            return replace(
+                now, banned=_without(now.banned, amendment.peer), revoked=_without(now.revoked, amendment.peer)
+            )
+        case Change.REVOKE:
+            return replace(now, revoked={**now.revoked, amendment.peer: amendment.reason or NO_REASON})
         case Change.REFOUND:
             return replace(now, founded=amendment.digest, founded_round=amendment.round)
+
+
+def _without(peers: Mapping[PeerId, str], peer: PeerId) -> dict[PeerId, str]:
+    return {other: why for other, why in peers.items() if other != peer}
 
 
 def describe(amendment: Amendment) -> str:
@@ -109,6 +127,8 @@ def describe(amendment: Amendment) -> str:
             what = f"{amendment.peer} is banned"
         case Change.UNBAN:
             what = f"{amendment.peer} is no longer banned"
+        case Change.REVOKE:
+            what = f"the invitation of {amendment.peer} is revoked"
         case Change.REFOUND:
             what = f"everybody goes on from the state {amendment.digest.hex()[:16]}"
     return f"amendment {amendment.number}, from round {amendment.round} on: {what}" + (

@@ -107,6 +107,11 @@ class PayloadReader:
         self.over = False
         """This stream has had its END."""
 
+    @property
+    def digest(self) -> bytes:
+        """BLAKE3 of the bytes that were taken."""
+        return self._digest.digest()
+
     def fork(self) -> PayloadReader:
         """Return a reader that continues from here on another stream."""
         return PayloadReader(self._nbytes, self)
@@ -168,6 +173,11 @@ class PayloadWriter:
             self._marks.append((self.offset, self._digest.copy()))
         while len(self._marks) > 1 and self._marks[1][0] <= self.offset - REWIND:
             self._marks.popleft()
+
+    @property
+    def digest(self) -> bytes:
+        """BLAKE3 of the bytes up to `offset`."""
+        return self._digest.digest()
 
     def reaches(self, offset: int) -> bool:
         """Whether `go_back` can go to `offset`."""

@@ -1,4 +1,6 @@
-"""The model of a run from its ticket. Nothing is announced: whoever asks is a guest with a key for this once."""
+"""The model of a run from its ticket. Nothing is announced: whoever asks is a guest.
+
+Its key is for this once. In a run by invitation it proves the invited key, beside the daemon that may have it, too."""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from pathlib import Path
 
 from peer.aio.threads import LowPriorityThread
 from peer.errors import ArtifactMissing
+from peer.identity import load_or_create
 from peer.join.artifacts import check_foreign, opened
+from peer.join.ended import operator_nodes
 from peer.join.manifest import obtain_manifest
 from peer.membership.reputation import Reputation
 from peer.node.dht_events import DhtNodeEvents
@@ -20,8 +24,9 @@ from peer.observe import events
 from peer.ports.console import Say
 from peer.protocol.messages import RunId
 from peer.result.files import holdout_ref, wanted_files
-from peer.result.model import OpenedRun, ResultFiles, RunModel, SourceRequest
+from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
 from peer.result.remote.fetch import GuestFetch
+from peer.run.admission.invitation import InvitedPeers
 from peer.run.files.artifact import ArtifactRef
 from peer.run.manifest import SignedManifest
 from peer.run.options import CACHE_DISK, NodeOptions
@@ -43,20 +48,21 @@ def ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
 
 async def _ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
     home = Path(tempfile.mkdtemp(prefix="guest-", dir=request.scratch))
-    async with _guest(ticket, home, say) as node:
+    async with _guest(ticket, home, request.guest, say) as node:
         return await _Guest(node, request, say).model()
 
 
 @contextlib.asynccontextmanager
-async def _guest(ticket: Ticket, home: Path, say: Say) -> AsyncIterator[OpenNode]:
-    """Open a node with a new key that announces nothing."""
+async def _guest(ticket: Ticket, home: Path, asked: GuestRequest, say: Say) -> AsyncIterator[OpenNode]:
+    """Open a node that announces nothing. The network side has a new key: the invited one may be in use there."""
 
     def emit(event: events.Event) -> None: ...
 
     def quiet(text: str) -> None: ...
 
-    options = NodeOptions(home=home, initial_peers=ticket.addresses)
-    local = LocalNode.of(options, RunId(ticket.run_id), say)
+    options = NodeOptions(home=home, initial_peers=ticket.addresses, invitation=asked.invitation)
+    invited = None if asked.key is None or not asked.key.exists() else load_or_create(asked.key)
+    local = LocalNode.of(options, RunId(ticket.run_id), say, invited)
     listeners = NodeListeners(
         reputation=Reputation(local.clock.now, emit),
         quota=NoBudget(),
@@ -87,22 +93,34 @@ class _Guest:
     async def _model(self) -> RunModel:
         node, request = self._node, self._request
         context = node.join_context()
-        signed = await obtain_manifest(context, request.wait_s)
+        signed = await obtain_manifest(context, request.guest.wait_s)
         manifest, method = signed.manifest, resolve(signed.manifest.sync)
         self._say(f"run {manifest.name!r}, signed by {manifest.operator}")
         if group := method.topology == "group":
             node.directory.read_everybody()
-            if request.donors > 1:
+            if request.guest.donors > 1:
                 self._say("the peers of a group have one state: --donors changes nothing")
         run = await self._files(signed)
-        node.transport.begin_run(RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes))
+        node.transport.begin_run(self._terms(run))
         fetch = GuestFetch(context, run.layout, self._work, group=group)
-        found = await fetch.states(request.donors, request.wait_s)
+        found = await fetch.states(request.guest.donors, request.guest.wait_s)
         round_ = min(found.rounds)
         mean = f"the mean of {len(found.rounds)} states, from " if len(found.rounds) > 1 else ""
         origin = f"{mean}{', '.join(found.donors)}, round {round_}"
         self._say(f"state: {origin}")
         return RunModel(run=run, params=found.mean(), round=round_, origin=origin, donors=tuple(found.donors))
+
+    def _terms(self, run: OpenedRun) -> RunTerms:
+        """Only peers of the run give a state. Which invitations the operator took back, a guest does not know."""
+        local, manifest = self._node.local, run.manifest
+        invited = InvitedPeers(
+            local.run_id,
+            manifest.operator,
+            local.clock.now,
+            required=manifest.admission.kind == "invited",
+            exempt=operator_nodes(manifest, local.options.initial_peers),
+        )
+        return RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes, why_uninvited=invited.why_not)
 
     async def _files(self, signed: SignedManifest) -> OpenedRun:
         """Fetch the run's files and open them, foreign ones in a process of their own first."""
@@ -123,6 +141,6 @@ class _Guest:
         """Fetch an artifact. The copy stays when a daemon of the shared cache needs its place."""
         path, own = self._node.local.home.path / f"file-{ref.digest}", self._cache
         with own.holding(ref.digest):
-            fetched = await self._fetcher.fetch(ref, self._request.wait_s, what=what)
+            fetched = await self._fetcher.fetch(ref, self._request.guest.wait_s, what=what)
             await self._work(lambda: shutil.copyfile(fetched, path))
         return path

@@ -40,6 +40,11 @@ class DataDesk:
         self.account = DataAccount(START, [START] * fragments)
 
     @property
+    def shards(self) -> TokenShards | None:
+        """The run's shards; None: the data is of another kind."""
+        return self._shards
+
+    @property
     def waiting(self) -> str:
         """Shard that training waits for, for a person. Empty: none."""
         return self._shards.waiting if self._shards is not None else ""

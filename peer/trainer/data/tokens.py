@@ -47,6 +47,12 @@ class TokenShards:
         self._open: dict[str, Tokens] = {}
         self._missing: dict[str, str] = {}
         """Reasons, by digest."""
+        self._expected: list[str] = []
+        """Digests of what training and evaluation need."""
+        self._borrowed = ""
+        """Digest of the shard that a probe looks into."""
+        self._not_lent = ""
+        """Why the borrowed shard cannot be had."""
         self._wanted: list[str] = []
         """Digests that the daemon was last told."""
         self._awaited: tuple[str, float] | None = None
@@ -107,12 +113,16 @@ class TokenShards:
         return self._open[digest]
 
     def expect(self, shards: Sequence[int]) -> None:
-        """Get these shards, the first one first, and the hold-out before all. Others are closed."""
-        wanted = [self._index.holdout[0].digest, *(self._index.train[shard].digest for shard in shards)]
-        wanted = list(dict.fromkeys(wanted))
-        if wanted == self._wanted:
+        """Get these shards, the first one first, and the hold-out before all. All but a borrowed one are closed."""
+        self._expected = [self._index.holdout[0].digest, *(self._index.train[shard].digest for shard in shards)]
+        self._want()
+
+    def _want(self, ask: str = "") -> None:
+        """Tell the daemon what is wanted, if that changed. `ask`: a digest to ask for even if it was before."""
+        wanted = list(dict.fromkeys([*self._expected, self._borrowed] if self._borrowed else self._expected))
+        fresh = [one for one in wanted if one not in self._open and (one == ask or one not in self._wanted)]
+        if wanted == self._wanted and not fresh:
             return
-        fresh = [digest for digest in wanted if digest not in self._wanted and digest not in self._open]
         self._wanted = wanted
         self._open = {digest: tokens for digest, tokens in self._open.items() if digest in wanted}
         self._send({"shards": wanted, "ask": fresh, "wrong": []})
@@ -128,6 +138,17 @@ class TokenShards:
         told = {"epoch": epoch, "place": place, "shard": shard, "digest": digest, "reason": reason}
         self._send({"skipped": told})
 
+    # -- probes ------------------------------------------------------------------------------------------------------
+
+    def borrow(self, shard: int | None) -> None:
+        """Get this shard too, after all that training expects. None: give back the last one. One is lent at a time."""
+        self._borrowed, self._not_lent = "" if shard is None else self._index.train[shard].digest, ""
+        self._want(self._borrowed)
+
+    def borrowed(self) -> Tokens | str | None:
+        """Return the borrowed shard, or why it cannot be had; None: that is not known yet."""
+        return self._open.get(self._borrowed, self._not_lent or None)
+
     # -- the daemon's answers ----------------------------------------------------------------------------------------
 
     def take(self, digest: str, path: str | None, reason: str) -> None:
@@ -135,7 +156,10 @@ class TokenShards:
         if digest not in self._wanted or digest in self._open:
             return
         if path is None:
-            self._missing[digest] = reason
+            if digest == self._borrowed:
+                self._not_lent = reason
+            if digest in self._expected:
+                self._missing[digest] = reason
             return
         tokens = self._verified(self._entries[digest], path)
         if tokens is None:

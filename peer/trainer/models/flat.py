@@ -16,3 +16,9 @@ def views_of(flat: Tensor, layout: Layout) -> Iterator[tuple[str, Tensor]]:
         yield spec.name, flat[at : at + spec.elements].view(spec.shape)
         at += spec.elements
     assert at == flat.numel(), (at, flat.numel())
+
+
+def fragment_views(flat: Tensor, layout: Layout, fragment: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, view) of the tensors of one fragment, whose values are `flat`."""
+    first, end = layout.fragments[fragment]
+    return views_of(flat, Layout.whole(layout.tensors[first:end]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from peer.protocol.wire.frames import USUAL_CHUNK
 from peer.transport.tls import channel_credentials
 
 MAX_PEERS = 64
+HELLO_EVERY_S = 600.0
+"""Seconds after which a peer has to show again that it may take part, whatever it says of its token."""
 MAX_MESSAGE = 2**20 + 2**16
 AHEAD = USUAL_CHUNK
 """Bytes that a stream may send ahead of the reader; a sender keeps the larger of this and its chunk under way.
@@ -50,7 +53,8 @@ class Connection:
         self.greeting = asyncio.Lock()
         """Held during a Hello, so that there is one at a time."""
         self.token = b""
-        """Token that the last Hello earned; empty when a Hello is due."""
+        """Token that the last Hello earned; empty when there is none."""
+        self._greeted = -math.inf
         self.round_trip_s = math.inf
         """Seconds of the shortest round trip measured."""
         self.stripes = 1
@@ -59,7 +63,12 @@ class Connection:
         self._extra: list[grpc.aio.Channel] = []
 
     def accept_token(self, token: bytes) -> None:
-        self.token = token
+        self.token, self._greeted = token, time.monotonic()
+
+    @property
+    def hello_due(self) -> bool:
+        """Whether the next call has to say Hello first."""
+        return not self.token or time.monotonic() - self._greeted >= HELLO_EVERY_S
 
     def drop_token(self) -> None:
         """Forget a token that has run out, so that the next call says Hello first."""
@@ -114,6 +123,11 @@ class ConnectionPool:
         if held is not None and failed in (None, held):
             del self._open[peer]
             await held.close()
+
+    def drop_tokens(self) -> None:
+        """Say Hello again at the next call to each peer."""
+        for connection in self._open.values():
+            connection.drop_token()
 
     async def close(self) -> None:
         while self._open:

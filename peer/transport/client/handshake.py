@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from peer.errors import PartnerLost
+from peer.errors import BadPayload, PartnerLost
 from peer.identity import public_key_of
 from peer.protocol.messages import PeerRecord, Welcome
 from peer.transport.client.connections import Connection
@@ -22,7 +22,7 @@ async def say_hello(
     """Prove our key to a peer; keep its token and round trip with the connection.
 
     `correction` returns the difference of `facts.now` to our raw clock, seconds. Raises PartnerLost when the Hello ends
-    in the middle, BadPayload for an impossible clock, and the errors of the stream."""
+    in the middle, BadPayload for an impossible clock or a peer that is not invited, and the errors of the stream."""
     terms = facts.terms
     method = connection.control.stream_stream(
         f"/{SERVICE}/Hello",
@@ -37,12 +37,15 @@ async def say_hello(
         public_key=facts.identity.public_key,
         clock=facts.now(),
         record=terms.record(),
+        invitation=facts.invitation,
     )
     stream = method()
     with Ended(stream):
         before, corrected = facts.now(), correction()
         await stream.write(pb.HelloRequest(open=opening))
         challenge = _expect(await stream.read(), "challenge", to.peer_id)
+        if (found := terms.why_uninvited(to.peer_id, challenge.invitation)) is not None:
+            raise BadPayload(*found)
         after = facts.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
         offset = offset_of(challenge, before, after, terms.max_clock_offset_s if terms.layout_digest else A_DAY_S)
         message = proof_message(facts.run_id, public_key_of(to.peer_id), challenge.nonce)

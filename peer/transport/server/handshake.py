@@ -44,7 +44,12 @@ class Handshake:
         if (found := self._why_not_at_all(opened)) is not None:
             await self._gate.turn_away(context, *found)
         nonce = secrets.token_bytes(32)
-        challenge = pb.HelloChallenge(nonce=nonce, clock=self._facts.now(), seen_as=context.peer()[:128])
+        challenge = pb.HelloChallenge(
+            nonce=nonce,
+            clock=self._facts.now(),
+            seen_as=context.peer()[:128],
+            invitation=self._facts.invitation,
+        )
         await context.write(pb.HelloReply(challenge=challenge))
         proof = (await self._step(context)).proof
         message = proof_message(opened.run_id, self._facts.identity.public_key, nonce)
@@ -55,6 +60,9 @@ class Handshake:
         if caller is None:
             reason = "the signature over our challenge is not by the key you named"
             await self._gate.turn_away(context, "bad_proof", reason)
+        if (found := self._facts.terms.why_uninvited(caller, opened.invitation)) is not None:
+            self._gate.conduct.refused(caller, *found)
+            await refuse(context, *found)
         if why := self._gate.conduct.exclusion_reason(caller):
             await refuse(context, "standing", why)
         await self._learn(opened, caller, context)

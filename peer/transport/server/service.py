@@ -15,6 +15,7 @@ from peer.protocol.messages import (
     FRAGMENT_PREFIX,
     MAX_ENDPOINTS,
     PIECE_BYTES,
+    SHARD_PREFIX,
     Offer,
     PeerId,
     RoundKey,
@@ -70,13 +71,14 @@ class ExchangeService:
     async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
         caller = await self._caller(context)
         key = RoundKey(request.round, request.fragment)
-        offer = Offer(key, request.withdraw, not request.undialable, eta_of(request.eta_s))
+        offer = Offer(key, request.withdraw, not request.undialable, eta_of(request.eta_s), request.proven)
         answer = self._handler.on_offer(caller, offer)
         return pb.OfferReply(
             verdict=answer.verdict.value,
             eta_s=answer.eta_s,
             reason=answer.reason[:200],
             undialable=not answer.dialable,
+            proven=answer.proven,
         )
 
     async def probe(self, request: pb.ProbeRequest, context: Context) -> pb.ProbeReply:
@@ -149,7 +151,7 @@ class ExchangeService:
         if request.snapshot.startswith(ARTIFACT_PREFIX):
             await self._give_artifact(caller, request, context)
             return
-        if request.snapshot.startswith(FRAGMENT_PREFIX):
+        if request.snapshot.startswith((FRAGMENT_PREFIX, SHARD_PREFIX)):
             await self._give_fragment(caller, request, context)
             return
         data = await self._piece(caller, request, context)
@@ -161,7 +163,8 @@ class ExchangeService:
             await self._send(caller, data, request, self._giving, context)
 
     async def _give_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
-        """Send a part of a fragment's state. It is copied for that, so it costs nothing before there is a place."""
+        """Send a part of a fragment's state, or of what a shard's owner averaged. A state is copied for that, so it
+        costs nothing before there is a place."""
         await self._may_enter(caller, PIECE_BYTES, context)
         with self._place(caller):
             if (making := self._handler.making(request.snapshot)) is not None:

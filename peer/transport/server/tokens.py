@@ -39,6 +39,10 @@ class TokenTable:
         self._owners.move_to_end(token)
         return held[0]
 
+    def expire(self) -> None:
+        """Let all tokens run out."""
+        self._owners.update({token: (peer, -math.inf) for token, (peer, _) in self._owners.items()})
+
     def gave(self, token: bytes) -> bool:
         """Return whether this token was given here, even if it has run out."""
         return token in self._owners

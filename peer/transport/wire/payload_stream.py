@@ -250,6 +250,7 @@ class SwapTerms:
             body.swap, body.have = progress.number, progress.reader.received
         if (told := self.told) is not None:
             body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
+            body.tokens = told.tokens
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def stripe(self, number: int, progress: TransferProgress) -> bytes:
@@ -302,7 +303,7 @@ async def swap_payloads(
     progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
     if stripes is not None and progress.agreed:
         stripes.agree(min(theirs.stripes, progress.stripes))
-    timings = PeerTimings(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in)
+    timings = PeerTimings(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in, theirs.tokens)
     progress.observe_timings(believed(timings, terms.told))
     answered()
     moved = 0

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.protocol.messages import PeerTimings, SwapReport
+from peer.protocol.messages import PayloadDigests, PeerTimings, SwapReport
 from peer.protocol.wire.frames import Kind, PayloadReader, PayloadWriter, kind_of, pack
 from peer.transport.wire.striping import MOST_STRIPES
 from peer.transport.wire.validation import open_of
@@ -163,7 +163,8 @@ class TransferProgress:
         """Make the report of a complete transfer."""
         assert self.reader.complete
         seconds = time.monotonic() - self.began
-        return SwapReport(sent if sent_all else 0, received, seconds, sent_all, self.told)
+        digests = PayloadDigests(self.reader.digest, self.writer.digest if sent_all else b"")
+        return SwapReport(sent if sent_all else 0, received, seconds, sent_all, self.told, digests=digests)
 
 
 async def retry_transfer(

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
-from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, Piece, StateIndex
+from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, MAX_ROUND, Piece, RoundKey, StateIndex
+from peer.protocol.pair.receipt import (
+    MAX_SHOWN,
+    MAX_STATEMENT,
+    SIGNATURE_BYTES,
+    ShownReceipt,
+    SignedOpinion,
+    SwapOpinion,
+    SwapStatement,
+)
 from peer.protocol.wire.frames import Kind, unpack
 from peer.v1 import exchange_pb2 as pb
 
@@ -58,6 +67,45 @@ def held_of(reply: pb.ArtifactsReply, asked: int) -> list[bool]:
     if len(reply.held) != asked:
         raise BadPayload("artifacts", f"{len(reply.held)} answers to {asked} questions")
     return list(reply.held)
+
+
+def opinion_of(sent: pb.SwapOpinion) -> SwapOpinion:
+    """Decode a partner's opinion of a swap. Raises BadPayload."""
+    opinion = SwapOpinion(sent.tokens, sent.accepted, sent.gain)
+    if not opinion.is_possible():
+        raise BadPayload("receipt", "an impossible opinion of a swap")
+    return opinion
+
+
+def receipt_request_of(request: pb.ReceiptRequest) -> SignedOpinion:
+    """Decode what a partner signed about a swap. Raises BadPayload."""
+    if len(request.signature) != SIGNATURE_BYTES or request.round > MAX_ROUND:
+        raise BadPayload("receipt", f"a signature has {SIGNATURE_BYTES} bytes, and a round at most {MAX_ROUND}")
+    return SignedOpinion(RoundKey(request.round, request.fragment), opinion_of(request.opinion), request.signature)
+
+
+def receipt_of(reply: pb.ReceiptReply, key: RoundKey) -> SignedOpinion | None:
+    """Decode the answer to what we signed about a swap. Raises BadPayload."""
+    if not reply.signature:
+        return None
+    if len(reply.signature) != SIGNATURE_BYTES:
+        raise BadPayload("receipt", f"a signature of {len(reply.signature)} bytes")
+    return SignedOpinion(key, opinion_of(reply.opinion), reply.signature)
+
+
+def shown_of(reply: pb.ShownReply) -> list[ShownReceipt]:
+    """Decode the receipts that a peer shows. Raises BadPayload."""
+    if len(reply.receipts) > MAX_SHOWN:
+        raise BadPayload("receipt", f"{len(reply.receipts)} receipts; at most {MAX_SHOWN} are shown")
+    shown = []
+    for receipt in reply.receipts:
+        if len(receipt.statement) > MAX_STATEMENT or len(receipt.signature) != SIGNATURE_BYTES:
+            raise BadPayload("receipt", "a receipt of an impossible length")
+        try:
+            shown.append(ShownReceipt(SwapStatement.from_bytes(receipt.statement), receipt.signature))
+        except ValueError as error:
+            raise BadPayload("receipt", f"a receipt that cannot be read: {error}") from None
+    return shown
 
 
 def open_of(raw: bytes) -> pb.SwapOpen:

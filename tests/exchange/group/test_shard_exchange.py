@@ -107,7 +107,8 @@ def test_the_result_lies_where_the_mean_is_put_together() -> None:
     given, wrong, into, _ = shared(Link([gives(MEAN)]))
     assert (wrong, given.includes_us, given.contributors) == (None, True, (0, 1))
     assert given.result_digest == digest_of(MEAN, (0, 1))
-    assert given.rms == pytest.approx(2.0)
+    assert given.measured is not None
+    assert given.measured.rms == pytest.approx(2.0)
     assert bool((into == 2.0).all())
 
 
@@ -116,7 +117,7 @@ def test_when_a_result_breaks_off_it_is_asked_for_alone() -> None:
     given, wrong, into, _ = shared(link)
     assert [opening.nbytes > 0 for opening in link.openings] == [True, True, False]
     assert wrong is None
-    assert given.rms is not None
+    assert given.measured is not None
     assert bool((into == 2.0).all())
 
 
@@ -149,7 +150,7 @@ def test_a_result_that_cannot_be_is_refused(payload: bytes, code: str) -> None:
     given, wrong, _, _ = shared(Link([gives(payload)]))
     assert wrong is not None
     assert wrong.code == code
-    assert given.rms is None
+    assert given.measured is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,8 @@ def test_a_result_may_be_far_larger_than_the_part_of_a_slow_machine(
     payload = EVERY["fp32"].encode(torch.full((ELEMENTS,), 101.0))
     given, wrong, _, _ = shared(Link([gives(payload)]), outer=torch.full((ELEMENTS,), outer), usual=usual)
     assert (wrong.code if wrong is not None else None) == code
-    assert given.rms == (pytest.approx(101.0) if code is None else None)
+    rms = None if given.measured is None else given.measured.rms
+    assert rms == (pytest.approx(101.0) if code is None else None)
 
 
 def test_a_result_with_another_s_name_under_it_is_refused() -> None:

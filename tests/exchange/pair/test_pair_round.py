@@ -15,6 +15,7 @@ from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import ExchangeError, PartnerLost
 from peer.exchange.buffers import Buffers
+from peer.exchange.pair.acceptance import FINITE, PartnerAcceptance
 from peer.exchange.pair.partners import PartnerMemory
 from peer.exchange.pair.search import PartnerSearch
 from peer.exchange.pair.strategy import PairSession, PairStrategy
@@ -24,6 +25,7 @@ from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.outer.state import OuterState
+from peer.ports.memory_store import NoMemoryStore
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, SwapReport
@@ -130,7 +132,7 @@ class Played:
             swaps=exchange,
             buffers=self.buffers,
             partners=PartnerMemory(RUN, clock, cast(Any, known), conduct, diagnosis, bell),
-            clock=clock,
+            acceptance=PartnerAcceptance(FINITE, cast(Any, None), inline, NoMemoryStore(), bell, bell),
             controls=ExchangeControls(lambda: True, lambda: "", bell),
         )
         return PairSession(pairs, cast(PartnerSearch, self.partners))

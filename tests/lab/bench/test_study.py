@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.checked_study import StudyJudge
 from benchmarks.study.methods import METHODS, partners
 from benchmarks.study.plan import CELLS, FIRST, LAST, RUNGS, SCORING, TUNING, rate, tuned, wanted
 from benchmarks.study.play import MODEL, StudyCell, StudyRun, play
@@ -22,6 +24,7 @@ from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.loss import TokenLoss
 from peer.trainer.models.factory import bind
 from peer.trainer.models.llama import empty_model, first_params, layout_of
+from peer.trainer.probing.windows import WindowForm
 
 CELL = CELLS[0]
 SHORT = TrainSection(context=16, batch=2, total_rounds=2, eval_windows=4)
@@ -53,6 +56,16 @@ def test_each_copy_has_the_loss_and_the_gradient_of_the_products_network() -> No
         assert list(stacked.tensors) == [name for name, _ in model.named_parameters()]
         for own, product in zip(grads, torch.autograd.grad(loss, list(model.parameters())), strict=True):
             assert torch.allclose(own[copy], product, rtol=1e-4, atol=1e-7)
+
+
+def test_the_losses_of_the_windows_have_the_mean_of_all() -> None:
+    stacked = StackedLlama(MODEL, torch.stack([first_params(MODEL, seed) for seed in (1, 2)]))
+    windows = torch.randint(0, 256, (2, 3, 17), generator=torch.Generator().manual_seed(0))
+
+    each = stacked.window_losses(windows)
+
+    assert torch.allclose(each.mean(1), stacked.losses(windows), rtol=1e-5)
+    assert each[0, 0] != each[0, 1]
 
 
 def test_a_peer_that_exchanges_nothing_ends_where_the_products_trainer_ends(corpus: Corpus) -> None:
@@ -90,6 +103,29 @@ def test_runs_do_not_touch_each_other_and_a_swarm_draws_together(corpus: Corpus)
     assert together[1]["loss"] == pytest.approx(apart["loss"], abs=1e-5)
     assert diloco < 1e-6 < gasloc < none
     assert diloco < noloco < none
+
+
+def test_who_refuses_everybody_is_alone_and_who_is_asked_counts(corpus: Corpus) -> None:
+    cell, judges = StudyCell("", 2, 2), [StudyJudge(corpus, 1, WindowForm(4, 65)) for _ in range(2)]
+    runs = [StudyRun(cell, method, 4e-3, 1) for method in ("none", "noloco-mean", "noloco-mean", "noloco-mean")]
+    never = Mock(return_value=False)
+    accepts = [never, never, judges[0].accept, judges[1].accept]
+    none, refusing, one, other = play(runs, corpus, SHORT, accepts.__getitem__)
+
+    assert none["loss"] == pytest.approx(refusing["loss"], abs=1e-5) != pytest.approx(one["loss"], abs=1e-5)
+    assert one["losses"] == pytest.approx(other["losses"], abs=1e-5)
+    assert [judge.judged for judge in judges] == [4, 4]
+
+
+def test_a_judge_refuses_a_lie_and_shortens_what_is_far(corpus: Corpus) -> None:
+    judge, own = StudyJudge(corpus, 1, WindowForm(16, 65)), first_params(MODEL, 1)
+    outer, lie, far = torch.zeros_like(own), 2 * own, 101 * own
+
+    assert not judge.accept(0, outer, own, lie)
+    judge.accept(0, outer, own, far)
+
+    assert (far - own).norm() <= 4 * own.norm()
+    assert (judge.judged, judge.refused) == (2, 2)
 
 
 # -- the exchange ------------------------------------------------------------------------------------------------------

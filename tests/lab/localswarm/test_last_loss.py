@@ -40,7 +40,7 @@ def test_an_evaluation_counts_until_the_state_moves() -> None:
 
 
 def row(last: float | None) -> dict[str, object]:
-    counts = dict.fromkeys(("paired", "solo", "failed"), 1)
+    counts = dict.fromkeys(("paired", "solo", "refused", "failed"), 1)
     losses = {"val_loss_first": 5.5, "val_loss_last": last, "val_loss_round": 3}
     return {"exit_code": 0, "killed": False, "steps": 9, "rounds": counts, "bytes_sent": 0, **losses}
 
@@ -50,6 +50,6 @@ def test_the_table_names_the_peers_whose_last_state_has_no_loss() -> None:
     swarm = dict.fromkeys(("val_loss_mean", "replica_spread", "participation", "rounds_ended_in_time"), None)
     sums = {**swarm, "rounds_closed_in_time": None, "tokens_per_s": 0.0, "ledger": zeros}
     lines = table({"peers": [row(4.5), row(None)], "swarm": sums, "faults": []}).splitlines()
-    assert lines[1].split()[7:9] == ["5.500", "4.500"]
-    assert lines[2].split()[7:9] == ["5.500", "-"]
+    assert lines[1].split()[8:10] == ["5.500", "4.500"]
+    assert lines[2].split()[8:10] == ["5.500", "-"]
     assert lines[-1] == "peer 2 was not evaluated after round 3"

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from peer.lab.sim.tiny_model import BLOCKS, TENSORS, TinyLoop, _drawn, first_params, least_loss, loss_of
+from peer.lab.sim.tiny_model import BLOCKS, SYMBOLS, TENSORS, TinyLoop, _drawn, first_params, least_loss, loss_of
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.trainer.models.flat import views_of
@@ -94,3 +94,23 @@ def test_a_merge_touches_one_fragment() -> None:
     loop.merge(1, torch.full((end - start,), 2.0), 0.5)
     assert torch.equal(loop.params[:start], before[:start])
     assert torch.equal(loop.params[start:end], 0.5 * before[start:end] + 1.0)
+
+
+def test_domains_share_no_text_and_a_trainer_of_all_draws_as_ever() -> None:
+    parts = [_pairs_drawn((part, 8)) for part in range(8)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == SYMBOLS**2
+    assert _pairs_drawn((0, 1)) == set(range(SYMBOLS**2))
+    for one, other in zip(_drawn(1, "peer 0", 0, 0), _drawn(1, "peer 0", 0, 0, (0, 1)), strict=True):
+        assert (one == other).all()
+
+
+def _pairs_drawn(domain: tuple[int, int]) -> set[int]:
+    drawn = [_drawn(1, "peer 0", round_, 0, domain) for round_ in range(4)]
+    return {int(pair) for before, last, _ in drawn for pair in (before * SYMBOLS + last).flat}
+
+
+def test_a_rate_of_nothing_learns_nothing() -> None:
+    first = first_params(1, LAYOUT)
+    still = TinyLoop(LAYOUT, first, seed=1, data="peer 0", lr=0.0)
+    still.step()
+    assert torch.equal(still.params, first)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import pytest
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
-from peer.protocol.pair.matching import AWAIT_S, MAX_MET, POLL_S, Acquaintance, Matching, initiates, score
+from peer.protocol.pair.matching import AWAIT_S, POLL_S, Matching, initiates, score
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(3, 0)
@@ -143,16 +143,29 @@ def test_nobody_pairs_with_itself() -> None:
     assert mine.on_offer(a, 0.0).verdict is Verdict.REFUSED
 
 
-def run_matching(count: int, missing: float, seed: int, closed: int = 0) -> dict[PeerId, PeerId | None]:
+Trust = Callable[[random.Random, PeerId, PeerId], bool]
+"""Whether the second peer is proven to the first."""
+
+
+def nobody(rng: random.Random, me: PeerId, other: PeerId) -> bool:
+    return False
+
+
+def run_matching(
+    count: int, missing: float, seed: int, closed: int = 0, trusts: Trust = nobody, shuns: Trust = nobody
+) -> dict[PeerId, PeerId | None]:
     """Deliver offers and answers one by one, in random order, until nothing moves. Views miss a part of the others.
-    `closed`: so many, drawn by lot, cannot be dialled."""
+    `closed`: so many, drawn by lot, cannot be dialled. `shuns`: whether the second is the first one's last choice."""
     rng = random.Random(seed)
     everybody = peers(count)
     shut = set(rng.sample(everybody, closed))
-    table = {
-        me: pairing(me, [other for other in everybody if other != me and rng.random() >= missing], shut)
-        for me in everybody
-    }
+    table = dict[PeerId, Matching]()
+    for me in everybody:
+        others = [other for other in everybody if other != me]
+        last = {other for other in others if shuns(rng, me, other)}
+        table[me] = Matching(RUN, KEY, me, dialable=me not in shut, last_choice=last.__contains__)
+        proven = {other for other in others if trusts(rng, me, other)}
+        table[me].add([other for other in others if rng.random() >= missing], shut, proven)
     wires: list[tuple[PeerId, PeerId, Offer | Answer]] = []
     now = 0.0
     for _ in range(count * 4000):
@@ -171,7 +184,7 @@ def run_matching(count: int, missing: float, seed: int, closed: int = 0) -> dict
         elif said.withdraw:
             table[to].on_withdraw(sender)
         else:
-            wires.append((to, sender, table[to].on_offer(sender, now, said.dialable)))
+            wires.append((to, sender, table[to].on_offer(sender, now, said.dialable, said.proven)))
     else:
         raise AssertionError(f"the matching did not end (seed {seed})")
     return {me: p.locked for me, p in table.items()}
@@ -214,23 +227,6 @@ def test_all_who_only_call_are_waited_for_at_once_and_one_that_called_a_while_lo
     assert mine.on_offer(first, 13.0, dialable=False).verdict is Verdict.HELD, "one offer in flight at a time"
 
 
-def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> None:
-    known = Acquaintance()
-    other = PeerId("other")
-    known.met(other, 10)
-    assert not known.too_often(other, 11, live=16)
-    known.met(other, 12)
-    assert known.too_often(other, 17, live=16)
-    assert not known.too_often(other, 18, live=16)
-    assert not known.too_often(other, 13, live=7)
-    known.forget_absent([])
-    assert known.too_often(other, 13, live=16)  # out of sight is not forgotten
-    for number in range(MAX_MET):
-        known.met(PeerId(f"p{number}"), 12)
-    known.forget_absent([])
-    assert not known.too_often(other, 13, live=16)
-
-
 def test_unwanted_candidates_are_out_unless_they_are_being_asked() -> None:
     me, *others = peers(5)
     best, second, *rest = ranked(me, others)
@@ -262,3 +258,100 @@ def test_the_course_changes_with_what_there_is_to_do_and_only_then() -> None:
     made.on_offer(third, 0.0)
     assert made.course != course
     assert made.locked == third
+
+
+def test_an_edge_between_the_proven_outweighs_a_better_score() -> None:
+    me, *others = peers(6)
+    *_, worst = ranked(me, others)
+    mine, other = Matching(RUN, KEY, me), Matching(RUN, KEY, worst)
+    mine.add(others, proven={worst})
+    other.add([me, *others], proven={me})
+    (send,) = mine.actions(0.0)
+    assert send.to == worst
+    assert send.offer.proven
+    assert other.on_offer(me, 0.0, proven=True).verdict is Verdict.LOCKED
+
+
+@pytest.mark.parametrize("heard", ["an answer", "an offer"])
+def test_who_hears_that_it_is_not_proven_ranks_the_other_as_a_stranger(heard: str) -> None:
+    me, *others = peers(6)
+    best, *_, worst = ranked(me, others)
+    mine = Matching(RUN, KEY, me)
+    mine.add(others, proven={worst})
+    if heard == "an offer":
+        assert mine.on_offer(worst, 0.0, proven=False) == Answer(Verdict.HELD)
+    else:
+        assert [send.to for send in mine.actions(0.0)] == [worst]
+        mine.on_answer(worst, Answer(Verdict.HELD, proven=False), 0.0)
+    assert [send.to for send in mine.actions(0.0)] == [best]
+
+
+def test_a_peer_that_is_not_in_the_round_yet_says_nothing_of_who_is_proven() -> None:
+    me, *others = peers(4)
+    *_, worst = ranked(me, others)
+    mine = Matching(RUN, KEY, me)
+    mine.add(others, proven={worst})
+    assert [send.to for send in mine.actions(0.0)] == [worst]
+    mine.on_answer(worst, Answer(Verdict.LATER, eta_s=0.1), 0.0)
+    assert [send.to for send in mine.actions(1.0)] == [worst]
+
+
+def one_sided(rng: random.Random, me: PeerId, other: PeerId) -> bool:
+    return rng.random() < 0.5
+
+
+def old_hands(rng: random.Random, me: PeerId, other: PeerId) -> bool:
+    return max(me, other) < PeerId("peer-008")
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 17, 33])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_matchings_end_when_half_of_the_trust_is_one_sided(count: int, missing: float) -> None:
+    for seed in range(15):
+        locked = run_matching(count, missing, seed, trusts=one_sided)
+        assert all(partner is None or locked[partner] == me for me, partner in locked.items()), f"seed {seed}"
+        if not missing:
+            assert sum(partner is None for partner in locked.values()) == count % 2, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("count", "closed"), [(9, 2), (16, 8), (33, 16)])
+def test_matchings_end_when_trust_differs_and_some_only_call(count: int, closed: int) -> None:
+    for seed in range(15):
+        for shuns in (nobody, one_sided):
+            locked = run_matching(count, 0.0, seed, closed, trusts=one_sided, shuns=shuns)
+            assert all(partner is None or locked[partner] == me for me, partner in locked.items()), f"seed {seed}"
+
+
+def test_old_hands_meet_each_other_and_not_the_many_newcomers() -> None:
+    for seed in range(10):
+        locked = run_matching(40, 0.0, seed, trusts=old_hands)
+        for me in peers(8):
+            partner = locked[me]
+            assert partner is not None
+            assert partner < PeerId("peer-008"), f"seed {seed}: {me} met {partner}"
+
+
+def test_candidates_of_last_choice_are_asked_when_all_others_are_out() -> None:
+    me, *others = peers(4)
+    best, second, worst = ranked(me, others)
+    mine = Matching(RUN, KEY, me, last_choice={best, second}.__contains__)
+    mine.add(others)
+    assert mine.on_offer(best, 0.0).verdict is Verdict.TAKEN
+    assert [send.to for send in mine.actions(0.0)] == [worst]
+    assert mine.on_offer(second, 0.0).verdict is Verdict.TAKEN, "another is being asked"
+    mine.on_answer(worst, Answer(Verdict.TAKEN), 0.0)
+    assert not mine.exhausted
+    assert [send.to for send in mine.actions(0.0)] == [best]
+    assert mine.on_offer(second, 0.0).verdict is Verdict.HELD
+
+
+@pytest.mark.parametrize("count", [2, 8, 17])
+def test_nobody_is_left_over_who_is_only_the_last_choice_of_others(count: int) -> None:
+    def everybody_shuns(rng: random.Random, me: PeerId, other: PeerId) -> bool:
+        return other == PeerId("peer-001")
+
+    for seed in range(15):
+        for shuns in (one_sided, everybody_shuns):
+            locked = run_matching(count, 0.0, seed, shuns=shuns)
+            assert all(partner is None or locked[partner] == me for me, partner in locked.items()), f"seed {seed}"
+            assert sum(partner is None for partner in locked.values()) == count % 2, f"seed {seed}"

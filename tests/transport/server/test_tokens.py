@@ -15,6 +15,15 @@ def test_a_token_names_its_owner_for_ten_minutes() -> None:
     assert table.owner(token, 100.0) is None
 
 
+def test_all_tokens_run_out_at_once_and_stay_known() -> None:
+    table = TokenTable()
+    token = table.issue(ONE, now=100.0)
+    table.expire()
+    assert table.owner(token, 100.0) is None
+    assert table.gave(token)
+    assert table.owner(table.issue(ONE, now=100.0), 100.0) == ONE
+
+
 def test_unknown_tokens_name_nobody() -> None:
     table = TokenTable()
     table.issue(ONE, 0.0)

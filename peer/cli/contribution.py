@@ -1,0 +1,101 @@
+"""`peer contribution`: the receipts that partners signed for this peer's work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from peer.cli.options import as_json, home
+from peer.errors import ReceiptsBroken, UsageError
+from peer.run.home import RECEIPTS
+
+if TYPE_CHECKING:
+    from peer.protocol.pair.receipt_chain import ChainCheck
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+RUN = click.option("--run", default="", metavar="ID", help="Beginning of the run's id, for a home with several.")
+
+
+@click.group("contribution")
+def command() -> None:
+    """Show, hand on and check signed receipts of exchanges in pairs."""
+
+
+@command.command("show", epilog="Example: peer contribution show --json")
+@home
+@RUN
+@as_json
+def show(home: Path, run: str, as_json: bool) -> None:
+    """Tell what the receipts under this home say, by partner. It is checked first."""
+    from peer.observe.receipt_file import check_file
+    from peer.transport.signing import holds
+
+    _tell(check_file(_chain(home, run), holds, unfinished=True)[0], as_json)
+
+
+@command.command("export", epilog="Example: peer contribution export mine.receipts")
+@click.argument("file", type=FILE)
+@home
+@RUN
+def export(file: Path, home: Path, run: str) -> None:
+    """Write the receipts under this home to FILE, for others to verify."""
+    from peer.observe.receipt_file import copy_checked
+    from peer.transport.signing import holds
+
+    if file.exists():
+        raise UsageError(f"{file} exists already", "Name a file that does not exist yet.")
+    check = copy_checked(_chain(home, run), file, holds)
+    click.echo(f"{check.entries} receipts of run {check.run_id.hex()} in {file}")
+
+
+@command.command("verify", epilog="Example: peer contribution verify mine.receipts --json")
+@click.argument("file", type=FILE)
+@as_json
+def verify(file: Path, as_json: bool) -> None:
+    """Check every signature and hash in FILE, without a network, and tell what it says."""
+    from peer.observe.receipt_file import check_file
+    from peer.transport.signing import holds
+
+    _tell(check_file(file, holds)[0], as_json)
+
+
+def _chain(home: Path, run: str) -> Path:
+    """Return the file of the run that is meant. Raises ReceiptsBroken and UsageError."""
+    found = sorted(home.expanduser().glob(f"runs/*/{RECEIPTS}"))
+    meant = [path for path in found if path.parent.name.startswith(run[:16])]
+    if not meant:
+        fix = "Take part in a run whose preset exchanges in pairs, or name another --home."
+        raise ReceiptsBroken(f"no receipts{f' of run {run}' if run else ''} under {home}", fix)
+    if len(meant) > 1:
+        names = ", ".join(path.parent.name for path in meant)
+        raise UsageError(f"{home} has receipts of several runs: {names}", "Name one of them with --run.")
+    return meant[0]
+
+
+def _tell(check: ChainCheck, as_json: bool) -> None:
+    report = _report(check)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+        return
+    click.echo(f"run       {report['run_id']}\npeer      {report['peer_id']}\nreceipts  {check.entries}", nl=False)
+    click.echo(f", rounds {check.first_round} to {check.last_round}" if check.entries else "")
+    for partner in report["partners"]:
+        click.echo(f"partner   {partner['peer_id']}")
+        click.echo(f"          swaps {partner['rounds']}, accepted {partner['accepted']}", nl=False)
+        click.echo(f" from it and {partner['accepted_by_it']} by it")
+        click.echo(f"          tokens claimed: {partner['tokens']:,} by it, {partner['own_tokens']:,} by this peer")
+        click.echo(f"          bytes: {partner['bytes_received']:,} from it, {partner['bytes_sent']:,} to it")
+
+
+def _report(check: ChainCheck) -> dict[str, Any]:
+    return {
+        "run_id": check.run_id.hex(),
+        "peer_id": check.owner,
+        "receipts": check.entries,
+        "rounds": [check.first_round, check.last_round] if check.entries else [],
+        "partners": [{"peer_id": peer, **asdict(totals)} for peer, totals in sorted(check.partners.items())],
+    }

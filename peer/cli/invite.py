@@ -1,0 +1,53 @@
+"""`peer ticket invite`: let one more peer into a run that admits invited peers only."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from peer.cli.durations import Duration
+from peer.cli.options import as_json, home, identity_path
+from peer.errors import ManifestError, UsageError
+
+
+@click.command("invite", epilog="Example: peer ticket invite 12D3KooW… --run run.toml --expires 30d > ada.invitation")
+@click.argument("key", metavar="KEY")
+@click.option("--run", type=click.Path(path_type=Path), default=Path("run.toml"), help="Manifest.  [default: run.toml]")
+@click.option("--expires", type=Duration(), default="30d", show_default=True, help="How long it holds, e.g. 12h, 30d.")
+@home
+@identity_path
+@as_json
+def command(key: str, run: Path, expires: float, home: Path, identity_path: Path | None, as_json: bool) -> None:
+    """Invite the peer of a KEY, which `peer id show` tells its owner.
+
+    Runs with admission kind `invited` let only invited peers take part. The operator's key signs the invitation, and
+    every peer checks it without asking anyone. Its owner gives it to `peer join` with --invitation. Take it back with
+    `peer manifest amend run.toml revoke KEY`."""
+    from peer import identity as identities
+    from peer.run.admission.invitation import LATEST, Invitation, day_of
+    from peer.run.home import Home
+    from peer.run.manifest import load_signed
+
+    signed = load_signed(run)
+    operator = identities.load_or_create(identity_path or Home(home).identity)
+    if operator.peer_id != signed.manifest.operator:
+        raise ManifestError(
+            f"{run} names {signed.manifest.operator} as operator. Your key is {operator.peer_id}",
+            "Only the operator's key invites: name it with --identity-path, or its --home.",
+        )
+    try:
+        made = Invitation.make(operator, signed.run_id, key, min(LATEST, int(time.time() + expires)))
+    except ValueError as error:
+        raise UsageError(str(error), "KEY is what `peer id show` tells the volunteer, 12D3Koo….") from None
+    if as_json:
+        report = {"invitation": made.encode(), "run_id": made.run_id.hex(), "peer_id": made.peer}
+        click.echo(json.dumps({**report, "expires": made.expires}, indent=2))
+        return
+    click.echo(made.encode())
+    told = f"{made.peer} may take part until {day_of(made.expires)}"
+    if signed.manifest.admission.kind == "open":
+        told += ". This run admits others too"
+    click.echo(told, err=True)

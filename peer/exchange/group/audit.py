@@ -1,0 +1,115 @@
+"""A member makes owners' results again: one in fifty that it draws, and those that it doubts.
+
+It fetches what an owner shows of its round (`peer.exchange.group.evidence`) while it trains for the next one, at most
+`MOST` results a round, each once. The draw is made from a signature of its own, so nobody can foresee it.
+
+On failure: what cannot be had, or is not signed by all, proves nothing and costs nobody its standing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from blake3 import blake3
+
+from peer.errors import ExchangeError
+from peer.exchange.deadlines import transfer_s
+from peer.exchange.group.context import GroupContext
+from peer.exchange.group.evidence import EvidenceForm, copy, name_of
+from peer.exchange.group.outcome import ShardOutcome
+from peer.exchange.group.proof import Finding, ShardProof, examine
+from peer.exchange.group.sparse_result import SparseResult
+from peer.protocol.group.receipts import draw_statement
+from peer.protocol.group.roster import Roster
+from peer.protocol.group.shards import Shard
+from peer.protocol.messages import PIECE_BYTES, PeerRecord
+from peer.state.unnamed import unnamed
+
+CHANCE = 0.02
+"""That a member makes one result of a round again, without any doubt."""
+MOST = 3
+KEPT_PROOFS = 4
+
+
+class Auditor:
+    """`folder`: where fetched evidence lies; None: in memory."""
+
+    def __init__(self, around: GroupContext, folder: Path | None = None) -> None:
+        self._around = around
+        self._folder = folder
+        self._due: list[tuple[Roster, Shard, ShardOutcome]] = []
+        self._news = asyncio.Event()
+        self._one = asyncio.Lock()
+        self.proofs: list[ShardProof] = []
+        """The last that were found, which can be handed on."""
+
+    def note(self, roster: Roster, shards: list[Shard], outcomes: list[ShardOutcome], doubted: Collection[int]) -> None:
+        """Learn a round's checked results. Those of the round before are no longer shown."""
+        self._due = []
+        if isinstance(self._around.terms.mean.result_codec, SparseResult):
+            return
+        both = [
+            (roster, shard, outcome)
+            for shard, outcome in zip(shards, outcomes, strict=True)
+            if outcome.measured is not None and shard.owner != self._around.terms.me
+        ]
+        drawn = self._drawn(roster, len(both))
+        chosen = [one for number, one in enumerate(both) if one[1].index in doubted or number == drawn]
+        self._due = chosen[:MOST]
+        if self._due:
+            self._news.set()
+
+    def _drawn(self, roster: Roster, count: int) -> int | None:
+        """Return the number of the result to make again; None: none of them."""
+        said = blake3(self._around.seal.sign(draw_statement(roster.name()))).digest()
+        if not count or int.from_bytes(said[:8], "big") >= CHANCE * 2**64:
+            return None
+        return int.from_bytes(said[8:16], "big") % count
+
+    async def run(self) -> None:
+        """Make again what is due, until cancelled, which leaves nothing running. Several may run: one at a time works.
+        Never raises for what others do."""
+        while True:
+            await self._news.wait()
+            async with self._one:
+                while self._due:
+                    await self._audit_first()
+            self._news.clear()
+
+    async def _audit_first(self) -> None:
+        job = self._due[0]
+        roster, shard, outcome = job
+        if (owner := self._around.view.peers.get(shard.owner)) is not None:
+            with suppress(ExchangeError, OSError):  # nothing is proved
+                await self._audit(owner, roster, shard, outcome)
+        if self._due and self._due[0] is job:  # else there was another round
+            self._due.pop(0)
+
+    async def _audit(self, owner: PeerRecord, roster: Roster, shard: Shard, outcome: ShardOutcome) -> None:
+        around = self._around
+        shown = await self._fetch(owner, roster, shard, len(outcome.contributors))
+        proof = ShardProof(
+            roster, shard.index, outcome.contributors, outcome.result_digest, outcome.signature, shown.toreadonly()
+        )
+        found = await around.offload(partial(self._examined, proof))
+        if found.guilty:
+            around.conduct.penalize(shard.owner, "false_mean", found.why)
+            self.proofs = [*self.proofs, proof][-KEPT_PROOFS:]
+
+    def _examined(self, proof: ShardProof) -> Finding:
+        terms = self._around.terms
+        return examine(proof, terms.run_id, terms.mean, terms.elements, self._around.seal.verify)
+
+    async def _fetch(self, owner: PeerRecord, roster: Roster, shard: Shard, parts: int) -> memoryview:
+        """Raises ExchangeError and OSError."""
+        around, name = self._around, name_of(roster.name(), shard.index)
+        nbytes = EvidenceForm(around.terms.mean, shard.elements, parts).nbytes
+        shown = unnamed(self._folder, nbytes)
+        for piece, start in enumerate(range(0, nbytes, PIECE_BYTES)):
+            size = min(PIECE_BYTES, nbytes - start)
+            data = await around.transport.fetch_part(owner, name, piece, size, transfer_s(size))
+            await around.offload(partial(copy, shown[start : start + size], data))
+        return shown

@@ -1,0 +1,126 @@
+"""The evidence of a shard's result: the signed parts that its owner says it averaged, and the result. An owner lays it
+out once, and shows it on request for a round. Each member can make the mean again from it, to the bit.
+
+    owner's signature (64) | for each part: tokens (8), its sender's signature (64) | result | parts
+
+The owner signs what it shows, together with the digest of its result. So nobody else can bring in other parts."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from peer.codec.plain import TILE, Payload
+from peer.errors import BadPayload
+from peer.exchange.group.contribution import Contribution
+from peer.exchange.group.mean_terms import MeanTerms
+from peer.exchange.group.sparse_result import SparseResult
+from peer.protocol.group.receipts import shown_statement
+from peer.protocol.group.shards import MAX_TOKENS
+from peer.protocol.messages import PIECE_BYTES, SHARD_PREFIX
+from peer.protocol.wire.payload import BytesSource
+from peer.state.unnamed import unnamed
+
+SIGNATURE_BYTES = 64
+HEAD = struct.Struct("<Q64s")
+"""Tokens and signature of a part."""
+
+
+def name_of(roster: bytes, shard: int) -> str:
+    """Return the name under which evidence is asked for. Only those that were told the roster know it."""
+    return f"{SHARD_PREFIX}{roster.hex()}:{shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceForm:
+    """The places in the evidence of a result with so many parts."""
+
+    terms: MeanTerms
+    elements: int
+    """Of the shard."""
+    parts: int
+
+    @property
+    def results_at(self) -> int:
+        return SIGNATURE_BYTES + self.parts * HEAD.size
+
+    @property
+    def parts_at(self) -> int:
+        assert not isinstance(self.terms.result_codec, SparseResult), "those relay their parts"
+        return self.results_at + self.terms.result_codec.nbytes(self.elements)
+
+    @property
+    def nbytes(self) -> int:
+        return self.parts_at + self.parts * self.terms.codec.nbytes(self.elements)
+
+    def result(self, shown: memoryview) -> memoryview:
+        return shown[self.results_at : self.parts_at]
+
+    def contributions(self, shown: memoryview) -> list[Contribution]:
+        """Return the parts. Raises BadPayload for tokens that cannot be."""
+        size, found = self.terms.codec.nbytes(self.elements), list[Contribution]()
+        for number in range(self.parts):
+            tokens, signature = HEAD.unpack_from(shown, SIGNATURE_BYTES + number * HEAD.size)
+            if not 0 < tokens < MAX_TOKENS:
+                raise BadPayload("weight", f"a part of {tokens} tokens")
+            start = self.parts_at + number * size
+            found.append(Contribution(tokens, BytesSource(shown[start : start + size]), signature))
+        return found
+
+
+class ShownEvidence:
+    """An owner's evidence of one round. `folder`: where it lies; None: in memory."""
+
+    def __init__(self, terms: MeanTerms, elements: int, parts: Sequence[Contribution], folder: Path | None) -> None:
+        """Copy the parts, in a worker thread. Raises OSError for a full disk."""
+        self._form = EvidenceForm(terms, elements, len(parts))
+        self._name = ""
+        self._left = 0
+        self._shown = unnamed(folder, self._form.nbytes)
+        at = self._form.parts_at
+        for number, part in enumerate(parts):
+            signature = part.signature.ljust(SIGNATURE_BYTES, b"\0")
+            HEAD.pack_into(self._shown, SIGNATURE_BYTES + number * HEAD.size, part.tokens, signature)
+            for start in range(0, part.payload.nbytes, TILE):
+                data = part.payload.read(start, min(TILE, part.payload.nbytes - start))
+                copy(self._shown[at : at + len(data)], data)
+                at += len(data)
+
+    def digest(self, result: Payload) -> bytes:
+        """Add the result, in a worker thread. Return the digest of all that the owner signs."""
+        copy(self._form.result(self._shown), result)
+        return digest_of(self._shown)
+
+    def open(self, name: str, signature: bytes, askers: int) -> None:
+        """Show it from now on, to so many at most."""
+        self._shown[:SIGNATURE_BYTES] = signature
+        self._name, self._left = name, askers * self._form.nbytes
+
+    def on_piece(self, name: str, piece: int) -> memoryview | None:
+        """Return the bytes of a piece. None: this is not what is shown, or all have had it."""
+        start = piece * PIECE_BYTES
+        if name != self._name or not 0 <= start < self._form.nbytes or self._left <= 0:
+            return None
+        data = self._shown[start : start + PIECE_BYTES].toreadonly()
+        self._left -= len(data)
+        return data
+
+
+def copy(into: memoryview, data: Payload) -> None:
+    """Copy without the interpreter's lock."""
+    np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(data, np.uint8))
+
+
+def digest_of(shown: memoryview) -> bytes:
+    """Return the digest of evidence, in a worker thread."""
+    return blake3(shown[SIGNATURE_BYTES:]).digest()
+
+
+def said_of(shown: memoryview, roster: bytes, shard: int, result: bytes) -> bytes:
+    """Return the bytes that the owner signed if it showed this. `result`: the digest of the result."""
+    return shown_statement(roster, shard, result, digest_of(shown))

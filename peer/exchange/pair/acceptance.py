@@ -1,0 +1,170 @@
+"""Decide which part of a partner's params may enter our outer step: clipped about our own, and checked by their loss.
+
+On failure: a check that cannot be made, or is late, leaves the clip alone, and the journal says why."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from peer.aio.tasks import uninterrupted
+from peer.aio.threads import Offload
+from peer.exchange.pair.check import ParamsCheck
+from peer.exchange.pair.clipping import distance, shorten
+from peer.exchange.pair.offer import PartnerOffer
+from peer.exchange.payloads import work_of
+from peer.observe import events
+from peer.observe.metrics import VERDICTS
+from peer.ports.memory_store import MemoryStore
+from peer.protocol.messages import PeerId
+from peer.protocol.pair.clip import Clip, ClipMemory
+from peer.protocol.pair.probe_verdict import ProbeVerdict
+from peer.protocol.pair.receipt import NOT_MEASURED, gain_bucket
+
+CHECK, CLIP, FINITE = "check", "clip", "finite"
+"""What a manifest may ask for: clip and check, clip alone, or neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerJudgement:
+    """What became of a partner's params."""
+
+    refused: str = ""
+    """Why they may not enter the outer step. Empty: they may."""
+    gain: int = NOT_MEASURED
+    """`gain_bucket` of the nats a token by which the mean with them is better than our own params."""
+
+    @property
+    def taken(self) -> bool:
+        return not self.refused
+
+
+class PartnerAcceptance:
+    """Judges the params of one partner after another, and remembers how far they were."""
+
+    def __init__(
+        self,
+        asked: str,
+        check: ParamsCheck,
+        offload: Offload,
+        store: MemoryStore,
+        blame: Callable[[PeerId, str], None],
+        emit: Callable[[events.Event], None],
+        unchecked: str = "",
+    ) -> None:
+        """`asked`: CHECK, CLIP or FINITE; empty is as the last. `blame` is told of params that are worse than guessing,
+        and why. `unchecked`: why no partner of this run can be checked; then they are clipped alone."""
+        self._asked = asked or FINITE
+        self._checks = self._asked == CHECK and not unchecked
+        self._unchecked = unchecked
+        self._told = False
+        """The journal has the reason why no partner can be checked."""
+        self._verdicts: Counter[str] = Counter()
+        self._left_out = 0
+        """Partners that were not checked, where the run asks for it."""
+        self._last_refused: dict[str, Any] | None = None
+        self._check = check
+        self._offload = offload
+        self._store = store
+        self._blame = blame
+        self._emit = emit
+        self._memory = _read(store)
+
+    async def judge(self, offer: PartnerOffer) -> PartnerJudgement:
+        """Judge the partner's values, and shorten them in place where they may enter the outer step.
+
+        A cancelled call ends when no thread writes to them any more."""
+        if self._asked == FINITE:
+            return PartnerJudgement()
+        clip = await self._measure(offer)
+        verdict = await self._checked(offer, clip)
+        refused = verdict.reason if verdict is not None else ""
+        self._journal(offer, clip, verdict)
+        if not refused:
+            await uninterrupted(self._offload(lambda: _apply(offer, clip)))
+        if verdict is not None and verdict.nonsense:
+            self._blame(offer.peer, "the partner's params are worse than guessing")
+        return PartnerJudgement(refused, gain_bucket(-verdict.lost) if verdict is not None else NOT_MEASURED)
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`: what the run asks for, what became of the partners' params since this start, and why the
+        last ones were not checked. `refused`, `taken` and `clipped` add up to all; `unchecked` are some of these."""
+        return {
+            "asked": self._asked,
+            **{name: self._verdicts[name] for name in VERDICTS},
+            "unchecked": self._left_out,
+            "why_unchecked": self._unchecked,
+            "last_refused": self._last_refused,
+        }
+
+    async def _measure(self, offer: PartnerOffer) -> Clip:
+        own = work_of(offer.work.params, offer.outer, offer.share)
+        lengths = await self._offload(lambda: (distance(own, offer.outer), distance(offer.theirs, own)))
+        self._memory.ratio.told(offer.tokens, offer.work.tokens)
+        clip = self._memory.of(offer.work.key.fragment).clip(*lengths, self._memory.ratio.value)
+        raw = json.dumps(self._memory.to_json()).encode()
+        await self._offload(lambda: self._store.keep(raw))
+        return clip
+
+    async def _checked(self, offer: PartnerOffer, clip: Clip) -> ProbeVerdict | None:
+        if not self._checks:
+            return None
+        found = await self._check.judge(offer, clip.taken)
+        self._unchecked, verdict = (found, None) if isinstance(found, str) else ("", found)
+        return verdict
+
+    def _journal(self, offer: PartnerOffer, clip: Clip, verdict: ProbeVerdict | None) -> None:
+        refused = verdict is not None and not verdict.accepted
+        name = "refused" if refused else "taken" if clip.taken == 1 else "clipped"
+        reason = (verdict.reason if verdict else "") or _reason(clip)
+        self._verdicts[name] += 1
+        self._left_out += verdict is None and self._asked == CHECK
+        if refused:
+            self._last_refused = {"peer_id": offer.peer, "round": offer.work.key.round, "reason": reason}
+        unchecked = "" if self._told else self._unchecked
+        self._told = not self._checks
+        self._emit(
+            events.PartnerJudged(
+                round=offer.work.key.round,
+                fragment=offer.work.key.fragment,
+                peer=offer.peer,
+                verdict=name,
+                reason=reason,
+                work=clip.work,
+                distance=clip.distance,
+                radius=clip.radius,
+                gained=verdict.gained if verdict else math.nan,
+                lost=verdict.lost if verdict else math.nan,
+                limit=verdict.limit if verdict else math.nan,
+                windows=verdict.windows if verdict else "",
+                unchecked=unchecked,
+            )
+        )
+
+
+def _apply(offer: PartnerOffer, clip: Clip) -> None:
+    """Shorten what came. The partner's outer_params get the same radius about our own."""
+    own = work_of(offer.work.params, offer.outer, offer.share)
+    shorten(offer.theirs, own, clip.taken)
+    if offer.their_outer.numel():
+        away = distance(offer.their_outer, offer.outer)
+        shorten(offer.their_outer, offer.outer, min(1.0, clip.radius / away) if away else 1.0)
+
+
+def _reason(clip: Clip) -> str:
+    if clip.taken == 1:
+        return ""
+    if clip.work == 0:
+        return "we did no work that its distance could be measured by"
+    return f"it is {clip.distance / clip.work:.3g} times our own work away, and {clip.radius / clip.work:.3g} are taken"
+
+
+def _read(store: MemoryStore) -> ClipMemory:
+    try:
+        return ClipMemory.from_json(json.loads(store.read() or b"{}"))
+    except (ValueError, RecursionError):
+        return ClipMemory()  # it is none of ours, and forgotten

@@ -1,0 +1,30 @@
+"""Measure and shorten the way from our values to a partner's. A temporary of a block at most, in a worker thread."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from peer.codec.stream import Flat
+from peer.outer.rules import blocks
+
+
+def distance(one: Flat, other: Flat) -> float:
+    """Return the L2 norm of the difference of two flat fp32 vectors, summed in double precision."""
+    total = 0.0
+    for part in blocks(one.numel()):
+        apart = (one[part] - other[part]).double()
+        total += float(torch.dot(apart, apart))
+    return math.sqrt(total)
+
+
+def shorten(values: Tensor, own: Flat, taken: float) -> None:
+    """Go only this part of the way: values <- own + taken * (values - own). With 1 every bit stays as it is."""
+    assert 0 <= taken <= 1, taken
+    if taken == 1:
+        return
+    for part in blocks(values.numel()):
+        mine = own[part]
+        values[part].sub_(mine).mul_(taken).add_(mine)

@@ -1,0 +1,83 @@
+"""A volunteer's own invitation, and the rule by which its peer lets others in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer.errors import JoinRefused, TicketError
+from peer.membership.amendment_sync import AmendmentSync
+from peer.protocol.messages import MAX_ROUND, PeerId, RunId
+from peer.run.admission.invitation import ASK, Invitation, InvitedPeers, day_of
+from peer.run.home import write_whole
+from peer.run.manifest import Manifest
+
+FILE = "invitation"
+"""File of the run's folder that keeps the invitation."""
+
+
+def own_invitation(folder: Path, given: Invitation | None, run_id: RunId, me: PeerId, now: float) -> Invitation | None:
+    """Keep the invitation that was given, or find the one that was kept, even if that is over. None: there is none.
+
+    Raises TicketError for a given one that is not for this run and key, or is over."""
+    path = folder / FILE
+    if given is None:
+        return _kept(path, run_id, me)
+    if given.run_id != run_id or given.peer != me:
+        raise TicketError(
+            f"the invitation is for {given.peer} in run {given.run_id.hex()[:16]}. This is {me} in {run_id.hex()[:16]}",
+            "An operator invites the key that `peer id show` tells, to one run. Use that --home or --identity-path.",
+        )
+    if now >= given.expires:
+        raise TicketError(f"the invitation expired on {day_of(given.expires)}", ASK)
+    write_whole(path, given.encode().encode() + b"\n")
+    return given
+
+
+def _kept(path: Path, run_id: RunId, me: PeerId) -> Invitation | None:
+    if not path.exists():
+        return None
+    try:
+        kept = Invitation.named(f"@{path}")
+    except TicketError:
+        return None  # as without one: the others say what is needed
+    return kept if kept.run_id == run_id and kept.peer == me else None
+
+
+def invited_peers(
+    run_id: RunId,
+    manifest: Manifest,
+    amendments: AmendmentSync,
+    now: Callable[[], float],
+    nodes: Container[PeerId],
+) -> InvitedPeers:
+    """Return the rule of this run. `nodes`: the operator's, which need no invitation."""
+    return InvitedPeers(
+        run_id,
+        manifest.operator,
+        now,
+        required=manifest.admission.kind == "invited",
+        revoked=lambda: amendments.ruling(MAX_ROUND).revoked,
+        exempt=nodes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAdmission:
+    """Our own part in a run that may ask for invitations."""
+
+    rule: InvitedPeers
+    me: PeerId
+    own: Invitation | None
+
+    def ensure(self) -> None:
+        """Raise JoinRefused when the others would not let this peer in, as far as it can tell itself."""
+        if (found := self.rule.why_not(self.me, b"" if self.own is None else self.own.raw)) is not None:
+            raise JoinRefused(found[1], "Give a valid one: peer join TICKET --invitation @FILE")
+
+    def report(self) -> dict[str, Any]:
+        """For `peer status`. `until`: the day of our invitation; None: we have none."""
+        until = None if self.own is None else day_of(self.own.expires)
+        return {"kind": "invited" if self.rule.required else "open", "until": until}

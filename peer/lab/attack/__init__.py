@@ -1,0 +1,1 @@
+"""Peers that lie, in simulations and as real processes. Nothing that a volunteer runs knows of them."""

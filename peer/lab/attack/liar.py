@@ -1,0 +1,90 @@
+"""The part of a peer that lies. The rest of it is the ordinary peer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from peer.codec.plain import Codec, Payload
+from peer.codec.stream import Flat
+from peer.errors import UsageError
+from peer.exchange.build import MakeStrategy, Sayings, make_strategy
+from peer.exchange.group.mean_terms import MeanTerms
+from peer.exchange.group.sparse_result import SparseResult
+from peer.exchange.pair.swap import PairSwap, PartnerTerms
+from peer.exchange.payloads import Concatenated
+from peer.lab.attack.lies import BACKDOOR, OWNER_LIE, PAIR_LIES, Lie
+from peer.protocol.messages import SwapReport
+from peer.run.codec_specs import SPARSE
+from peer.run.method import Method
+
+OWNERS_FACTOR = -10.0
+"""What a lying owner multiplies its shard's mean with."""
+
+
+class LyingSwap:
+    """Swaps as `PairSwap`, and sends a lie. What comes is decoded and checked as ever."""
+
+    def __init__(self, swaps: PairSwap, lie: Lie) -> None:
+        self._swaps = swaps
+        self._lie = lie
+
+    async def swap(self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
+        """See `PairSwap.swap`. Of params and outer_params, only the params are a lie."""
+        elements = outer.numel()
+        said: Flat = self._lie(terms.key, own[0:elements], outer)
+        if own.numel() > elements:
+            said = Concatenated(said, own[elements : own.numel()])
+        return await self._swaps.swap(terms, own, outer, into, said)
+
+
+class LyingCodec:
+    """A codec that encodes other values than it is given. It decodes as ever."""
+
+    def __init__(self, codec: Codec, factor: float) -> None:
+        self.name = codec.name
+        self._codec = codec
+        self._factor = factor
+
+    def nbytes(self, elements: int) -> int:
+        return self._codec.nbytes(elements)
+
+    def encode(self, values: Tensor) -> bytes:
+        return self._codec.encode(self._factor * values)
+
+    def decode(self, payload: Payload, elements: int) -> Tensor:
+        return self._codec.decode(payload, elements)
+
+    def decode_into(self, payload: Payload, into: Tensor) -> None:
+        self._codec.decode_into(payload, into)
+
+    def add(self, payload: Payload, into: Tensor, weight: float) -> None:
+        self._codec.add(payload, into, weight)
+
+
+def liar_of(kind: str, seed: int) -> MakeStrategy:
+    """Return what builds the topology of one liar. Liars of the same seed collude."""
+    if kind == BACKDOOR:
+        return make_strategy
+    if kind == OWNER_LIE:
+        return partial(make_strategy, sayings=Sayings(mean=_turned))
+    lie = PAIR_LIES[kind](seed)
+    return partial(make_strategy, sayings=Sayings(swaps=lambda swaps: LyingSwap(swaps, lie)))
+
+
+def _turned(terms: MeanTerms) -> MeanTerms:
+    assert not isinstance(terms.result_codec, SparseResult), "see ensure_fits"
+    return replace(terms, result_codec=LyingCodec(terms.result_codec, OWNERS_FACTOR))
+
+
+def ensure_fits(kind: str, method: Method) -> None:
+    """Raise UsageError where the method has nothing that this lie could be told in."""
+    needed = "group" if kind == OWNER_LIE else "pair"
+    if method.topology != needed:
+        fix = "Choose --preset diloco." if needed == "group" else "Choose a preset of pairs: gossip or noloco."
+        raise UsageError(f"the attack {kind} needs the topology {needed}, this method has {method.topology}", fix)
+    if kind == OWNER_LIE and method.result_codec == SPARSE:
+        reason = f"the attack {kind} cannot be: the members make a sparse result again from its parts"
+        raise UsageError(reason, "Choose --preset diloco.")

@@ -1,0 +1,86 @@
+"""`peer simulate --attack`: a swarm in virtual time, some of whose peers lie, and the same swarm without those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.errors import UsageError
+from peer.lab.attack.liar import ensure_fits, liar_of
+from peer.lab.attack.lies import BACKDOOR, ensure_kind
+from peer.lab.attack.report import AttackReport, Excluded, excluded, mean_last_loss
+from peer.lab.sim.report import Report
+from peer.lab.sim.run import Cast, Wish, simulate
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.run.manifest import parse_manifest
+from peer.run.presets import resolve
+
+FEWEST_PEERS = 3
+"""One that lies, and two that meet each other."""
+
+
+def simulate_attack(wish: Wish, kind: str, share: float) -> tuple[Report, AttackReport]:
+    """Simulate the swarm with liars, and once more without. The report is of the first.
+
+    Raises UsageError or ManifestError for impossible settings."""
+    ensure_kind(kind)
+    manifest = parse_manifest(wish.manifest.encode())
+    ensure_fits(kind, resolve(manifest.sync))
+    if kind == BACKDOOR and wish.trainer != "tiny":
+        raise UsageError("a backdoor needs a trainer that learns", "Add --trainer tiny.")
+    numbers = liars_among(wish.peers, share)
+    alone = honest_alone(wish, numbers)
+    played = play_attack(wish, kind, numbers)
+    attack = AttackReport(
+        kind=kind,
+        liars=played.liars,
+        honest_loss=played.honest_loss,
+        honest_loss_alone=alone,
+        excluded=played.excluded,
+    )
+    return played.report, attack
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A swarm that was played with its liars."""
+
+    report: Report
+    liars: tuple[str, ...]
+    """Peer ids."""
+    honest_loss: float | None
+    excluded: Excluded
+
+
+def play_attack(wish: Wish, kind: str, numbers: tuple[int, ...]) -> Played:
+    """Play the swarm. The peers of these numbers lie."""
+    seed = parse_manifest(wish.manifest.encode()).seed
+    liars = {number: liar_of(kind, seed) for number in numbers}
+    swarms: list[SimulatedSwarm] = []
+    report = simulate(wish, swarms.append, Cast(liars=liars, poisoned=numbers if kind == BACKDOOR else ()))
+    peers = swarms[0].peers
+    ids = tuple(peers[number].peer_id for number in numbers)
+    honest = [peer.events for peer in peers if peer.number not in numbers]
+    return Played(report, ids, mean_last_loss(honest), excluded(honest, ids))
+
+
+def honest_alone(wish: Wish, numbers: tuple[int, ...]) -> float | None:
+    """Play the swarm without the peers of these numbers. Return the mean of the last losses, as `mean_last_loss`."""
+    swarms: list[SimulatedSwarm] = []
+    simulate(wish, swarms.append, Cast(numbers=tuple(n for n in range(wish.peers) if n not in numbers)))
+    return mean_last_loss(peer.events for peer in swarms[0].peers)
+
+
+def liars_among(peers: int, share: float) -> tuple[int, ...]:
+    """Return the numbers of the liars, evenly between the slowest and the fastest. Raises UsageError."""
+    if peers < FEWEST_PEERS:
+        reason = f"one liar and two honest peers are {FEWEST_PEERS}, and --peers is {peers}"
+        raise UsageError(reason, f"Give --peers {FEWEST_PEERS} or more.")
+    if not 0 <= share <= 1:
+        raise UsageError(f"--share {share:g} is no part of the peers", "Choose one between 0 and 1, e.g. 0.125.")
+    count = round(share * peers)
+    if not 1 <= count <= peers - 2:
+        raise UsageError(
+            f"--share {share:g} of {peers} peers is {count} liars",
+            "Choose a share that gives at least one liar and two honest peers.",
+        )
+    return tuple((2 * place + 1) * peers // (2 * count) for place in range(count))

@@ -1,0 +1,94 @@
+"""`python -m peer.lab.attack.process KIND SEED join TICKET …`: a real daemon that tells this lie. `peer swarm --attack`
+starts it in the place of `peer join`, with the options that a local swarm gives. No option of `peer` makes a liar."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from peer.clock.phases import PhaseTimer
+from peer.errors import PeerError
+from peer.exchange.build import MakeStrategy
+from peer.join.preflight import check_volunteer
+from peer.lab.attack.liar import liar_of
+from peer.lab.attack.lies import ensure_kind
+from peer.node.daemon_parts import DaemonParts
+from peer.node.display import PlainLines
+from peer.node.open import LocalNode, open_node
+from peer.node.peer import PeerDaemon
+from peer.node.process import leave_with_input
+from peer.protocol.messages import RunId
+from peer.run.home import Home
+from peer.run.options import JoinOptions
+from peer.run.ticket import Ticket
+
+
+def read(arguments: Sequence[str]) -> tuple[MakeStrategy, JoinOptions]:
+    """Read the command line. Raises UsageError for an unknown kind, and SystemExit as argparse does."""
+    parser = argparse.ArgumentParser(prog="peer.lab.attack.process", description=__doc__)
+    parser.add_argument("kind")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("command", choices=["join"])
+    parser.add_argument("ticket")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--host-maddrs", action="append", required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--speed", type=float, default=1.0)
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--min-peers", type=int, default=1)
+    parser.add_argument("--checkpoint-every", type=float, default=60.0)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--leave-on-eof", action="store_true")
+    given = parser.parse_args(arguments)
+    if given.leave_on_eof:
+        leave_with_input()
+    known = Ticket.named(given.ticket)
+    options = JoinOptions(
+        home=given.home,
+        run_id=RunId(known.run_id),
+        initial_peers=known.addresses,
+        host_maddrs=tuple(given.host_maddrs),
+        threads=given.threads,
+        speed=given.speed,
+        step_seconds=given.step_seconds,
+        min_peers=given.min_peers,
+        checkpoint_every_s=given.checkpoint_every,
+        data_dir=given.data,
+        agreed=True,
+    )
+    return liar_of(ensure_kind(given.kind), given.seed), options
+
+
+async def take_part(make: MakeStrategy, options: JoinOptions) -> int:
+    """Take part as `peer.node.peer.run_peer` does, with another topology. Return the exit code."""
+    check_volunteer(options)
+    display, laps = PlainLines(say), PhaseTimer()
+    with Home(options.home).lock(options.identity_path):
+        local = LocalNode.of(options, options.run_id, display.say)
+        parts = replace(DaemonParts.of(local, options), make=make)
+        async with open_node(local, parts.listeners(local)) as node:
+            laps.end("network")
+            return await PeerDaemon(node, parts, display, None, laps).run()
+
+
+def say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+
+
+def main() -> None:
+    make, options = read(sys.argv[1:])
+    try:
+        code = asyncio.run(take_part(make, options))
+    except PeerError as error:
+        say(f"{error}. {error.fix}")
+        code = error.exit_code
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Receipts of swaps: after each one the two partners exchange their signatures. No round waits for it.
+
+The side that dialled the swap asks; the other one answers. A partner that has not decided yet, or does not answer, is
+asked once more in a later round, and then forgotten. A signature is checked at most once a swap of our own, so nobody
+can have us check more. Peers that are not proven yet are asked for the receipts that others signed for them, one a
+round."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from peer.aio.events import Signal
+from peer.errors import ExchangeError, PartnerRefused
+from peer.membership.receipt_log import ReceiptLog
+from peer.observe import events
+from peer.ports.transport import Transport
+from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
+from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion, SwapOpinion, SwapStatement, Transferred
+from peer.protocol.pair.receipt_chain import Countersigned
+
+CALL_S = 5.0
+TRIES = 2
+MOST_SWAPS = 64
+"""Swaps of ours whose receipts may still come."""
+MOST_EARLY = 64
+"""Partners that signed before we decided."""
+MOST_ASKED = 1024
+"""Peers that are remembered as asked for their receipts."""
+ASK_AGAIN = 32
+"""Rounds of ours after which a peer may be asked again for its receipts."""
+
+
+class Trust(Protocol):
+    """The peers that are proven to us, and how others become so."""
+
+    def __contains__(self, peer: PeerId) -> bool: ...
+
+    def vouched(self, peer: PeerId, by: PeerId) -> None:
+        """Note a receipt that `by`, a proven peer, signed for this peer."""
+
+
+class NoTrust:
+    """A `Trust` in nobody."""
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return False
+
+    def vouched(self, peer: PeerId, by: PeerId) -> None: ...
+
+
+@dataclass(slots=True)
+class _Swap:
+    """A swap of ours, and what came of its receipt."""
+
+    ours: SwapStatement
+    signature: bytes
+    asks: bool
+    """The call is ours to make."""
+    tries: int = 0
+    asked_in: int = -1
+    """Round of ours in which the partner was asked last."""
+    settled: bool = False
+    """The receipt is kept, or will never be."""
+
+    def said(self) -> SignedOpinion:
+        return SignedOpinion(self.ours.key, self.ours.opinion, self.signature)
+
+
+class PairReceipts:
+    """Exchanges signatures with partners, and keeps what they signed in `log`. `peers`: the live ones."""
+
+    def __init__(
+        self,
+        log: ReceiptLog,
+        transport: Transport,
+        peers: Callable[[], Mapping[PeerId, PeerRecord]],
+        emit: Callable[[events.Event], None],
+        trust: Trust | None = None,
+    ) -> None:
+        self._log = log
+        self._transport = transport
+        self._peers = peers
+        self._emit = emit
+        self._trust = trust or NoTrust()
+        self._swaps: OrderedDict[tuple[PeerId, RoundKey], _Swap] = OrderedDict()
+        self._early: OrderedDict[PeerId, SignedOpinion] = OrderedDict()
+        self._asked: OrderedDict[PeerId, int] = OrderedDict()
+        """In which round of ours."""
+        self._round = -1
+        self._refused = 0
+        self._due = Signal()
+
+    @property
+    def kept(self) -> int:
+        """Receipts in the chain."""
+        return self._log.entries
+
+    def report(self) -> dict[str, int]:
+        """Tell how many are in the chain, how many may still come, and how many did not hold."""
+        waiting = sum(not swap.settled and swap.tries < TRIES for swap in self._swaps.values())
+        return {"kept": self.kept, "waiting": waiting, "refused": self._refused}
+
+    def note(self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool) -> None:
+        """Sign what came of a swap. A partner that did not get our payload signs nothing, and is not asked."""
+        digests = report.digests
+        if not (report.sent_all and digests.received and digests.sent):
+            return
+        ours = SwapStatement(
+            run_id=self._log.run_id,
+            key=key,
+            signer=self._log.me,
+            partner=partner,
+            received=Transferred(digests.received, report.bytes_received),
+            sent=Transferred(digests.sent, report.bytes_sent),
+            opinion=opinion,
+        )
+        swap = _Swap(ours, self._log.signer.sign(ours.to_bytes()), asks=dialled)
+        self._swaps[partner, key] = swap
+        if len(self._swaps) > MOST_SWAPS:
+            self._swaps.popitem(last=False)
+        self._round = key.round
+        if (early := self._early.get(partner)) is not None and early.key == key:
+            self._settle(swap, self._early.pop(partner))
+        self._due.set()
+
+    def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
+        """Take a partner's signature; return ours, or None while we have none."""
+        swap = self._swaps.get((sender, signed.key))
+        if swap is None:
+            self._early[sender] = signed
+            self._early.move_to_end(sender)
+            if len(self._early) > MOST_EARLY:
+                self._early.popitem(last=False)
+            return None
+        self._settle(swap, signed)
+        return swap.said()
+
+    def shown(self) -> list[ShownReceipt]:
+        """Return receipts that others signed for us."""
+        return self._log.shown()
+
+    async def run(self) -> None:
+        """Ask partners for their signatures, for ever; the owner cancels."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            for swap in self._to_ask():
+                await self._ask(swap)
+            await self._ask_stranger()
+
+    def _to_ask(self) -> list[_Swap]:
+        return [
+            swap
+            for swap in self._swaps.values()
+            if swap.asks and not swap.settled and swap.tries < TRIES and swap.asked_in != self._round
+        ]
+
+    async def _ask(self, swap: _Swap) -> None:
+        record = self._peers().get(swap.ours.partner)
+        if record is None or swap.settled:
+            return
+        swap.tries, swap.asked_in = swap.tries + 1, self._round
+        try:
+            said = await self._transport.receipt(record, swap.said(), CALL_S)
+        except PartnerRefused:
+            swap.settled = True
+            return
+        except ExchangeError:  # it is asked once more
+            return
+        if said is not None:
+            self._settle(swap, said)
+
+    def _settle(self, swap: _Swap, said: SignedOpinion) -> None:
+        """Keep the partner's signature, if it holds. The first one counts, whatever it is."""
+        if swap.settled:
+            return
+        swap.settled = True
+        receipt = Countersigned(swap.ours, said.opinion, said.signature)
+        if receipt.holds(self._log.signer.verify):
+            self._log.keep(receipt)
+            return
+        self._refused += 1
+        ours = swap.ours
+        reason = "it did not sign the swap as we saw it"
+        self._emit(events.ReceiptRefused(peer=ours.partner, round=ours.key.round, reason=reason))
+
+    async def _ask_stranger(self) -> None:
+        """Ask one peer that is not proven, and was not asked lately, what others signed for it."""
+        peers = self._peers()
+        if not any(peer in self._trust for peer in peers):
+            return
+        stranger = next((peer for peer in peers if self._is_due(peer)), None)
+        if stranger is None:
+            return
+        self._asked[stranger] = self._round
+        self._asked.move_to_end(stranger)
+        if len(self._asked) > MOST_ASKED:
+            self._asked.popitem(last=False)
+        try:
+            shown = await self._transport.shown_receipts(peers[stranger], CALL_S)
+        except ExchangeError:
+            return
+        for receipt in shown:
+            self._believe(stranger, receipt)
+
+    def _is_due(self, peer: PeerId) -> bool:
+        return peer not in self._trust and self._round - self._asked.get(peer, -ASK_AGAIN) >= ASK_AGAIN
+
+    def _believe(self, stranger: PeerId, receipt: ShownReceipt) -> None:
+        """Count a receipt that a proven peer signed for this stranger in this run."""
+        said = receipt.statement
+        names_it = said.partner == stranger and said.run_id == self._log.run_id and said.opinion.accepted
+        if not names_it or said.signer not in self._trust:
+            return
+        if self._log.signer.verify(said.signer, said.to_bytes(), receipt.signature):
+            self._trust.vouched(stranger, said.signer)

@@ -1,0 +1,119 @@
+"""The chain of receipts that this peer writes. It remembers the end of the chain and a few receipts to show, nothing
+else, however long the chain is.
+
+On failure: a receipt that a disk does not take is lost, and the next one follows the one before. A chain that was
+changed outside is set aside, and a new one begins."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from peer.errors import HomeUnusable
+from peer.observe import events
+from peer.ports.receipt_store import ReceiptStore
+from peer.ports.signer import Signer
+from peer.protocol.messages import PeerId, RunId
+from peer.protocol.pair.receipt import MAX_SHOWN, ShownReceipt
+from peer.protocol.pair.receipt_chain import (
+    BrokenChain,
+    ChainCheck,
+    Countersigned,
+    entry_record,
+    hash_of,
+    head_record,
+    link_of,
+    receipt_in,
+)
+
+RECENT = 256
+"""Newest receipts whose rounds are remembered, so that no round is written down twice."""
+
+
+class ReceiptLog:
+    """Owned by one task. `run_id` and `me` name the chain, `signer` signs it, and `store` keeps it."""
+
+    def __init__(
+        self, run_id: RunId, me: PeerId, signer: Signer, store: ReceiptStore, emit: Callable[[events.Event], None]
+    ) -> None:
+        """Read what is kept. Never raises for it."""
+        self.run_id = run_id
+        self.me = me
+        self.signer = signer
+        self.entries = 0
+        self._store = store
+        self._emit = emit
+        self._head = b""
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        self._shown: OrderedDict[PeerId, ShownReceipt] = OrderedDict()
+        try:
+            self._read()
+        except (HomeUnusable, ValueError, BrokenChain) as error:
+            self._begin_anew(str(error))
+
+    def keep(self, receipt: Countersigned) -> bool:
+        """Write a receipt down; return whether it is kept."""
+        key = receipt.ours.key
+        if (key.round, key.fragment) in self._recent:
+            return False
+        try:
+            if not self._head:
+                self._append(head_record(self.run_id, self.me, self.signer.sign))
+            self._append(entry_record(self._head, receipt, self.signer.sign))
+        except HomeUnusable as error:
+            self._emit(events.CheckpointFailed(reason=f"a receipt was not kept: {error.found}"))
+            return False
+        self._note(receipt)
+        return True
+
+    def shown(self) -> list[ShownReceipt]:
+        """Return the newest receipts of accepted payloads, one of each signer."""
+        return list(self._shown.values())
+
+    def _append(self, record: bytes) -> None:
+        self._store.append(record)
+        self._head = hash_of(record)
+
+    def _note(self, receipt: Countersigned) -> None:
+        key, statement = receipt.ours.key, receipt.statement
+        self.entries += 1
+        self._recent.append((key.round, key.fragment))
+        if statement.opinion.accepted:
+            self._shown[statement.signer] = ShownReceipt(statement, receipt.signature)
+            self._shown.move_to_end(statement.signer)
+            if len(self._shown) > MAX_SHOWN:
+                self._shown.popitem(last=False)
+
+    def _read(self) -> None:
+        """Find the end of the chain, and follow the newest part of it.
+
+        A long chain would hold up the start: the rest was checked when it was written. Raises HomeUnusable, BrokenChain
+        and ValueError."""
+        records = self._store.read()
+        if not (first := next(records, b"")):
+            return
+        check = ChainCheck(self.signer.verify)
+        check.take(first)
+        if (check.run_id, check.owner) != (self.run_id, self.me):
+            raise BrokenChain(0, "it is of another run or another owner")
+        before, count, newest = check.head, 0, deque[bytes](maxlen=RECENT)
+        for record in records:
+            newest.append(record)
+            count += 1
+        for at, record in enumerate(newest, count - len(newest) + 1):
+            if link_of(record) != before and (at == 1 or record is not newest[0]):
+                raise BrokenChain(at, "it does not follow the record before it")
+            self._note(receipt_in(record))
+            before = hash_of(record)
+        self._head, self.entries = before, count
+
+    def _begin_anew(self, why: str) -> None:
+        self.entries, self._head = 0, b""
+        self._recent.clear()
+        self._shown.clear()
+        told = f"the receipts are damaged, a new chain begins: {why}"
+        try:
+            self._store.set_aside()
+        except HomeUnusable as error:
+            told = f"{told}; {error.found}"
+        self._emit(events.CheckpointFailed(reason=told))

@@ -1,0 +1,108 @@
+"""The file of a peer's chain of receipts. One receipt is one write: once `append` has returned, a SIGKILL of the
+process cannot take it back. What a kill in the middle of a write leaves is written over by the next receipt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from peer.errors import HomeUnusable, ReceiptsBroken, file_advice
+from peer.protocol.pair.receipt_chain import LENGTH_BYTES, MAX_RECORD, BrokenChain, ChainCheck, Verify, framed
+
+MIB = 2**20
+
+
+class ReceiptFile:
+    """Owned by one process (the home's lock sees to it) and used from one thread. Nothing but its size is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end = 0
+        """Offset behind the last complete record."""
+
+    def read(self) -> Iterator[bytes]:
+        self._end = 0
+        with _usable(self._path, "read"), contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            for record in complete_records(file):
+                self._end += LENGTH_BYTES + len(record)
+                yield record
+            rest = file.seek(0, os.SEEK_END) - self._end
+            if rest > LENGTH_BYTES + MAX_RECORD:  # more than one write that was cut off
+                raise HomeUnusable(f"{self._path} ends with {rest} bytes that are no receipts")
+
+    def append(self, record: bytes) -> None:
+        data = framed(record)
+        with _usable(self._path, "write"):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(descriptor, self._end)
+                if os.pwrite(descriptor, data, self._end) != len(data):
+                    raise OSError(None, "the disk is full")
+            finally:
+                os.close(descriptor)
+        self._end += len(data)
+
+    def set_aside(self) -> None:
+        with _usable(self._path, "move"):
+            self._path.replace(self._path.with_name(f"{self._path.name}.damaged"))
+        self._end = 0
+
+
+def complete_records(file: BinaryIO) -> Iterator[bytes]:
+    """Return the records up to one that is cut off, or too long to be one."""
+    while len(length := file.read(LENGTH_BYTES)) == LENGTH_BYTES:
+        nbytes = int.from_bytes(length, "big")
+        record = file.read(nbytes) if nbytes <= MAX_RECORD else b""
+        if len(record) != nbytes:
+            return
+        yield record
+
+
+def check_file(path: Path, verify: Verify, *, unfinished: bool = False) -> tuple[ChainCheck, int]:
+    """Check a chain from its first byte to its last. Return what it says, and how many bytes of it hold.
+
+    `unfinished`: the file may end in the middle of an entry, as a kill leaves it. Raises ReceiptsBroken."""
+    try:
+        with path.open("rb") as file:
+            return check_stream(file, verify, unfinished=unfinished)
+    except OSError as error:
+        raise ReceiptsBroken(f"cannot read {path}: {error.strerror}", "Name a file that you can read.") from error
+    except BrokenChain as error:
+        raise ReceiptsBroken(f"{path}: {error}") from None
+
+
+def check_stream(file: BinaryIO, verify: Verify, *, unfinished: bool = False) -> tuple[ChainCheck, int]:
+    """As `check_file`, of an open file. Raises BrokenChain."""
+    check, end = ChainCheck(verify), 0
+    for record in complete_records(file):
+        check.take(record)
+        end += LENGTH_BYTES + len(record)
+    rest = file.seek(0, os.SEEK_END) - end
+    if not check.head:
+        raise BrokenChain(0, "this is no chain of receipts")
+    if rest and not unfinished:
+        raise BrokenChain(check.entries + 1, f"{rest} bytes that are no complete entry")
+    return check, end
+
+
+def copy_checked(path: Path, out: Path, verify: Verify) -> ChainCheck:
+    """Copy the complete entries of a chain to a file that does not exist yet. Raises ReceiptsBroken and
+    HomeUnusable."""
+    check, left = check_file(path, verify, unfinished=True)
+    with _usable(out, "write"), path.open("rb") as source, out.open("xb") as target:
+        while left:
+            part = source.read(min(left, MIB))
+            target.write(part)
+            left -= len(part)
+    return check
+
+
+@contextlib.contextmanager
+def _usable(path: Path, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HomeUnusable(f"cannot {doing} {path}: {error.strerror or error}", file_advice(error, path)) from error

@@ -1,0 +1,145 @@
+"""The peers that have proven themselves to this one, and the rounds in which they go first.
+
+A fresh key costs nothing, an accepted exchange costs work. So a peer counts as proven after `NEEDED` accepted exchanges
+with us. Receipts of accepted exchanges with `VOUCHERS` such peers count as much. A vouched peer vouches for nobody:
+otherwise three liars could prove any number of keys.
+
+Edges between the proven outweigh all others in three rounds of four. In the fourth all edges weigh the same. All peers
+draw the same fourth round. Newcomers are met there, and the swarm mixes: see `MIXING_GAP`. The module is pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Container, Iterator
+from typing import Any
+
+from peer.protocol.messages import PeerId, RunId
+
+NEEDED = 4
+"""Accepted exchanges with us that prove a peer."""
+VOUCHERS = 3
+"""Proven peers whose receipts prove a peer."""
+LEAST = 3
+"""Proven peers in sight below which none goes first. Peers with one or two favourites would meet those alone."""
+BLOCK_ROUNDS = 4
+"""One round in so many is unbiased."""
+MIXING_GAP = 1 / (2 * BLOCK_ROUNDS)
+"""Least spectral gap of the expected mixing matrix, whoever is proven to whom. An unbiased matching alone has a gap of
+at least 1/2, and the matrix of the other rounds has no eigenvalue above 1."""
+MAX_KEPT = 4096
+"""Most peers that are remembered, of each kind."""
+MAX_BYTES = 2**20
+"""Beyond it nothing is read."""
+FORMAT = 1
+_MAX_ID = 64
+
+
+def unbiased(run_id: RunId, round_: int) -> bool:
+    """Return whether all edges weigh the same in this round. One round of each `BLOCK_ROUNDS` is drawn by the run's
+    hash, the same on every peer."""
+    block, place = divmod(round_, BLOCK_ROUNDS)
+    drawn = hashlib.blake2b(f"unbiased {block}".encode(), digest_size=8, key=run_id[:32]).digest()
+    return int.from_bytes(drawn, "big") % BLOCK_ROUNDS == place
+
+
+class ProvenPeers:
+    """The exchanges with each peer that were accepted, and the peers that vouch for it."""
+
+    def __init__(self) -> None:
+        self._changed = False
+        self._accepted: OrderedDict[PeerId, int] = OrderedDict()
+        self._vouchers: OrderedDict[PeerId, set[PeerId]] = OrderedDict()
+
+    def accepted(self, peer: PeerId) -> None:
+        """Note an exchange with this peer whose values were used."""
+        before = self._accepted.get(peer, 0)
+        self._accepted[peer] = min(before + 1, NEEDED)
+        self._accepted.move_to_end(peer)
+        if len(self._accepted) > MAX_KEPT:
+            self._accepted.popitem(last=False)
+        self._changed |= before < NEEDED
+
+    def vouched(self, peer: PeerId, by: PeerId) -> None:
+        """Note a receipt of an accepted exchange that `by` signed for this peer. Its signature is checked already.
+        Receipts of peers that proved nothing to us do not count."""
+        vouchers = {voucher for voucher in self._vouchers.get(peer, ()) if self._by_own_exchanges(voucher)}
+        if by == peer or by in vouchers or len(vouchers) >= VOUCHERS or not self._by_own_exchanges(by):
+            return
+        self._vouchers[peer] = vouchers | {by}
+        self._vouchers.move_to_end(peer)
+        if len(self._vouchers) > MAX_KEPT:
+            self._vouchers.popitem(last=False)
+        self._changed = True
+
+    def disgraced(self, peer: PeerId) -> None:
+        """Forget all that speaks for a peer: it did something that puts it out of favour."""
+        self._changed |= peer in self._accepted or peer in self._vouchers
+        self._accepted.pop(peer, None)
+        self._vouchers.pop(peer, None)
+
+    def __contains__(self, peer: PeerId) -> bool:
+        if self._by_own_exchanges(peer):
+            return True
+        return sum(map(self._by_own_exchanges, self._vouchers.get(peer, ()))) >= VOUCHERS
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter([peer for peer in {**self._accepted, **self._vouchers} if peer in self])
+
+    def among(self, present: Container[PeerId]) -> set[PeerId]:
+        """Return the proven ones that are present."""
+        return {peer for peer in self if peer in present}
+
+    def going_first(self, present: Container[PeerId]) -> set[PeerId]:
+        """Return the peers whose edges outweigh others in a biased round. None while fewer than `LEAST` are present."""
+        found = self.among(present)
+        return found if len(found) >= LEAST else set()
+
+    def _by_own_exchanges(self, peer: PeerId) -> bool:
+        return self._accepted.get(peer, 0) >= NEEDED
+
+    def take_news(self) -> bytes | None:
+        """Return `pack` if something has changed since the last call."""
+        changed, self._changed = self._changed, False
+        return self.pack() if changed else None
+
+    def pack(self) -> bytes:
+        """Encode for `unpack`."""
+        vouchers = [[peer, sorted(by)] for peer, by in self._vouchers.items()]
+        body = {"format": FORMAT, "accepted": list(self._accepted.items()), "vouchers": vouchers}
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def unpack(raw: bytes) -> ProvenPeers:
+    """Decode what `pack` made. Raises ValueError for anything else."""
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"{len(raw)} bytes")
+    found = ProvenPeers()
+    try:
+        body = json.loads(raw)
+        if body["format"] != FORMAT or max(len(body["accepted"]), len(body["vouchers"])) > MAX_KEPT:
+            raise ValueError("another format, or too many peers")
+        found._accepted.update((_id(peer), _count(count)) for peer, count in body["accepted"])
+        found._vouchers.update((_id(peer), _vouchers(by)) for peer, by in body["vouchers"])
+    except (TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"not a memory of proven peers: {error!r}") from error
+    return found
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 < value <= NEEDED:
+        raise ValueError("count")
+    return value
+
+
+def _vouchers(value: Any) -> set[PeerId]:
+    if not isinstance(value, list) or not 0 < len(value) <= VOUCHERS:
+        raise ValueError("vouchers")
+    return {_id(text) for text in value}
+
+
+def _id(text: Any) -> PeerId:
+    if not (isinstance(text, str) and 0 < len(text) <= _MAX_ID and text.isascii() and text.isprintable()):
+        raise ValueError("id")
+    return PeerId(text)

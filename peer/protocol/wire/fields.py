@@ -1,0 +1,44 @@
+"""The canonical encoding of a fixed number of fields: each behind its length, in two bytes. Equal fields have equal
+bytes, and other bytes are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+MAX_FIELD = 2**16 - 1
+
+
+def pack_fields(*fields: bytes) -> bytes:
+    """Encode the fields in their order."""
+    assert all(len(field) <= MAX_FIELD for field in fields), [len(field) for field in fields]
+    return b"".join(len(field).to_bytes(2, "big") + field for field in fields)
+
+
+def unpack_fields(raw: bytes, count: int) -> list[bytes]:
+    """Decode exactly `count` fields. Raises ValueError for anything that `pack_fields` would not write."""
+    fields = list(_fields(raw))
+    if len(fields) != count:
+        raise ValueError(f"{len(fields)} fields instead of {count}")
+    return fields
+
+
+def fixed(number: int, nbytes: int) -> bytes:
+    """Encode a number from 0 on in so many bytes."""
+    return number.to_bytes(nbytes, "big")
+
+
+def number_of(field: bytes, nbytes: int) -> int:
+    """Decode a number of so many bytes. Raises ValueError for another length."""
+    if len(field) != nbytes:
+        raise ValueError(f"a number of {len(field)} bytes instead of {nbytes}")
+    return int.from_bytes(field, "big")
+
+
+def _fields(raw: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(raw):
+        start = at + 2
+        at = start + int.from_bytes(raw[at:start], "big")
+        if at > len(raw) or start > len(raw):
+            raise ValueError("the last field is cut off")
+        yield raw[start:at]

@@ -1,0 +1,180 @@
+"""Invitations: an operator's signed word that a peer may take part in a run until a day.
+
+    base32( magic, 4 bytes | version, 1 | run id, 32 | public key, 32 | expiry, 8 | signature, 64 | checksum, 4 )
+
+The signature is by the operator over domain, run id, public key and expiry. So anybody who knows the manifest can check
+it without asking anyone. The magic makes every invitation begin with `peerin`. An invitation is no secret: it serves
+only the key that it names."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from peer.errors import TicketError
+from peer.identity import Identity, peer_id_of, public_key_of, verify
+from peer.protocol.messages import PeerId, RunId
+
+DOMAIN = b"peer invitation v1"
+BYTES = 1 + 32 + 32 + 8 + 64
+"""Of an invitation on the wire: without magic and checksum."""
+LATEST = 2**40
+"""Last second since the epoch that an expiry may name."""
+MAX_KNOWN = 4096
+"""Most invited peers that are remembered."""
+_MAGIC = base64.b32decode("PEERINVT")[:4]
+_VERSION = 1
+_CHECKSUM = 4
+_FIX = "Copy the complete invitation again, or ask the operator for a new one."
+ASK = "Ask the operator of the run for an invitation: peer ticket invite KEY."
+
+NONE, EXPIRED, REVOKED, FOREIGN, ALTERED = (
+    "uninvited",
+    "invitation_expired",
+    "invitation_revoked",
+    "invitation_foreign",
+    "invitation_altered",
+)
+"""Codes of a refusal."""
+
+Refused = tuple[str, str]
+"""Code and sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One invitation, not checked yet."""
+
+    run_id: bytes
+    peer: PeerId
+    expires: int
+    """Seconds since the epoch."""
+    signature: bytes
+
+    @classmethod
+    def make(cls, operator: Identity, run_id: bytes, peer: str, expires: int) -> Invitation:
+        """Sign an invitation. Raises ValueError for a peer id that is none."""
+        body = run_id + public_key_of(peer) + expires.to_bytes(8, "big")
+        return cls(run_id, PeerId(peer), expires, operator.sign(DOMAIN, body))
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes that are shown at Hello."""
+        return bytes([_VERSION]) + self._body() + self.signature
+
+    def _body(self) -> bytes:
+        return self.run_id + public_key_of(self.peer) + self.expires.to_bytes(8, "big")
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Invitation | None:
+        """Read what a peer showed. None: nothing that could be an invitation."""
+        if len(raw) != BYTES or raw[0] != _VERSION:
+            return None
+        expires = int.from_bytes(raw[65:73], "big")
+        return cls(raw[1:33], PeerId(peer_id_of(raw[33:65])), expires, raw[73:]) if expires <= LATEST else None
+
+    def encode(self) -> str:
+        """Encode as text for a person."""
+        body = _MAGIC + self.raw
+        return base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
+
+    @classmethod
+    def named(cls, argument: str) -> Invitation:
+        """Read a command's argument: an invitation, or `@FILE` with one in it. Raises TicketError."""
+        text = argument
+        if argument.startswith("@"):
+            try:
+                with Path(argument[1:]).open("rb") as file:
+                    text = file.read(2048).decode(errors="replace")
+            except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+                raise TicketError(f"cannot read an invitation from {argument[1:]}: {error}", _FIX) from None
+        word = "".join(text[:2048].split()).upper()
+        try:
+            raw = base64.b32decode(word + "=" * (-len(word) % 8))
+        except ValueError:
+            raw = b""
+        body, checksum = raw[:-_CHECKSUM], raw[-_CHECKSUM:]
+        whole = body[: len(_MAGIC)] == _MAGIC and _checksum(body) == checksum
+        found = cls.parse(body[len(_MAGIC) :]) if whole else None
+        if found is None or found.encode() != word.lower():
+            raise TicketError("this is no invitation, or it is mistyped or truncated", _FIX)
+        return found
+
+    def why_not(self, run_id: bytes, operator: str, peer: str, now: float) -> Refused | None:
+        """Return why it does not let this peer into this run: a code and a sentence. None: it does."""
+        if self.run_id != run_id:
+            return FOREIGN, f"the invitation of {peer} is for another run, {self.run_id.hex()[:16]}"
+        if self.peer != peer:
+            return FOREIGN, f"the invitation that {peer} shows was given to {self.peer}"
+        if not verify(public_key_of(operator), DOMAIN, self._body(), self.signature):
+            return ALTERED, f"the invitation of {peer} is altered, or the operator never signed it"
+        if now >= self.expires:
+            return EXPIRED, f"the invitation of {peer} expired on {day_of(self.expires)}. {ASK}"
+        return None
+
+
+def day_of(expires: int) -> str:
+    """Return a second since the epoch as a person reads it, in UTC."""
+    return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(b"peer invitation\0" + body).digest()[:_CHECKSUM]
+
+
+class InvitedPeers:
+    """The rule by which a peer lets others in, and the memory of those that showed an invitation."""
+
+    def __init__(
+        self,
+        run_id: RunId,
+        operator: str,
+        now: Callable[[], float],
+        *,
+        required: bool,
+        revoked: Callable[[], Mapping[PeerId, str]] = dict,
+        exempt: Container[PeerId] = (),
+    ) -> None:
+        """`required`: only the invited take part. `revoked`: whose invitations the operator took back, and why.
+        `exempt`: the operator's nodes, which need no invitation."""
+        self._run_id = run_id
+        self._operator = operator
+        self._now = now
+        self.required = required
+        self._revoked = revoked
+        self._exempt = exempt
+        self._known: OrderedDict[PeerId, int] = OrderedDict()
+
+    def why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
+        """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
+        if peer == self._operator or peer in self._exempt:
+            return None
+        found = self._why_not(peer, shown)
+        return found if self.required else None
+
+    def _why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
+        if not shown:
+            return NONE, f"this run admits invited peers only, and {peer} shows no invitation. {ASK}"
+        invitation = Invitation.parse(shown)
+        if invitation is None:
+            return ALTERED, f"the invitation of {peer} cannot be read"
+        if found := invitation.why_not(self._run_id, self._operator, peer, self._now()):
+            return found
+        if (why := self._revoked().get(peer)) is not None:
+            return REVOKED, f"the operator took back the invitation of {peer}: {why}"
+        self._known[peer] = invitation.expires
+        self._known.move_to_end(peer)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return None
+
+    def __contains__(self, peer: object) -> bool:
+        """Whether this peer showed an invitation that still holds."""
+        if not isinstance(peer, str) or (expires := self._known.get(PeerId(peer))) is None:
+            return False
+        return expires > self._now() and peer not in self._revoked()

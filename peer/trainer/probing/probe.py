@@ -1,0 +1,88 @@
+"""One probe in the trainer's process: the model with one fragment replaced, at a step boundary.
+
+The live params are only read, so there is nothing to restore, however a probe ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.clock.monotonic import boottime
+from peer.outer.rules import step_along_
+from peer.protocol.model.layout import Layout
+from peer.trainer.arena import Arena
+from peer.trainer.batches import Windows
+from peer.trainer.config import TrainerConfig
+from peer.trainer.data.desk import DataDesk
+from peer.trainer.inner_loop import InnerLoop
+from peer.trainer.loss import window_losses
+from peer.trainer.models.flat import fragment_views
+from peer.trainer.probing.files import probe_file
+from peer.trainer.probing.run_sample import RunSample
+from peer.trainer.probing.windows import COMMON, WindowForm, common_text, draw
+
+
+class Prober:
+    """Answers the daemon's probes."""
+
+    def __init__(
+        self, config: TrainerConfig, layout: Layout, folder: Path, arena: Arena, loop: InnerLoop, desk: DataDesk
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._folder = folder
+        self._arena = arena
+        self._loop = loop
+        self._data = desk.data
+        self._form = WindowForm.affordable(config.tokens_per_step, config.train.context)
+        self._sample = None if desk.shards is None else RunSample(desk.shards, self._form.length)
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the losses, each a list with one for every window, or why there are none."""
+        until = boottime() + message["within_s"]
+        losses = self._losses(message, lambda: boottime() > until)
+        return {"ok": {"why": losses} if isinstance(losses, str) else losses}
+
+    def arrived(self) -> None:
+        """Look for a shard that came, or that cannot be had."""
+        if self._sample is not None:
+            self._sample.arrived()
+
+    def _windows(self, seed: int) -> tuple[Windows | str, str]:
+        """Return the windows and what they are of, for a person; or why there are none."""
+        if self._sample is not None:
+            return self._sample.draw(seed, self._form.count), self._sample.told
+        text = common_text(self._config.data, self._data)
+        return text if isinstance(text, str) else draw(text, seed=seed, form=self._form), COMMON
+
+    def _losses(self, message: dict[str, Any], late: Callable[[], bool]) -> dict[str, Any] | str:
+        fragment = message["fragment"]
+        windows, source = self._windows(message["seed"])
+        if isinstance(windows, str):
+            return windows
+        start, end = self._layout.fragment_span(fragment)
+        given = torch.from_numpy(np.memmap(probe_file(self._folder, fragment), "<f4", "c"))
+        partner = given[: end - start]
+        base = self._arena.in_slot(fragment) if message["in_place"] else given[end - start :]
+        own = self._arena.out_slot(fragment).clone()
+        step_along_(own, base, message["share"])
+        self._loop.forget_gradients()  # their memory is used meanwhile
+        found: dict[str, Any] = {"guess": math.log(self._loop.network.vocab_size), "source": source}
+        found["base"], found["own"] = (self._with(fragment, one, windows, late) for one in (base, own))
+        found["partner"] = self._with(fragment, partner, windows, late)
+        mixed = own.lerp_(partner, message["taken"] / 2)
+        found["mixed"] = self._with(fragment, mixed, windows, late)
+        return "it took too long" if None in found.values() else found
+
+    def _with(self, fragment: int, values: Tensor, windows: Windows, late: Callable[[], bool]) -> list[float] | None:
+        """Return the loss of each window with these values for the fragment; None: it is too late."""
+        network = self._loop.network
+        views = fragment_views(values.to(self._loop.device), self._layout, fragment)
+        weights = {f"network.{network.prefix}{name}": view for name, view in views}
+        return window_losses(self._loop.token_loss, windows, weights, late)

@@ -1,0 +1,115 @@
+"""A search in a flood of strangers: who is a candidate, whose offers are taken, who goes first."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from peer.exchange.pair.search import PairContext, PartnerSearch
+from peer.membership.reputation import Reputation
+from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.pair.address_quota import PLACES, QUOTA
+from peer.protocol.pair.probe_verdict import RUNNING
+from peer.protocol.pair.proven import NEEDED, unbiased
+from peer.protocol.pair.stranger_budget import StrangerBudget
+
+RUN, ME = RunId(b"r" * 32), PeerId("me")
+BIASED = next(round_ for round_ in range(9) if not unbiased(RUN, round_))
+FAIR = next(round_ for round_ in range(9) if unbiased(RUN, round_))
+
+
+def record(name: str, endpoint: str) -> PeerRecord:
+    return PeerRecord(PeerId(name), RUN, (endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
+
+
+FLOOD = [record(f"key {number}", f"198.51.100.{number}:1") for number in range(200)]
+FRIENDS = [record(f"friend {number}", f"198.51.100.{number}:2") for number in range(4)]
+
+
+@dataclasses.dataclass
+class Around:
+    """A peer's surroundings, with friends and a flood in sight."""
+
+    conduct: Reputation
+    peers: dict[PeerId, PeerRecord]
+
+    def search(self, round_: int) -> PartnerSearch:
+        watch = SimpleNamespace(
+            trips=SimpleNamespace(usual=lambda: 0.0), membership=SimpleNamespace(outs=lambda: frozenset())
+        )
+        view = SimpleNamespace(
+            watch=watch,
+            peers=self.peers,
+            dialable=lambda: True,
+            own_endpoints=lambda: ("192.0.2.1:1",),
+            undialable=frozenset,
+            others_training=lambda: len(self.peers),
+            candidates=lambda round_, proven: list(self.peers),
+            acquaintance=SimpleNamespace(too_often=lambda *of: False),
+        )
+        clock = SimpleNamespace(now=lambda: 5.0)
+        around = PairContext(RUN, ME, *cast(Any, (None, clock, view, self.conduct)))
+        search = PartnerSearch(around, RoundKey(round_, 0), 0.0, 10.0)
+        search._meet()
+        return search
+
+
+@pytest.fixture
+def around() -> Around:
+    conduct = Reputation(lambda: 5.0, lambda event: None)
+    for friend in FRIENDS:
+        for _ in range(NEEDED):
+            conduct.proven.accepted(friend.peer_id)
+    return Around(conduct, {one.peer_id: one for one in (*FLOOD, *FRIENDS)})
+
+
+def test_friends_go_first_and_of_a_flood_few_are_looked_at(around: Around) -> None:
+    search = around.search(BIASED)
+    assert len(search._pairing._candidates) == QUOTA + len(FRIENDS)
+    (send,) = search._pairing.actions(5.0)
+    assert send.to in {"friend 0", "friend 1", "friend 2"}
+    assert send.offer.proven
+
+
+def test_in_a_fair_round_nobody_goes_first(around: Around) -> None:
+    search = around.search(FAIR)
+    assert search._pairing._proven == set()
+    assert len(search._pairing._candidates) == QUOTA + len(FRIENDS)
+
+
+def test_strangers_over_the_quota_hear_taken_listed_or_not(around: Around) -> None:
+    search = around.search(BIASED)
+    verdicts = [search.on_offer(key.peer_id, Offer(search.key)).verdict for key in FLOOD]
+    assert verdicts.count(Verdict.TAKEN) == len(FLOOD) - QUOTA
+    unlisted = search.on_offer(PeerId("unlisted"), Offer(search.key))
+    assert unlisted.verdict is Verdict.TAKEN
+    assert "many strangers" in unlisted.reason
+    around.conduct.proven.disgraced(FRIENDS[0].peer_id)
+    few = Around(around.conduct, {one.peer_id: one for one in FLOOD[:PLACES]}).search(BIASED)
+    assert few.on_offer(PeerId("unlisted"), Offer(few.key)).verdict is not Verdict.TAKEN
+
+
+def test_a_person_reads_that_strangers_wait(around: Around) -> None:
+    said = around.search(BIASED).why_alone()
+    assert f"; {len(FLOOD) - QUOTA} strangers of crowded address blocks wait" in said
+
+
+def test_status_tells_the_proven_and_how_many_strangers_wait(around: Around) -> None:
+    assert around.conduct.strangeness() == {"proven": len(FRIENDS), "left_out": 0}
+    around.search(BIASED)
+    assert around.conduct.strangeness() == {"proven": len(FRIENDS), "left_out": len(FLOOD) - QUOTA}
+
+
+def test_the_invited_are_no_strangers(around: Around) -> None:
+    around.conduct.limit_strangers(StrangerBudget(None), invited={key.peer_id for key in FLOOD})
+    assert len(around.search(BIASED)._pairing._candidates) == len(around.peers)
+
+
+def test_a_last_choice_waits_for_the_others(around: Around) -> None:
+    for round_ in range(RUNNING):
+        around.conduct.last_choices.refused(PeerId("friend 3"), round_)
+    search = around.search(BIASED)
+    assert search.on_offer(PeerId("friend 3"), Offer(search.key, proven=True)).verdict is Verdict.TAKEN

@@ -1,0 +1,36 @@
+"""Two peers do not meet too often."""
+
+from __future__ import annotations
+
+from peer.protocol.messages import PeerId
+from peer.protocol.pair.acquaintance import MAX_MET, Acquaintance
+
+
+def test_from_eight_peers_on_two_meet_at_most_twice_in_half_as_many_rounds() -> None:
+    known = Acquaintance()
+    other = PeerId("other")
+    known.met(other, 10)
+    assert not known.too_often(other, 11, live=16)
+    known.met(other, 12)
+    assert known.too_often(other, 17, live=16)
+    assert not known.too_often(other, 18, live=16)
+    assert not known.too_often(other, 13, live=7)
+    known.forget_absent([])
+    assert known.too_often(other, 13, live=16)  # out of sight is not forgotten
+    for number in range(MAX_MET):
+        known.met(PeerId(f"p{number}"), 12)
+    known.forget_absent([])
+    assert not known.too_often(other, 13, live=16)
+
+
+def test_a_flood_of_fresh_keys_keeps_old_friends_from_meeting_no_longer_than_before() -> None:
+    known, friend, stranger = Acquaintance(), PeerId("friend"), PeerId("stranger")
+    friends = {friend, *(PeerId(f"friend {number}") for number in range(14))}
+    for other in (friend, stranger):
+        known.met(other, 10)
+        known.met(other, 12)
+    assert known.too_often(friend, 17, live=1000, proven=friends)
+    assert not known.too_often(friend, 18, live=1000, proven=friends)
+    assert known.too_often(stranger, 18, live=1000, proven=friends)
+    assert known.tired_of(18, 1000, friends) == {stranger}
+    assert known.tired_of(13, 7) == set()

@@ -1,0 +1,128 @@
+"""Invitations: checked offline, refused with a sentence when something is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peer.errors import TicketError
+from peer.identity import Identity
+from peer.protocol.messages import PeerId, RunId
+from peer.run.admission import invitation
+from peer.run.admission.invitation import (
+    ALTERED,
+    BYTES,
+    EXPIRED,
+    FOREIGN,
+    NONE,
+    REVOKED,
+    Invitation,
+    InvitedPeers,
+)
+
+RUN, OTHER_RUN = RunId(b"r" * 32), RunId(b"s" * 32)
+OPERATOR, ADA, BOB = (Identity.generate() for _ in range(3))
+NOW, LATER = 1_000_000.0, 2_000_000
+
+
+def made(**other: object) -> Invitation:
+    given: dict[str, object] = {"operator": OPERATOR, "run_id": RUN, "peer": ADA.peer_id, "expires": LATER}
+    return Invitation.make(**{**given, **other})  # type: ignore[arg-type]  # of the right types, one by one
+
+
+def rule(*, required: bool = True, revoked: dict[PeerId, str] | None = None, now: float = NOW) -> InvitedPeers:
+    exempt = {PeerId(BOB.peer_id)}
+    return InvitedPeers(
+        RUN, OPERATOR.peer_id, lambda: now, required=required, revoked=lambda: revoked or {}, exempt=exempt
+    )
+
+
+def test_an_invitation_survives_its_text_and_its_bytes() -> None:
+    one = made()
+    assert Invitation.named(one.encode()) == one
+    assert Invitation.named(f"\n {one.encode().upper()[:40]}\n{one.encode()[40:]} ") == one
+    assert Invitation.parse(one.raw) == one
+    assert len(one.raw) == BYTES
+    assert one.encode().startswith("peerin")
+
+
+def test_whoever_is_invited_is_let_in_and_remembered_until_it_is_over() -> None:
+    now = [NOW]
+    gate = InvitedPeers(RUN, OPERATOR.peer_id, lambda: now[0], required=True)
+    ada = PeerId(ADA.peer_id)
+    assert ada not in gate
+    assert gate.why_not(ada, made().raw) is None
+    assert ada in gate
+    now[0] = LATER
+    assert ada not in gate
+
+
+@pytest.mark.parametrize(
+    ("shown", "code", "words"),
+    [
+        (b"", NONE, "invited peers only"),
+        (made(expires=int(NOW)).raw, EXPIRED, "expired on 1970-01-12"),
+        (made(run_id=OTHER_RUN).raw, FOREIGN, "for another run"),
+        (made(peer=BOB.peer_id).raw, FOREIGN, f"was given to {BOB.peer_id}"),
+        (made(operator=ADA).raw, ALTERED, "never signed it"),
+        (b"\0" * BYTES, ALTERED, "cannot be read"),
+        (b"\1" + b"\xff" * (BYTES - 1), ALTERED, "cannot be read"),
+        (made().raw + b"\0", ALTERED, "cannot be read"),
+    ],
+    ids=["none", "expired", "foreign run", "foreign key", "other signer", "zeros", "ones", "too long"],
+)
+def test_all_others_are_refused_with_a_sentence(shown: bytes, code: str, words: str) -> None:
+    gate, ada = rule(), PeerId(ADA.peer_id)
+    found = gate.why_not(ada, shown)
+    assert found is not None
+    assert found[0] == code
+    assert words in found[1]
+    assert ADA.peer_id in found[1]
+    assert ada not in gate
+    assert rule(required=False).why_not(ada, shown) is None, "an open run lets everybody in"
+
+
+def test_a_revoked_invitation_is_refused_with_the_operators_reason() -> None:
+    ada = PeerId(ADA.peer_id)
+    gate = rule(revoked={ada: "sold the machine"})
+    assert gate.why_not(ada, made().raw) == (
+        REVOKED,
+        f"the operator took back the invitation of {ada}: sold the machine",
+    )
+    assert ada not in gate
+
+
+def test_every_single_byte_counts() -> None:
+    raw, gate = made().raw, rule()
+    for at in range(len(raw)):
+        for flip in (1, 0x80):
+            changed = raw[:at] + bytes([raw[at] ^ flip]) + raw[at + 1 :]
+            assert gate.why_not(PeerId(ADA.peer_id), changed) is not None, at
+
+
+def test_the_operator_and_its_nodes_need_none() -> None:
+    gate = rule()
+    assert gate.why_not(PeerId(OPERATOR.peer_id), b"") is None
+    assert gate.why_not(PeerId(BOB.peer_id), b"") is None
+
+
+def test_mistyped_texts_are_refused(tmp_path: Path) -> None:
+    text = made().encode()
+    path = tmp_path / "ada.invitation"
+    path.write_text(text + "\n")
+    assert Invitation.named(f"@{path}") == made()
+    for wrong in ("", "peer", text[:-1], text + "a", text[:9] + ("a" if text[9] != "a" else "b") + text[10:], "€" * 9):
+        with pytest.raises(TicketError, match="no invitation"):
+            Invitation.named(wrong)
+    for missing in (f"@{tmp_path}/none", f"@{tmp_path}", "@a\0b"):
+        with pytest.raises(TicketError, match="cannot read"):
+            Invitation.named(missing)
+
+
+def test_the_memory_of_the_invited_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invitation, "MAX_KNOWN", 2)
+    gate, keys = rule(), [Identity.generate() for _ in range(3)]
+    for key in keys:
+        assert gate.why_not(PeerId(key.peer_id), made(peer=key.peer_id).raw) is None
+    assert [PeerId(key.peer_id) in gate for key in keys] == [False, True, True]

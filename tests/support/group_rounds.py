@@ -1,0 +1,138 @@
+"""Rounds of a group without a network: tiny models that learn, the production mean of their parts, and what each
+member would make of each result. It is quick enough for many rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from peer.codec.plain import Codec
+from peer.codec.registry import EVERY
+from peer.exchange.group.contribution import Contribution
+from peer.exchange.group.mean_terms import MeanTerms
+from peer.exchange.group.reduce import encoded, reduce_contributions
+from peer.exchange.validation import check_result
+from peer.lab.sim.tiny_model import BATCH, SYMBOLS, TENSORS, TinyLoop, first_params, teacher
+from peer.outer.rules import nesterov_
+from peer.protocol.group.plausibility import MeasuredResult, ResultHistory
+from peer.protocol.group.shards import Shard, cut
+from peer.protocol.messages import PeerId
+from peer.protocol.model import fragments
+from peer.protocol.wire.payload import BytesSource
+
+STEPS = 15
+"""Inner steps of a round, of a machine of middle speed."""
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.5
+
+
+class DomainLoop(TinyLoop):
+    """Sees only those texts whose last two symbols are its own: no other member ever sees them."""
+
+    def __init__(self, params: Tensor, *, seed: int, number: int, members: int) -> None:
+        super().__init__(WHOLE, params, seed=seed, data=f"peer {number}")
+        self._first, self._own = number * SYMBOLS**2 // members, SYMBOLS**2 // members
+
+    def step(self) -> float:
+        key = f"{self._seed}/{self._data}/{self.round}/{self.step_in_round}".encode()
+        random = np.random.default_rng(list(blake3(key).digest(16)))
+        pairs = self._first + random.integers(0, self._own, BATCH)
+        odds = teacher(self._seed)[pairs].cumsum(1)
+        following = np.minimum((odds < random.random((BATCH, 1))).sum(1), SYMBOLS - 1)
+        loss = self._backward(pairs // SYMBOLS, pairs % SYMBOLS, following)
+        self._adam()
+        self.step_in_round += 1
+        return loss
+
+
+WHOLE = fragments.cut(TENSORS, fragments=1, pattern="whole")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSetting:
+    """The members, and what travels."""
+
+    members: int = 8
+    spread: float = 1.0
+    """The fastest machine's speed over the slowest's."""
+    domains: bool = False
+    """Whether each has data of its own."""
+    codec: str = "fp32"
+    result: str = "fp32"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRound:
+    """A round's results as its members see them."""
+
+    results: list[dict[int, MeasuredResult]]
+    """By member: the results of the shards whose owner is another one."""
+    doubts: list[dict[int, str]]
+
+
+def play(setting: GroupSetting, rounds: int) -> Iterator[JudgedRound]:
+    """All are honest, and apply what they get."""
+    count, seed = setting.members, setting.seed
+    outer, peers = first_params(seed, WHOLE), [PeerId(f"peer {number}") for number in range(count)]
+    momentum, histories = torch.zeros_like(outer), [ResultHistory() for _ in peers]
+    loops = [_loop(setting, outer, number) for number in range(count)]
+    paces = [STEPS * setting.spread ** (0.5 - number / (count - 1)) for number in range(count)]
+    for round_ in range(rounds):
+        steps = [max(1, int(pace * (round_ + 1)) - int(pace * round_)) for pace in paces]
+        for loop, todo in zip(loops, steps, strict=True):
+            loop.params.copy_(outer)
+            loop.move_to(round_, 0)
+            for _ in range(todo):
+                loop.step()
+        own = [outer - loop.params for loop in loops]
+        shards = cut(round_.to_bytes(32, "big"), peers, outer.numel())
+        mean = _mean(setting, shards, own, [BATCH * todo for todo in steps])
+        yield _judged(shards, own, mean, histories)
+        nesterov_(outer, momentum, mean, outer_lr=OUTER_LR, outer_momentum=OUTER_MOMENTUM)
+
+
+def _loop(setting: GroupSetting, outer: Tensor, number: int) -> TinyLoop:
+    if setting.domains:
+        return DomainLoop(outer, seed=setting.seed, number=number, members=setting.members)
+    return TinyLoop(WHOLE, outer, seed=setting.seed, data=f"peer {number}")
+
+
+def _mean(setting: GroupSetting, shards: list[Shard], own: list[Tensor], tokens: list[int]) -> Tensor:
+    """As the owners of the shards make it, and the members decode it."""
+    codec, result = EVERY[setting.codec], EVERY[setting.result]
+    terms, mean = MeanTerms(codec=codec, result_codec=result), torch.empty_like(own[0])
+    for shard in shards:
+        parts = {
+            PeerId(f"peer {number}"): Contribution(tokens[number], _travelling(codec, part[shard.start : shard.end]))
+            for number, part in enumerate(own)
+        }
+        into = mean[shard.start : shard.end]
+        reduced = reduce_contributions(parts, terms, into, lambda peers: "", lambda peer, part: True)
+        assert reduced.payload is not None
+        result.decode_into(reduced.payload, into)
+    return mean
+
+
+def _travelling(codec: Codec, values: Tensor) -> BytesSource:
+    return BytesSource(encoded(codec, values.clone()))
+
+
+def _judged(shards: list[Shard], own: list[Tensor], mean: Tensor, histories: list[ResultHistory]) -> JudgedRound:
+    seen, doubted = list[dict[int, MeasuredResult]](), list[dict[int, str]]()
+    for number, (part, history) in enumerate(zip(own, histories, strict=True)):
+        results = dict[int, MeasuredResult]()
+        for shard in shards:
+            span = slice(shard.start, shard.end)
+            measured = check_result(mean[span], part[span], None, history.last_rms or 1.0)
+            results[shard.index] = replace(measured, named=len(own), names_us=True)
+        foreign = {shard.index: results[shard.index] for shard in shards if shard.owner != f"peer {number}"}
+        doubts = history.doubts(foreign, len(own))
+        history.applied([result for index, result in results.items() if index not in doubts])
+        seen.append(foreign)
+        doubted.append(doubts)
+    return JudgedRound(seen, doubted)
