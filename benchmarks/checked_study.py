@@ -45,7 +45,7 @@ WINDOWS = {
     "affordable": WindowForm.affordable(TRAIN.batch * TRAIN.context, TRAIN.context),
     "checked": WindowForm(MOST_WINDOWS, TRAIN.context + 1),
 }
-"""By name: windows of a check. None: neither clip nor check."""
+"""The windows that a peer checks its partner by, for each kind of run. None: the peer neither clips nor checks."""
 
 
 class StudyJudge:

@@ -73,7 +73,7 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class HonestRun:
-    """What became of one swarm."""
+    """Last loss of one swarm, and the verdicts of its peers."""
 
     loss: float
     verdicts: Counter[str] = field(default_factory=Counter)

@@ -40,9 +40,10 @@ from peer.run.manifest import default_text, parse_manifest
 PEERS, MOST_PERCENT = 8, 2.0
 """One liar of so many may cost so much of the loss. Fewer peers meet it more often: then there is no bound."""
 MOST_REFUSED_PERCENT = 5.0
-"""Of the exchanges of the honest with each other."""
+"""Honest peers may refuse so many of their exchanges with each other."""
 ALONE, HONEST = "without it", "honest"
-"""What the last peer does in the swarms that the others are measured by."""
+"""Names of the swarms that the others are compared with. In the first the last peer is missing, in the second it is
+honest."""
 SETTINGS = ("sync.clock=steps", "train.eval_every=10", "train.eval_windows=512")
 """The batch stays the default manifest's, for the check has as many windows as a batch pays for."""
 ABOUT = Benchmark(
@@ -54,7 +55,7 @@ ABOUT = Benchmark(
 
 @dataclass(frozen=True, slots=True)
 class Judgements:
-    """What honest peers made of the params that some partners sent."""
+    """Counts of the params that honest peers took, clipped and refused."""
 
     taken: int = 0
     clipped: int = 0
@@ -73,7 +74,7 @@ class Judgements:
 
 @dataclass(frozen=True, slots=True)
 class PlayedSwarm:
-    """What counts of one swarm, from the journals of its honest peers."""
+    """Figures of one swarm, from the journals of its honest peers."""
 
     loss: float
     """Not a number: a peer has no last loss."""

@@ -3,7 +3,10 @@ refusals for `peer status`. Asked by the served side (`peer.ports.reputation.Cal
 matchmaker.
 
 A flood must not fill the journal: one line for the same caller and code in `QUIET_S`, and `LINES` over all; what was
-not written is counted in the next line. Standing is not kept over a restart."""
+not written is counted in the next line.
+
+It also holds what speaks for peers: those that are proven, kept over a restart where there is a file, and those that
+are the last choice as partners. Standing and last choices are not kept."""
 
 from __future__ import annotations
 
