@@ -20,7 +20,7 @@ from typing import Protocol
 from peer.errors import UsageError
 from peer.lab.localswarm.processes import Daemon
 from peer.lab.localswarm.relay import LINK_RATE, Effect, Links, Relay, free_port, inside, outside
-from peer.lab.localswarm.socket_owners import children, command_of
+from peer.lab.localswarm.socket_owners import children, command_of, started_at
 from peer.lab.sim.faults import Fault
 
 NOT_REAL = {"loss_burst": "a relay carries streams, which lose no packets"}
@@ -224,14 +224,14 @@ def _to_stop(fault: Fault, daemon: Daemon) -> list[int]:
 
 
 async def _stopped(pids: list[int], seconds: float) -> None:
-    names = {pid: command_of(pid) for pid in pids}
+    started = {pid: started_at(pid) for pid in pids}  # unlike its command line, known before it has begun its program
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
     finally:
         for pid in pids:
-            if command_of(pid) == names[pid]:
+            if started_at(pid) == started[pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 

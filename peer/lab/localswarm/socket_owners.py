@@ -77,3 +77,11 @@ def command_of(pid: int) -> str:
         return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def started_at(pid: int) -> str:
+    """When the process began, in clock ticks since boot; empty when it is gone. It tells two users of one pid apart."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return ""
