@@ -1,4 +1,4 @@
-"""Addresses of the form host:port."""
+"""Addresses of the form host:port, and the blocks that they lie in."""
 
 from __future__ import annotations
 
@@ -26,3 +26,27 @@ def host_of_caller(seen_as: str) -> str:
 def join_host(host: str, port: int) -> str:
     """`host:port`, IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+HERE = "here"
+"""The block of this machine's own addresses."""
+PREFIXES = {4: 24, 6: 56}
+"""Length of the block that one customer or hoster is likely to have, by version of the address."""
+
+
+def block_of(endpoint: str) -> str:
+    """Return the block of a `host:port`. Names count by their last two labels: whoever has a domain makes names."""
+    return block_of_host(endpoint.rpartition(":")[0])
+
+
+def block_of_host(host: str) -> str:
+    """Return the block of a host, as `block_of` does."""
+    host = host.strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return ".".join(host.lower().rstrip(".").split(".")[-2:])
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback:
+        return HERE
+    return str(ipaddress.ip_network((address, PREFIXES[address.version]), strict=False))

@@ -243,7 +243,7 @@ async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool
     own = OtherServer(reply)
     honest = GrpcTransport(own.identity, RUN, RequestHandler(), RunClock().now)
     server = grpc.aio.server()
-    hello = honest._handlers().service(_Call("/peer.v1.Exchange/Hello"))  # type: ignore[arg-type]
+    hello = honest._server._handlers().service(_Call("/peer.v1.Exchange/Hello"))  # type: ignore[arg-type]
     server.add_generic_rpc_handlers((own.handlers(hello),))
     port = server.add_secure_port("127.0.0.1:0", server_credentials(own.identity))
     await server.start()

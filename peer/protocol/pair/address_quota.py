@@ -8,10 +8,10 @@ own block and of this machine. The module is pure."""
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from peer.protocol.endpoints import HERE, block_of
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 
 PLACES = 16
@@ -21,23 +21,6 @@ QUOTA = 4
 CLOSED_QUOTA = 16
 """Strangers among the candidates that only call. Nobody can check their addresses, so they count as one block."""
 CLOSED = "closed"
-PREFIXES = {4: 24, 6: 56}
-"""Length of the block that one customer or hoster is likely to have, by version of the address."""
-HERE = "here"
-"""The block of this machine's own addresses."""
-
-
-def block_of(endpoint: str) -> str:
-    """Return the block of a `host:port`. Names count by their last two labels: whoever has a domain makes names."""
-    host = endpoint.rpartition(":")[0].strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return ".".join(host.lower().rstrip(".").split(".")[-2:])
-    address = getattr(address, "ipv4_mapped", None) or address
-    if address.is_loopback:
-        return HERE
-    return str(ipaddress.ip_network((address, PREFIXES[address.version]), strict=False))
 
 
 def over_quota(

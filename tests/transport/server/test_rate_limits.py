@@ -4,7 +4,7 @@ import pytest
 
 from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import Rate, TokenBuckets
-from peer.transport.grpc_transport import MAX_CALLS
+from peer.transport.server.listener import MAX_CALLS
 from peer.transport.server.rate_limits import (
     ARTIFACTS,
     CALLS_AT_ONCE,

@@ -1,0 +1,86 @@
+"""Places for callers, shared among address blocks.
+
+Keys are free, addresses are not. When all places are taken, the block that holds most of them loses one to a newcomer
+of a smaller block. Proven peers keep their places, and some places are for them alone. The module is pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Place:
+    block: str
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placing(Generic[K]):
+    """The answer to one that wants a place."""
+
+    admitted: bool
+    evicted: K | None = None
+    """The holder that has just lost its place to the newcomer."""
+
+
+class BlockPlaces(Generic[K]):
+    """At most `places` holders, of which strangers get all but `reserve`."""
+
+    def __init__(self, places: int, reserve: int = 0) -> None:
+        assert 0 <= reserve < places, (reserve, places)
+        self._places = places
+        self._reserve = reserve
+        self._held: dict[K, _Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, holder: K) -> bool:
+        return holder in self._held
+
+    def enter(self, holder: K, block: str, *, proven: bool = False) -> Placing[K]:
+        """Give a place to `holder`, an address of `block` (`peer.protocol.endpoints.block_of`).
+
+        A newcomer of the block that holds most is turned away. A block that holds as many as another loses nothing to
+        it. The block that loses a place loses its youngest. A holder that enters again keeps its place."""
+        if holder in self._held:
+            self._held[holder].proven |= proven
+            return Placing(True)
+        strangers = sum(not place.proven for place in self._held.values())
+        room = len(self._held) < self._places and (proven or strangers < self._places - self._reserve)
+        victim = None if room else self._victim(block, proven=proven)
+        if not room and victim is None:
+            return Placing(False)
+        if victim is not None:
+            del self._held[victim]
+        self._held[holder] = _Place(block, proven)
+        return Placing(True, victim)
+
+    def prove(self, holder: K) -> None:
+        """Note that the holder turned out to be a proven peer: it keeps its place from here on."""
+        if (place := self._held.get(holder)) is not None:
+            place.proven = True
+
+    def leave(self, holder: K) -> None:
+        """Free the place of `holder`, if it has one."""
+        self._held.pop(holder, None)
+
+    def _victim(self, block: str, *, proven: bool) -> K | None:
+        """Return the holder that makes room; None: the newcomer's block holds as many as any, or only proven ones are
+        there."""
+        held = Counter(place.block for place in self._held.values() if not place.proven)
+        if not held:
+            return None
+        largest, most = max(held.items(), key=lambda item: (item[1], item[0]))
+        if not proven and most <= held[block] + 1:
+            return None
+        return next(
+            holder
+            for holder in reversed(self._held)
+            if self._held[holder].block == largest and not self._held[holder].proven
+        )
