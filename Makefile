@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: swarm test lint fuzz sanitize bench protos clean
+.PHONY: swarm test attack lint fuzz sanitize bench protos clean
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
@@ -12,6 +12,10 @@ swarm: $(STAMP)
 # One more than there are cores, and in order: many of them wait for real processes, and would be the last ones.
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# What strangers may try: records, donors, sockets and words of keys that cost nothing. Minutes.
+attack: $(STAMP)
+	$(BIN)/python -m pytest -n 2 tests/security/strangers tests/rounds/test_jump.py tests/transport/test_leaf_certificates.py
 
 # NO_MKDOCS_2_WARNING: the theme announces its successor at every build.
 lint: $(STAMP)

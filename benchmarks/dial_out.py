@@ -27,6 +27,7 @@ from peer.identity import load_or_create
 from peer.lab.localswarm.processes import Daemon
 from peer.observe.event_codec import decode
 from peer.observe.events import Event, RoundDue, RoundEnded
+from peer.run.home import Home
 from peer.run.manifest import write_new
 
 TAG = os.getpid() % 10000
@@ -55,7 +56,8 @@ async def swarm(home: Path, rounds: int, length_s: float, six: bool, all_hosts: 
     public = all_hosts[0]
     manifest = home / "run.toml"
     settings = ["sync.clock=seconds", f"sync.sync_every={length_s}", f"train.total_rounds={rounds}"]
-    write_new(manifest, load_or_create(home / "operator.key"), settings)
+    own = Home(home / "bootstrap")
+    write_new(manifest, load_or_create(own.identity), settings)  # so the node may sign when the run begins
     any_host = "/ip6/::/tcp/0" if six else "/ip4/0.0.0.0/tcp/0"
     bootstrap = Daemon("bootstrap", home / "bootstrap")
     ticket = home / "bootstrap" / "ticket"

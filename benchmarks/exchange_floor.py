@@ -10,6 +10,7 @@ all-reduce of the same fp32 takes turns with it."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import socket
 import ssl
@@ -117,7 +118,7 @@ def _secured(rank: int, folder: Path) -> list[ssl.SSLSocket]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if rank == 0 else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if rank == 0:
-        key, leaf = leaf_for(Identity.generate())
+        key, leaf = leaf_for(Identity.generate(), datetime.datetime.now(datetime.UTC))
         (folder / "key.pem").write_bytes(key + leaf)
         context.load_cert_chain(folder / "key.pem")
     else:

@@ -24,6 +24,7 @@ from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.identity import load_or_create
 from peer.lab.bench.machine import cpu_seconds
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
+from peer.run.home import Home
 from peer.run.manifest import default_text, derive, sign_text
 from peer.run.schema import parse_manifest
 
@@ -63,8 +64,9 @@ def manifest_of(shape: tuple[int, int, int], round_s: float) -> str:
 
 async def swarm(folder: Path, text: str, peers: int, rounds: int, round_s: float) -> dict[str, Any]:
     manifest = folder / "run.toml"
-    sign_text(text, load_or_create(folder / "operator.key"), manifest)
     bootstrap = Daemon("bootstrap", folder / "bootstrap")
+    own = Home(bootstrap.home)
+    sign_text(text, load_or_create(own.identity), manifest)  # so the node may sign when the run begins
     daemons = [Daemon(f"peer-{number}", folder / f"peer-{number}") for number in range(peers)]
     try:
         ticket = await start_bootstrap(bootstrap, manifest, peers)

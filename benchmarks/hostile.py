@@ -37,6 +37,7 @@ from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.observe.event_codec import read_lines
 from peer.observe.events import CallerRefused, Event, RoundDue, RoundEnded, StandingLowered
 from peer.protocol.messages import PeerId, RunId
+from peer.run.home import Home
 from peer.run.manifest import write_new
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
@@ -174,7 +175,7 @@ async def ready(daemon: Daemon) -> dict[str, Any]:
 
 
 async def measure(folder: Path, seconds: float, turns: int, speed: float, own_cores: int, one: bool) -> dict[str, Any]:
-    operator = load_or_create(folder / "operator.key")
+    operator = load_or_create(Home(folder / "bootstrap").identity)  # so the node may sign when the run begins
     signed = write_new(folder / "run.toml", operator, SETTINGS)
     layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
     bootstrap, victim, partner = (Daemon(name, folder / name) for name in ("bootstrap", "victim", "partner"))

@@ -115,14 +115,24 @@ def limits(bound: dict[str, float] | None) -> str:
 
 
 def command(name: str) -> str:
-    """The command line without the options that say where the result goes."""
+    """The command line without the options that say where the result goes. Of folders elsewhere it has the name alone,
+    since the rest of the path is this machine's."""
     kept, rest = [], iter(sys.argv[1:])
     for word in rest:
         if word == "--json":
             next(rest)
         elif word != "--results" and not word.startswith("--json="):
-            kept.append(word)
+            kept.append(_anywhere(word))
     return shlex.join(["python", "-m", f"benchmarks.{name}", *kept])
+
+
+def _anywhere(word: str) -> str:
+    """Return a word of a command line so that it fits any machine: `--old=/home/me/old` becomes `--old=old`."""
+    option, equals, value = word.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return word
+    return f"{option}{equals}{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}"
 
 
 def surroundings() -> dict[str, Any]:

@@ -62,7 +62,7 @@ class RoundEnd(DaemonEnd):
         self.journal: list[events.Event] = []
         emit = self._note
         method = replace(PRESETS["noloco"], codec=setting.codec)
-        acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(heard=_nothing)
+        acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(exchanged=_nothing)
         self._view = SimpleNamespace(peers={}, acquaintance=acquaintance, watch=watch)
         view, conduct = cast(PeerTable, self._view), Reputation(self._clock.now, emit)
         diagnosis = SlowPeerMonitor(self._clock.now, emit)

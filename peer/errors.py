@@ -30,7 +30,8 @@ PeerError                      an error of use or surroundings, ends the command
 
 ExchangeError                  between two daemons: the round continues without it
 ├── PartnerLost                cannot be reached, or the connection broke
-│   └── PartnerSilent          is connected and says nothing
+│   ├── PartnerSilent          is connected and says nothing
+│   └── NotDialled             others at its address did not answer, or the address is not for us
 ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
 ├── BadPayload                 sent bytes that are not what they claim to be (`code`)
 ├── NoRoster                   a group's round came to no roster with us in it
@@ -303,6 +304,10 @@ class ExchangeError(Exception):
 
 class PartnerLost(ExchangeError):
     """The partner cannot be reached, went silent past the deadline, or the connection broke."""
+
+
+class NotDialled(PartnerLost):
+    """This peer did not dial the partner: it is not allowed to, or not so often. It says nothing about the partner."""
 
 
 class PartnerSilent(PartnerLost):

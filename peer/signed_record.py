@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import threading
 from collections import OrderedDict
 
 from google.protobuf.message import DecodeError
@@ -38,13 +39,15 @@ _unsealed: OrderedDict[bytes, tuple[bytes, PeerRecord]] = OrderedDict()
 
 The same record comes back with every look, from every node that stores it. There is one per peer (1 KB), as every peer
 signs a new one in every round."""
+_remembering = threading.Lock()
+"""Threads check records, too."""
 
 
 class InvalidRecord(ExchangeError):
     """Record that must not be believed. `code` is stable, and `reason` is for a person.
 
     Whatever the clock says: too_large, garbled, signature, run_id, endpoints, wire, numbers, status, expiry. Here and
-    now: foreign_run, future, expired. At the gate of a node: layout, stale, full."""
+    now: foreign_run, future, expired. At the gate of a node: layout. In its store: full."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -67,7 +70,6 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
         status=record.status.value,
         issued_at=record.issued_at,
         expires_at=record.expires_at,
-        run_start=record.run_start,
     ).SerializeToString()
     signed = pb.SignedRecord(public_key=identity.public_key, body=body, signature=identity.sign(DOMAIN, body))
     raw: bytes = signed.SerializeToString()
@@ -112,10 +114,11 @@ def unseal(raw: bytes) -> PeerRecord:
     if known is not None and known[0] == raw:
         return known[1]
     record = _verified(signed)
-    _unsealed[signed.public_key] = (raw, record)
-    _unsealed.move_to_end(signed.public_key)
-    while len(_unsealed) > MAX_UNSEALED:
-        _unsealed.popitem(last=False)
+    with _remembering:
+        _unsealed[signed.public_key] = (raw, record)
+        _unsealed.move_to_end(signed.public_key)
+        while len(_unsealed) > MAX_UNSEALED:
+            _unsealed.popitem(last=False)
     return record
 
 
@@ -139,7 +142,6 @@ def _verified(signed: pb.SignedRecord) -> PeerRecord:
         status=_status(body.status),
         issued_at=body.issued_at,
         expires_at=body.expires_at,
-        run_start=body.run_start,
     )
     _check_form(record)
     return record
@@ -166,7 +168,7 @@ def _check_form(record: PeerRecord) -> None:
 
 
 def _check_numbers(record: PeerRecord) -> None:
-    numbers = (record.tokens_per_s, record.issued_at, record.expires_at, record.run_start, float(record.round))
+    numbers = (record.tokens_per_s, record.issued_at, record.expires_at, float(record.round))
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise InvalidRecord("numbers", "a number that is not finite, or below 0")
     if record.round > MAX_ROUND:

@@ -39,7 +39,6 @@ def records(draw: st.DrawFn) -> PeerRecord:
         draw(st.sampled_from(Status)),
         issued,
         issued + draw(st.floats(101, 119)),
-        draw(amounts),
     )
 
 

@@ -10,12 +10,16 @@ import click
 
 from peer import identity as identities
 from peer.cli.options import home, identity_path
+from peer.cli.telling import tell
 from peer.errors import BadPayload, ManifestError, UsageError
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import Change, describe
 from peer.run.amendments import Chain, beside, keep, load
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
+from peer.run.papers.shelf import PAPERS, PaperShelf
+from peer.run.papers.shelf import load as load_papers
+from peer.run.papers.start import known_start
 from peer.run.presets import resolve
 
 WORDS = {change.value.replace("_", "-"): change for change in Change}
@@ -77,22 +81,20 @@ def command(
             bad.reason, fix if bad.code == "amendment_order" else f"Give {NEEDS.get(kind, 'nothing')}."
         ) from None
     keep(beside(file), chain)
-    click.echo(describe(chain.amendments[-1]))
-    click.echo(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
+    tell(describe(chain.amendments[-1]))
+    tell(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
 def _round_now(signed: SignedManifest, home: Path) -> int:
     """Compute the round from this machine's clock and the run's start. The start is known to the manifest, or to the
-    bootstrap node under this home. Raises UsageError when neither knows it."""
+    papers in this home. Raises UsageError when neither knows it."""
     sync, advice = signed.manifest.sync, "Give --at-round. `peer status` of any peer tells the round."
     if sync.clock != "seconds":
         raise UsageError("this run counts its rounds in inner steps: only its peers know the round", advice)
-    start = signed.manifest.start
-    if not start:
-        try:
-            start = float((Home(home).run(signed.run_id).path / "run_start").read_text())
-        except (OSError, ValueError):
-            raise UsageError(f"the home {home} does not know when the run began (if it did)", advice) from None
+    folder, shelf = Home(home).run(signed.run_id).path, PaperShelf(signed.run_id, signed.manifest.operator)
+    load_papers(folder / PAPERS, shelf)
+    if not (start := known_start(signed.manifest, shelf, folder)):
+        raise UsageError(f"the home {home} does not know when the run began (if it did)", advice)
     return resolve(sync).round_clock(start).round_at(time.time())
 
 

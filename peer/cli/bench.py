@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json
+from peer.cli.telling import tell
 
 
 @click.group("bench", epilog="Example: peer bench codec --codec e3m0 --mb 64")
@@ -25,12 +26,12 @@ def codec(codec: str, mb: float, as_json: bool) -> None:
 
     rates = measure(codec, mb)
     if as_json:
-        click.echo(json.dumps(rates))
+        tell(json.dumps(rates))
         return
     for what in ("encode", "decode", "axpy", "memcpy"):
         rate = rates[f"{what}_gbs"]
-        click.echo(f"{what:8} {rate:6.2f} GB/s  {rate / rates['memcpy_gbs']:5.2f} x memcpy")
-    click.echo(f"implementation: {rates['implementation']} ({rates['reason']})")
+        tell(f"{what:8} {rate:6.2f} GB/s  {rate / rates['memcpy_gbs']:5.2f} x memcpy")
+    tell(f"implementation: {rates['implementation']} ({rates['reason']})")
 
 
 @command.command(epilog="Example: peer bench exchange --codec e3m0 --mb 256 --against gloo --json")
@@ -45,12 +46,12 @@ def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -
 
     found = measure(codec, mb, against, repeats)
     if as_json:
-        click.echo(json.dumps(found))
+        tell(json.dumps(found))
         return
-    click.echo(f"{codec}, {mb:g} MB each way: {found['seconds']:.3f} s, {found['cpu_seconds']:.3f} CPU s")
+    tell(f"{codec}, {mb:g} MB each way: {found['seconds']:.3f} s, {found['cpu_seconds']:.3f} CPU s")
     if against:
-        click.echo(f"gloo, fp32 in the clear: {found['gloo_seconds']:.3f} s, {found['gloo_cpu_seconds']:.3f} CPU s")
-        click.echo(f"ratio: {found['seconds'] / found['gloo_seconds']:.2f}")
+        tell(f"gloo, fp32 in the clear: {found['gloo_seconds']:.3f} s, {found['gloo_cpu_seconds']:.3f} CPU s")
+        tell(f"ratio: {found['seconds'] / found['gloo_seconds']:.2f}")
 
 
 @command.command(epilog="Example: peer bench trainer --manifest run.toml --steps 100 --json")
@@ -82,11 +83,11 @@ def trainer(
         parse_manifest(derive(text, settings).encode()), steps, threads=threads, device=device, data_dir=data
     )
     if as_json:
-        click.echo(json.dumps(found))
+        tell(json.dumps(found))
         return
-    click.echo(f"{found['parameters']:,} parameters on {found['device']}, {found['threads']} threads")
-    click.echo(f"{found['tokens_per_s']:,.0f} tokens/s, {1000 * found['step_s']:.1f} ms a step")
+    tell(f"{found['parameters']:,} parameters on {found['device']}, {found['threads']} threads")
+    tell(f"{found['tokens_per_s']:,.0f} tokens/s, {1000 * found['step_s']:.1f} ms a step")
     if found["utilization"] is not None:
-        click.echo(f"{found['utilization']:.0%} of what matrix products reach here")
+        tell(f"{found['utilization']:.0%} of what matrix products reach here")
     if found["cores"] is not None:
-        click.echo(f"{found['cores']:.2f} cores used")
+        tell(f"{found['cores']:.2f} cores used")

@@ -15,6 +15,7 @@ from peer.cli.options import (
     identity_path,
     initial_peers,
     invitation,
+    lan,
     leave_on_eof,
     metrics,
 )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @invitation
 @host_maddrs
 @announce_maddrs
+@lan
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
@@ -82,6 +84,7 @@ def command(
     invitation: Invitation | None,
     host_maddrs: tuple[str, ...],
     announce_maddrs: tuple[str, ...],
+    lan: bool,
     port: int,
     max_upload: float | None,
     ticket_file: Path | None,
@@ -110,6 +113,7 @@ def command(
         invitation=invitation,
         host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
+        lan=lan,
         port=port,
         max_upload=max_upload,
         cache_disk=cache_disk,

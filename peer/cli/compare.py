@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import as_json
+from peer.cli.telling import tell
 from peer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def command(
     outcome = _play(entries, peers, range(seed, seed + seeds), place, target)
     if svg is not None:
         _draw(outcome, svg)
-    click.echo(json.dumps(outcome.to_json()) if as_json else table(outcome))
+    tell(json.dumps(outcome.to_json()) if as_json else table(outcome))
 
 
 def _refuse_virtual_options(context: click.Context) -> None:
@@ -90,7 +91,7 @@ def _play(
     from peer.lab.compare.play import play_real, play_virtual
     from peer.lab.compare.result import compare
 
-    say = functools.partial(click.echo, err=True)
+    say = functools.partial(tell, err=True)
     if place is not None:
         virtual = place
 
@@ -114,7 +115,7 @@ def _told(entry: Entry, seed: int, curve: Curve) -> Curve:
     """Tell a swarm's end on stderr, so that a comparison that is stopped later was not for nothing."""
     if curve:
         last = curve[-1]
-        click.echo(f"{entry.name}, seed {seed}: loss {last.loss:.4f} after {last.seconds:.0f} s", err=True)
+        tell(f"{entry.name}, seed {seed}: loss {last.loss:.4f} after {last.seconds:.0f} s", err=True)
     return curve
 
 

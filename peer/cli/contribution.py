@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json, home
+from peer.cli.telling import tell
 from peer.errors import ReceiptsBroken, UsageError
 from peer.run.home import RECEIPTS
 
@@ -49,7 +50,7 @@ def export(file: Path, home: Path, run: str) -> None:
     if file.exists():
         raise UsageError(f"{file} exists already", "Name a file that does not exist yet.")
     check = copy_checked(_chain(home, run), file, holds)
-    click.echo(f"{check.entries} receipts of run {check.run_id.hex()} in {file}")
+    tell(f"{check.entries} receipts of run {check.run_id.hex()} in {file}")
 
 
 @command.command("verify", epilog="Example: peer contribution verify mine.receipts --json")
@@ -79,16 +80,16 @@ def _chain(home: Path, run: str) -> Path:
 def _tell(check: ChainCheck, as_json: bool) -> None:
     report = _report(check)
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        tell(json.dumps(report, indent=2))
         return
-    click.echo(f"run       {report['run_id']}\npeer      {report['peer_id']}\nreceipts  {check.entries}", nl=False)
-    click.echo(f", rounds {check.first_round} to {check.last_round}" if check.entries else "")
+    tell(f"run       {report['run_id']}\npeer      {report['peer_id']}\nreceipts  {check.entries}", nl=False)
+    tell(f", rounds {check.first_round} to {check.last_round}" if check.entries else "")
     for partner in report["partners"]:
-        click.echo(f"partner   {partner['peer_id']}")
-        click.echo(f"          swaps {partner['rounds']}, accepted {partner['accepted']}", nl=False)
-        click.echo(f" from it and {partner['accepted_by_it']} by it")
-        click.echo(f"          tokens claimed: {partner['tokens']:,} by it, {partner['own_tokens']:,} by this peer")
-        click.echo(f"          bytes: {partner['bytes_received']:,} from it, {partner['bytes_sent']:,} to it")
+        tell(f"partner   {partner['peer_id']}")
+        tell(f"          swaps {partner['rounds']}, accepted {partner['accepted']}", nl=False)
+        tell(f" from it and {partner['accepted_by_it']} by it")
+        tell(f"          tokens claimed: {partner['tokens']:,} by it, {partner['own_tokens']:,} by this peer")
+        tell(f"          bytes: {partner['bytes_received']:,} from it, {partner['bytes_sent']:,} to it")
 
 
 def _report(check: ChainCheck) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 
 from peer.cli.options import as_json
 from peer.cli.reading import SOURCES, YES, bar, data_extra, found_sources
+from peer.cli.telling import tell
 
 if TYPE_CHECKING:
     from peer.data.build import Built
@@ -57,20 +58,16 @@ def build(
             built = build_data(found, encoder, out, holdout_one_in, told)
     report = _report(built, found, out, encoder.end_text)
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        tell(json.dumps(report, indent=2))
         return
     for part in ("train", "holdout"):
         sums = report[part]
-        click.echo(
-            f"{part:8} {sums['tokens']:>15,} tokens  {sums['documents']:>11,} documents  {sums['shards']:,} shards"
-        )
-    click.echo(f"hold-out: 1 in {built.holdout_one_in} ({built.reason})")
+        tell(f"{part:8} {sums['tokens']:>15,} tokens  {sums['documents']:>11,} documents  {sums['shards']:,} shards")
+    tell(f"hold-out: 1 in {built.holdout_one_in} ({built.reason})")
     if built.empty:
-        click.echo(f"left out: {built.empty:,} empty documents")
-    click.echo(
-        f"wrote {out}: vocabulary {built.index.vocab_size:,} as {built.index.dtype}, end token {encoder.end_text}"
-    )
-    click.echo(f"next: peer manifest new run.toml --tokenizer {out / 'tokenizer.json'} --data {out}")
+        tell(f"left out: {built.empty:,} empty documents")
+    tell(f"wrote {out}: vocabulary {built.index.vocab_size:,} as {built.index.dtype}, end token {encoder.end_text}")
+    tell(f"next: peer manifest new run.toml --tokenizer {out / 'tokenizer.json'} --data {out}")
 
 
 def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[str, Any]:

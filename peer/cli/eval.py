@@ -10,6 +10,7 @@ import click
 
 from peer.cli.model_source import device_of, request_of, say, source_options
 from peer.cli.options import as_json
+from peer.cli.telling import tell
 
 
 @click.command("eval", epilog="Example: peer eval TICKET --donors 4 --json   or: peer eval ~/.local/share/peer")
@@ -36,13 +37,13 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, **option
         model = load_model(sources, request, say)
         found = measure(model, network_of(model, device), data, device)
     if as_json:
-        click.echo(json.dumps(report(model, found)))
+        tell(json.dumps(report(model, found)))
         return
     manifest = model.run.manifest
     bits = "not known" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f}"
-    click.echo(f"run            {manifest.name} ({model.run.run_id.hex()[:16]}), round {model.round}")
-    click.echo(f"state          {model.origin}")
-    click.echo(f"loss           {found.loss:.4f} nats a token")
-    click.echo(f"bits per byte  {bits}")
-    click.echo("perplexity     " + ("beyond every number" if found.perplexity is None else f"{found.perplexity:.2f}"))
-    click.echo(f"measured on    {found.tokens:,} tokens of {found.told}")
+    tell(f"run            {manifest.name} ({model.run.run_id.hex()[:16]}), round {model.round}")
+    tell(f"state          {model.origin}")
+    tell(f"loss           {found.loss:.4f} nats a token")
+    tell(f"bits per byte  {bits}")
+    tell("perplexity     " + ("beyond every number" if found.perplexity is None else f"{found.perplexity:.2f}"))
+    tell(f"measured on    {found.tokens:,} tokens of {found.told}")

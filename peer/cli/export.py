@@ -10,6 +10,7 @@ import click
 
 from peer.cli.model_source import device_of, request_of, say, source_options
 from peer.cli.options import as_json
+from peer.cli.telling import tell
 
 
 @click.command("export", epilog="Example: peer export TICKET my-model --donors 4")
@@ -48,6 +49,6 @@ def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_j
     if as_json:
         report = {"out": str(out), "format": kind, "run_id": model.run.run_id.hex(), "round": model.round}
         loss = None if found is None else found.loss
-        click.echo(json.dumps(report | {"parameters": model.run.layout.elements, "loss": loss}))
+        tell(json.dumps(report | {"parameters": model.run.layout.elements, "loss": loss}))
         return
-    click.echo(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")
+    tell(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")

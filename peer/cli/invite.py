@@ -10,6 +10,7 @@ import click
 
 from peer.cli.durations import Duration
 from peer.cli.options import as_json, home, identity_path
+from peer.cli.telling import tell
 from peer.errors import ManifestError, UsageError
 
 
@@ -23,31 +24,35 @@ from peer.errors import ManifestError, UsageError
 def command(key: str, run: Path, expires: float, home: Path, identity_path: Path | None, as_json: bool) -> None:
     """Invite the peer of a KEY, which `peer id show` tells its owner.
 
-    Runs with admission kind `invited` let only invited peers take part. The operator's key signs the invitation, and
-    every peer checks it without asking anyone. Its owner gives it to `peer join` with --invitation. Take it back with
-    `peer manifest amend run.toml revoke KEY`."""
+    Runs with admission kind `invited` let only invited peers take part. The operator's key signs the invitation, or a
+    node's that the operator delegated that to. Every peer checks it without asking anyone. Its owner gives it to
+    `peer join` with --invitation. Take it back with `peer manifest amend run.toml revoke KEY`."""
     from peer import identity as identities
     from peer.run.admission.invitation import LATEST, Invitation, day_of
     from peer.run.home import Home
     from peer.run.manifest import load_signed
+    from peer.run.papers.shelf import PAPERS, PaperShelf, beside, load
 
     signed = load_signed(run)
-    operator = identities.load_or_create(identity_path or Home(home).identity)
-    if operator.peer_id != signed.manifest.operator:
+    inviter = identities.load_or_create(identity_path or Home(home).identity)
+    shelf = PaperShelf(signed.run_id, signed.manifest.operator)
+    for papers in (beside(run), Home(home).run(signed.run_id).path / PAPERS):
+        load(papers, shelf)
+    if not shelf.may(inviter.peer_id, "invitations", time.time()):
         raise ManifestError(
-            f"{run} names {signed.manifest.operator} as operator. Your key is {operator.peer_id}",
-            "Only the operator's key invites: name it with --identity-path, or its --home.",
+            f"{run} names {signed.manifest.operator} as operator. Your key is {inviter.peer_id}",
+            "The operator's key invites, or a node's that may: name it with --identity-path, or its --home.",
         )
     try:
-        made = Invitation.make(operator, signed.run_id, key, min(LATEST, int(time.time() + expires)))
+        made = Invitation.make(inviter, signed.run_id, key, min(LATEST, int(time.time() + expires)))
     except ValueError as error:
         raise UsageError(str(error), "KEY is what `peer id show` tells the volunteer, 12D3Koo….") from None
     if as_json:
         report = {"invitation": made.encode(), "run_id": made.run_id.hex(), "peer_id": made.peer}
-        click.echo(json.dumps({**report, "expires": made.expires}, indent=2))
+        tell(json.dumps({**report, "expires": made.expires}, indent=2))
         return
-    click.echo(made.encode())
+    tell(made.encode())
     told = f"{made.peer} may take part until {day_of(made.expires)}"
     if signed.manifest.admission.kind == "open":
         told += ". This run admits others too"
-    click.echo(told, err=True)
+    tell(told, err=True)

@@ -16,6 +16,7 @@ from peer.cli.options import (
     identity_path,
     initial_peers,
     invitation,
+    lan,
     leave_on_eof,
     metrics,
     step_seconds,
@@ -53,6 +54,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @invitation
 @host_maddrs
 @announce_maddrs
+@lan
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
@@ -98,6 +100,7 @@ def command(
     invitation: Invitation | None,
     host_maddrs: tuple[str, ...],
     announce_maddrs: tuple[str, ...],
+    lan: bool,
     port: int,
     data_dir: Path | None,
     max_upload: float | None,
@@ -151,6 +154,7 @@ def command(
         invitation=invitation,
         host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
+        lan=lan,
         port=port,
         max_upload=max_upload,
         max_download=max_download,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import home
+from peer.cli.telling import tell
 
 
 @click.command("leave", epilog="Example: peer leave --home ~/second-peer")
@@ -18,4 +19,4 @@ def command(home: Path) -> None:
     from peer.run.home import Home
 
     answer = asyncio.run(ask(Home(home).control_socket, "leave", 5.0))
-    click.echo(f"leaving: {answer['told']}" if "told" in answer else "leaving")
+    tell(f"leaving: {answer['told']}" if "told" in answer else "leaving")

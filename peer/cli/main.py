@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from peer import __version__
+from peer.cli.telling import tell
 from peer.errors import PeerError
 from peer.observe.formatting import harmless
 
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except PeerError as error:
-        click.echo(told(error), err=True)
+        tell(told(error), err=True)
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 

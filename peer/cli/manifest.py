@@ -1,4 +1,4 @@
-"""`peer manifest`: make, check, sign, show and amend manifests."""
+"""`peer manifest`: make, check, sign, show and amend manifests, and delegate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import click
 
 from peer import identity as identities
 from peer.cli.amend import command as amend
+from peer.cli.delegate import command as delegate
 from peer.cli.options import as_json, home, identity_path, settings
+from peer.cli.telling import tell
 from peer.errors import ManifestError
 from peer.identity import Identity
 from peer.run.costs import Cost, cost_of
@@ -79,15 +81,15 @@ def new(
     if model or tokenizer or data:
         from peer.node.new_run import make_run  # it loads what a plain manifest does not need
 
-        say = functools.partial(click.echo, err=True)
+        say = functools.partial(tell, err=True)
         signed = make_run(file, operator, settings, say, model=model, tokenizer=tokenizer, data=data)
-        click.echo(f"wrote {folder_of(file)}: the files that the run names")
+        tell(f"wrote {folder_of(file)}: the files that the run names")
     else:
         signed = write_new(file, operator, settings)
     _caution(signed.manifest)
-    click.echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
+    tell(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
     shards = f" --data {data}" if data else ""
-    click.echo(f"next: peer bootstrap {file}{shards}    (after an edit first: peer manifest sign {file})")
+    tell(f"next: peer bootstrap {file}{shards}    (after an edit first: peer manifest sign {file})")
 
 
 @command.command("check", epilog="Example: peer manifest check run.toml --json")
@@ -100,9 +102,9 @@ def check(file: Path, as_json: bool) -> None:
     tensors_beside(file, signed.manifest)
     if as_json:
         report = {"run_id": signed.run_id.hex(), "operator": signed.manifest.operator}
-        click.echo(json.dumps({**report, "cautions": _cautions(signed.manifest)}, indent=2))
+        tell(json.dumps({**report, "cautions": _cautions(signed.manifest)}, indent=2))
     else:
-        click.echo(f"{file}: ok, signed by its operator")
+        tell(f"{file}: ok, signed by its operator")
         _caution(signed.manifest)
 
 
@@ -113,7 +115,7 @@ def check(file: Path, as_json: bool) -> None:
 def sign(file: Path, home: Path, identity_path: Path | None) -> None:
     """Sign a manifest with your key, which it must name as operator."""
     signed = sign_file(file, _key(home, identity_path))
-    click.echo(f"signed {file}: run {signed.run_id.hex()[:16]}")
+    tell(f"signed {file}: run {signed.run_id.hex()[:16]}")
 
 
 @command.command("show", epilog="Example: peer manifest show run.toml --json")
@@ -141,18 +143,19 @@ def show(file: Path, as_json: bool) -> None:
             "rounds": manifest.rounds,
             "cautions": _cautions(manifest),
         }
-        click.echo(json.dumps({**report, **told}, indent=2))
+        tell(json.dumps({**report, **told}, indent=2))
         return
     rows = [(name, value, "") for name, value in report.items()]
     told_rows = [*method_rows(manifest.sync), *round_rows(method, manifest.rounds, manifest.train.total_rounds)]
     told_rows += growth_rows(method)
     told_rows += [*optimizer_rows(manifest, tensors), *cost_rows(method, cost), *memory_rows(cost, need)]
     for name, value, remark in [*rows, *told_rows]:
-        click.echo(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
+        tell(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
     _caution(manifest)
 
 
 command.add_command(amend)
+command.add_command(delegate)
 
 
 def _method_as_json(sync: SyncSection, method: Method, cost: Cost, need: MemoryNeed) -> dict[str, Any]:
@@ -182,7 +185,7 @@ def _cautions(manifest: Manifest) -> dict[str, str]:
 
 def _caution(manifest: Manifest) -> None:
     for key, why in _cautions(manifest).items():
-        click.echo(f"caution: {key}: {why}", err=True)
+        tell(f"caution: {key}: {why}", err=True)
 
 
 def _signature(file: Path) -> str:

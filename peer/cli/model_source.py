@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from peer.cli.options import guest_invitation
-from peer.observe.formatting import harmless
+from peer.cli.telling import tell
 from peer.run.home import KEY_FILE, default_home
 
 if TYPE_CHECKING:
@@ -107,4 +107,4 @@ def device_of(options: Options) -> torch.device:
 
 def say(line: str) -> None:
     """Tell the person something that is no result."""
-    click.echo(harmless(line), err=True)
+    tell(line, err=True)

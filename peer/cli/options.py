@@ -82,6 +82,16 @@ def announce_maddrs(function: F) -> F:
     )(function)
 
 
+def lan(function: F) -> F:
+    return click.option(
+        "--lan/--no-lan",
+        default=True,
+        envvar="PEER_LAN",
+        show_default=True,
+        help="Look for peers of the run in your own network by multicast, and let them see this one.",
+    )(function)
+
+
 def _invitation(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Read an invitation. Raises TicketError."""
     from peer.run.admission.invitation import Invitation

@@ -11,6 +11,7 @@ import click
 
 from peer.cli.durations import Duration
 from peer.cli.options import as_json, home
+from peer.cli.telling import tell
 
 
 @click.command("pause", epilog="Example: peer pause --for 2h")
@@ -28,7 +29,7 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
     from peer.run.home import Home
 
     told = asyncio.run(ask(Home(home).control_socket, "pause", 5.0, {"for_s": for_s}))
-    click.echo(json.dumps(told, indent=2) if as_json else what_holds(told))
+    tell(json.dumps(told, indent=2) if as_json else what_holds(told))
 
 
 def what_holds(told: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import as_json, home, identity_path
+from peer.cli.telling import tell
 from peer.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -109,14 +110,14 @@ def command(
         )
     )
     if as_json:
-        click.echo(json.dumps(planned.to_json()))
+        tell(json.dumps(planned.to_json()))
         for line in _remarks(planned):
-            click.echo(line, err=True)
+            tell(line, err=True)
     else:
         for name, derived in (planned.asides | planned.numbers).items():
-            click.echo(_row(name, derived))
+            tell(_row(name, derived))
     for key, why in planned.cautions:
-        click.echo(f"caution: sync.{key}: {why}", err=True)
+        tell(f"caution: sync.{key}: {why}", err=True)
     if write is not None:
         _write(write, planned, data, home, identity_path)
 
@@ -189,6 +190,6 @@ def _write(file: Path, planned: TrainingPlan, data: Path | None, home: Path, ide
     else:
         from peer.node.new_run import make_run
 
-        make_run(file, operator, planned.settings, lambda line: click.echo(line, err=True), data=data)
+        make_run(file, operator, planned.settings, lambda line: tell(line, err=True), data=data)
     shards = f" --data {data}" if data else ""
-    click.echo(f"wrote {file}; next: peer bootstrap {file}{shards}", err=True)
+    tell(f"wrote {file}; next: peer bootstrap {file}{shards}", err=True)

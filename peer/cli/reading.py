@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.telling import tell
 from peer.errors import UsageError
-from peer.observe.formatting import harmless
 
 if TYPE_CHECKING:
     from peer.data.sources import Sources
@@ -38,13 +38,13 @@ def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...])
     from peer.data.sources import find
 
     sources = find(given, without)
-    click.echo(sources.seen.told(), err=True)
+    tell(sources.seen.told(), err=True)
     if suspicious := sources.seen.suspicious:
         for name in suspicious[:SHOWN]:
-            click.echo(f"looks like a secret: {harmless(name)}", err=True)
+            tell(f"looks like a secret: {name}", err=True)
         if len(suspicious) > SHOWN:
-            click.echo(f"and {len(suspicious) - SHOWN:,} more", err=True)
-        click.echo("Others may read these texts back from the shards and from the model.", err=True)
+            tell(f"and {len(suspicious) - SHOWN:,} more", err=True)
+        tell("Others may read these texts back from the shards and from the model.", err=True)
         if not yes and is_interactive():
             click.confirm("Take them?", abort=True, err=True)
     return sources

@@ -10,6 +10,7 @@ import click
 
 from peer.cli.options import as_json, home
 from peer.cli.pause import what_holds
+from peer.cli.telling import tell
 
 
 @click.command("resume", epilog="Example: peer resume --home ~/second-peer")
@@ -21,4 +22,4 @@ def command(home: Path, as_json: bool) -> None:
     from peer.run.home import Home
 
     told = asyncio.run(ask(Home(home).control_socket, "resume", 5.0))
-    click.echo(json.dumps(told, indent=2) if as_json else what_holds(told))
+    tell(json.dumps(told, indent=2) if as_json else what_holds(told))

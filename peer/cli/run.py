@@ -39,9 +39,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run_daemon(main: Coroutine[Any, Any, int]) -> None:
-    """Run to the end and exit with the returned code. PeerErrors go to the command line's own handler."""
-    from peer.node.process import freeze_gc, tune
+    """Run to the end and exit with the returned code. PeerErrors go to the command line's own handler.
 
+    All files that the daemon and its children make are for their owner alone."""
+    from peer.node.process import allow_files, freeze_gc, tune
+
+    os.umask(0o077)  # a home may have been made beforehand, open to others
+    allow_files()
     tune()
     freeze_gc()  # of the libraries: later, in the event loop, this takes a few ms and not a tenth of a second
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json
+from peer.cli.telling import tell
 from peer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def command(
     if peers is None and attack is not None:
         raise UsageError("--attack needs a simulated swarm", "Add --peers, e.g. --peers 8.")
     if peers is None:
-        click.echo(context.get_help())
+        tell(context.get_help())
         return
     from peer.lab.sim.run import Wish
     from peer.run.manifest import default_text, derive
@@ -96,7 +97,7 @@ def command(
         parameters=parameters,
     )
     numbers, text = _played(wish, attack, share)
-    click.echo(json.dumps(numbers) if as_json else text)
+    tell(json.dumps(numbers) if as_json else text)
 
 
 def _played(wish: Wish, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
@@ -159,11 +160,11 @@ def utilization(
         )
     )
     if as_json:
-        click.echo(json.dumps({"gbit_per_s": {str(target): _short(value) for target, value in needed.items()}}))
+        tell(json.dumps({"gbit_per_s": {str(target): _short(value) for target, value in needed.items()}}))
         return
-    click.echo("computing  needs a link of")
+    tell("computing  needs a link of")
     for target, value in needed.items():
-        click.echo(f"{target:>7} %  {value:>10.4g} Gbit/s")
+        tell(f"{target:>7} %  {value:>10.4g} Gbit/s")
 
 
 @command.command("latency", epilog="Example: peer simulate latency --peers 1024 --std 0.5")
@@ -178,11 +179,11 @@ def latency(peers: int, std: float, as_json: bool) -> None:
 
     found = ratio(peers, std)
     if as_json:
-        click.echo(json.dumps({"ratio": _short(found)}))
+        tell(json.dumps({"ratio": _short(found)}))
         return
-    click.echo(f"all-reduce over a tree of {peers}  {tree_time(peers, std):>8.4g} mean message times")
-    click.echo(f"average of two {'':<{len(str(peers)) + 11}}{pair_time(std):>8.4g}")
-    click.echo(f"ratio {'':<{len(str(peers)) + 20}}{found:>8.4g}")
+    tell(f"all-reduce over a tree of {peers}  {tree_time(peers, std):>8.4g} mean message times")
+    tell(f"average of two {'':<{len(str(peers)) + 11}}{pair_time(std):>8.4g}")
+    tell(f"ratio {'':<{len(str(peers)) + 20}}{found:>8.4g}")
 
 
 @command.command("stragglers", epilog="Example: peer simulate stragglers --peers 1024 --steps 100")
@@ -199,11 +200,11 @@ def stragglers(peers: int, steps: int, std: float | None, as_json: bool) -> None
     found = round_times(peers, steps, PAPER_STD if std is None else std)
     if as_json:
         times = {"group": _short(found.group), "pair": _short(found.pair), "overhead": _short(found.overhead)}
-        click.echo(json.dumps(times))
+        tell(json.dumps(times))
         return
-    click.echo(f"a group of {peers:<8}{found.group:>8.4g} times the work of a round")
-    click.echo(f"pairs             {'':<1}{found.pair:>8.4g}")
-    click.echo(f"overhead          {'':<1}{found.overhead:>8.4g}")
+    tell(f"a group of {peers:<8}{found.group:>8.4g} times the work of a round")
+    tell(f"pairs             {'':<1}{found.pair:>8.4g}")
+    tell(f"overhead          {'':<1}{found.overhead:>8.4g}")
 
 
 def _short(value: float) -> float:

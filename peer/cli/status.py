@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import home
+from peer.cli.telling import tell
 
 ANSWERS = {True: "yes", False: "no", None: "not known"}
 
@@ -23,10 +24,10 @@ def command(home: Path, as_json: bool) -> None:
 
     report = asyncio.run(ask(Home(home).control_socket, "status", 5.0))
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        tell(json.dumps(report, indent=2))
         return
     for key, value in report.items():
-        click.echo(f"{key.replace('_', ' '):>18}  {_text(value)}")
+        tell(f"{key.replace('_', ' '):>18}  {_text(value)}")
 
 
 def _text(value: object) -> str:

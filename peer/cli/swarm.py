@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import PRESET_HELP, step_seconds
+from peer.cli.telling import tell
 
 if TYPE_CHECKING:
     from peer.lab.localswarm.plan import SwarmPlan
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
 @click.option(
     "--chaos", metavar="PROFILE", help="Faults: gentle, rough, links or all. all@20s: one in 20 s on average."
 )
-@click.option("--attack", "attacks", multiple=True, metavar="K@KIND", help="Peer K lies so to the others. Repeatable.")
+@click.option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    metavar="K@KIND",
+    help="Peer K lies so to the others. Repeatable. Or sybil-records[:N].",
+)
 @click.option(
     "--home", type=click.Path(path_type=Path), help="An empty folder for the homes. A temporary one by default."
 )
@@ -69,10 +76,12 @@ def command(
     is printed, and the report says how long each recovery took. Linux only.
 
     With --attack some peers lie to the others about what they learnt. docs/guides/simulate.md has the kinds. The report
-    tells who lied, and what it cost the honest.
+    tells who lied, and what it cost the honest. sybil-records announces N keys (150) that name one silent address,
+    and the report tells how often that address was dialled.
 
     Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
     after a failure)."""
+    from peer.lab.attack.sybil_records import records_asked
     from peer.lab.localswarm.plan import (
         Churn,
         SwarmPlan,
@@ -99,9 +108,10 @@ def command(
     parsed = parse_manifest(text.encode())
     faults = None if chaos is None else drawn_faults(chaos, parsed, peers, minutes)
     churn = Churn(kills=timed(kills, "kill"), joins=timed(joins, "join"), faults=faults)
-    lies = attacks_of(attacks, parsed, peers, chaos=chaos is not None)
+    records, told = records_asked(attacks)
+    lies = attacks_of(told, parsed, peers, chaos=chaos is not None)
     slow = timed(throttles, "throttle")
-    setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies)
+    setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies, records)
     plan = SwarmPlan(
         peers=peers,
         manifest=text,
@@ -131,7 +141,7 @@ def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
         result = runner.run(Swarm(plan, say).run())
     if report is not None:
         write_report(result, report)
-    click.echo(table(result))
+    tell(table(result))
     check(result, plan.home)
 
 

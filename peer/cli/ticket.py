@@ -10,6 +10,7 @@ import click
 
 from peer.cli.invite import command as invite
 from peer.cli.options import as_json, initial_peers
+from peer.cli.telling import tell
 from peer.errors import UsageError
 from peer.identity import load_or_create
 
@@ -65,11 +66,11 @@ def command(
         ticket = Ticket.named(ticket_or_manifest)
     if as_json:
         report = {"run_id": ticket.run_id.hex(), "addresses": list(ticket.addresses)}
-        click.echo(json.dumps({"ticket": ticket.encode(), **report} if making else report, indent=2))
+        tell(json.dumps({"ticket": ticket.encode(), **report} if making else report, indent=2))
     elif making:
-        click.echo(ticket.encode())
+        tell(ticket.encode())
     else:
-        click.echo("\n".join([f"run      {ticket.run_id.hex()}", *(f"address  {it}" for it in ticket.addresses)]))
+        tell("\n".join([f"run      {ticket.run_id.hex()}", *(f"address  {it}" for it in ticket.addresses)]))
 
 
 command.add_command(invite)

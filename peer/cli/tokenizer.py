@@ -10,6 +10,7 @@ import click
 
 from peer.cli.options import as_json
 from peer.cli.reading import SOURCES, YES, bar, data_extra, found_sources
+from peer.cli.telling import tell
 
 
 @click.group("tokenizer")
@@ -34,9 +35,9 @@ def train(sources: tuple[Path, ...], vocab: int, out: Path, yes: bool, as_json: 
         with bar("texts") as told:
             trained = train_tokenizer(found, vocab, out, told)
     if as_json:
-        click.echo(json.dumps({"out": str(out), **dataclasses.asdict(trained)}, indent=2))
+        tell(json.dumps({"out": str(out), **dataclasses.asdict(trained)}, indent=2))
         return
-    click.echo(f"wrote {out}: {trained.vocab_size:,} tokens from {trained.documents:,} documents")
+    tell(f"wrote {out}: {trained.vocab_size:,} tokens from {trained.documents:,} documents")
     if trained.vocab_size < vocab:
-        click.echo(f"{vocab:,} were asked for, and the texts have no more pairs")
-    click.echo(f"next: peer data build {' '.join(map(str, sources))} --tokenizer {out} --out data")
+        tell(f"{vocab:,} were asked for, and the texts have no more pairs")
+    tell(f"next: peer data build {' '.join(map(str, sources))} --tokenizer {out} --out data")

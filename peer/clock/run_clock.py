@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections import deque
-from typing import TypeVar
 
+from peer.clock.clock_filter import ClockFilter
 from peer.clock.monotonic import run_time, to_boottime
-
-T = TypeVar("T")
-
-KEPT_OFFSETS = 9
 
 
 class RunClock:
     """The `Clock` interface on this machine.
 
-    It counts on from the wall clock at the start of the process. Its correction is the median of the last offsets to
-    other peers, so that one peer with a wrong clock moves no one."""
+    It counts on from the wall clock at the start of the process. What corrects it is the middle of what the networks of
+    other peers say, within a bound around that count."""
 
     def __init__(self) -> None:
-        self._offsets: deque[float] = deque(maxlen=KEPT_OFFSETS)
+        self._filter = ClockFilter()
         self.correction = 0.0
 
     def now(self) -> float:
@@ -34,13 +28,19 @@ class RunClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(seconds, 0.0))
 
+    def bound(self, seconds: float) -> None:
+        """Correct by no more than this from here on."""
+        self._filter.bound(seconds)
+        self.correction = self._filter.within(self.correction)
+
     def forget_offsets(self) -> None:
         """Drop the offsets measured up to a sleep. The correction stays until a new offset is measured."""
-        self._offsets.clear()
+        self._filter.forget()
 
-    def observe(self, offset_s: float) -> None:
-        self._offsets.append(offset_s)
-        self.correction = statistics.median(self._offsets)
+    def observe(self, offset_s: float, voice: str = "") -> None:
+        self._filter.observe(offset_s, voice)
+        if (found := self._filter.correction()) is not None:
+            self.correction = found
 
 
 def wall_time() -> float:

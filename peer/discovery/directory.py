@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from peer.discovery.dht_node.health import Unwatched, Watcher
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeLimits, DhtNodeOptions
 from peer.discovery.dht_node.supervisor import DhtNodeSupervisor, SupervisorTimes
 from peer.discovery.keys import bucket_key
-from peer.discovery.multiaddr import check_announced, check_peers
-from peer.discovery.record_store import RecordStore, live_record
+from peer.discovery.lan import LanPeers
+from peer.discovery.multiaddr import check_announced, check_peers, split
+from peer.discovery.record_store import LentRecords, RecordStore, live_record
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
-from peer.ports.directory import DialReport
+from peer.ports.directory import DialReport, Shown
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, first_expiry
 from peer.protocol.swarm.buckets import DirectoryBuckets
 from peer.signed_record import InvalidRecord, seal
@@ -37,6 +39,11 @@ HOLD_S = 600.0
 HELD_LIFE_S = 40.0
 """Seconds that a record is taken to live during a rebuild: longer than the pause between two looks."""
 
+MAX_ASKED = 4
+"""Nodes asked directly in one look, at most."""
+ALSO_ASKED = 2
+"""Those of them that the ticket does not name."""
+
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +55,8 @@ class DirectoryListeners:
     """Told when p2pd is lost and when it is back."""
     bad_record: Callable[[InvalidRecord], None] = lambda bad: None
     """Told of bad records in answers, of which nobody knows who stored them."""
+    proven: Callable[[], Iterable[PeerId]] = tuple
+    """Asked for the peers whose records are taken first from a large answer, before those known already."""
 
 
 class DhtDirectory:
@@ -65,12 +74,20 @@ class DhtDirectory:
         told: DirectoryListeners,
     ) -> None:
         self._identity, self._run_id, self._now = identity, run_id, now
+        self.control = options.control
+        """Counter of what is said to other nodes of the DHT, and of what they say."""
         self._buckets = DirectoryBuckets(PeerId(identity.peer_id))
         self._looking = asyncio.Lock()
         self._own: PeerRecord | None = None
+        self._sealed = b""
+        self._lent = LentRecords()
+        self._seen: dict[str, set[PeerId]] = {}
+        """The live peers that the last look found in each bucket."""
+        self._ticket = frozenset(split(address)[1] for address in initial_peers) - {identity.peer_id}
         self._view = RecordStore(run_id, PeerId(identity.peer_id), told.bad_record)
         self._good_until = math.inf
-        self._gate = RecordGate(now)
+        self._gate = RecordGate(now, run_id, lambda: [*told.proven(), *self._view.live(now())])
+        self._lan: LanPeers | None = None
         cache = AddressCache(cache_path, now())
         self._helper = DhtNodeSupervisor(
             options, self._gate, initial_peers, cache, now, self._publish, pace, told.helper
@@ -119,7 +136,7 @@ class DhtDirectory:
 
         The directory publishes it again by itself whenever we join the swarm again. Raises InvalidRecord when no peer
         would believe the record."""
-        seal(record, self._identity)
+        self._sealed = seal(record, self._identity)
         self._own = record
         if self._helper.node is not None:
             await self._publish(self._helper.node)
@@ -130,7 +147,7 @@ class DhtDirectory:
             return
         at = max(self._now(), self._own.issued_at + 1e-3)
         farewell = replace(self._own, status=Status.LEAVING, issued_at=at, expires_at=at)
-        self._own = None
+        self._own, self._sealed = None, b""
         if self._helper.node is not None:
             await self._store(self._helper.node, farewell, WITHDRAW_S)
 
@@ -161,25 +178,70 @@ class DhtDirectory:
     def good_until(self) -> float:
         return self._good_until
 
+    def own(self) -> Shown:
+        """As `peer.ports.directory.SharedRecords` has it, like the next five."""
+        return self._sealed
+
+    def known(self) -> dict[PeerId, PeerRecord]:
+        return self._known(self._now())
+
+    def shown(self, peer: PeerId) -> Shown | None:
+        return self._view.shown(peer)
+
+    def learn(self, found: Shown, of: PeerId | None = None) -> bool:
+        return self._lent.learn(self._view, found, self._now(), of)
+
+    def is_lent(self, peer: PeerId) -> bool:
+        return peer in self._lent
+
+    def looks_show_all(self) -> bool:
+        return not self._buckets.depth
+
     async def _look(self, node: DhtNode) -> bool:
         """Read the buckets of this round; return whether our own bucket is another one now."""
         buckets, round_ = self._buckets, self._own.round if self._own is not None else 0
-        found = await self._read(node, buckets.reads(round_))
+        found, _ = await asyncio.gather(self._read(node, buckets.reads(round_)), self._ask_linked(node))
         if more := buckets.more(round_, found):
             found |= await self._read(node, more)
         return buckets.saw(found, self._now())
 
     async def _read(self, node: DhtNode, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
-        """Return the live peers in each of these buckets, and add their records to the store."""
-        there: dict[str, set[PeerId]] = {}
-        keys = [bucket_key(self._run_id, bits) for bits in wanted]
-        for bits, found in zip(wanted, await node.find_in(keys), strict=True):
-            now = self._now()
-            for raw in found:
-                self._view.take(raw, now)
-            live = (live_record(raw, self._run_id, now) for raw in found)
-            there[bits] = {record.peer_id for record in live if record is not None}
+        """Return the live peers in each of these buckets, and add their records to the store.
+
+        A bucket is searched when one of its holders does not show everybody whom the last look found there."""
+        there, live = dict[str, set[PeerId]](), self._view.live(self._now()).keys()
+        for bits in wanted:
+            if known := self._seen.get(bits, set()) & live:
+                near = self._take(await node.find_near(bucket_key(self._run_id, bits)))
+                if known <= near:
+                    there[bits] = near
+        missed = [bits for bits in wanted if bits not in there]
+        found = await node.find_in([bucket_key(self._run_id, bits) for bits in missed]) if missed else []
+        there |= {bits: self._take(values) for bits, values in zip(missed, found, strict=True)}
+        self._seen |= there
         return there
+
+    def _take(self, found: Sequence[bytes]) -> set[PeerId]:
+        """Add what a look found to the store, and return the live peers among it."""
+        now = self._now()
+        for raw in found:
+            self._view.take(raw, now)
+        live = (live_record(raw, self._run_id, now) for raw in found)
+        there = {record.peer_id for record in live if record is not None}
+        self._lent.found(there)
+        return there
+
+    async def _ask_linked(self, node: DhtNode) -> None:
+        """While no node of the ticket is known, ask these nodes, and others that we dialled, for the records they hold.
+
+        Every node holds its own record, so this leads past whoever owns the nodes around the key."""
+        live = self._view.live(self._now())
+        if self._buckets.depth or any(PeerId(peer) in live for peer in self._ticket):
+            return
+        others = [peer for peer in node.linked() if peer not in live and peer not in self._ticket]
+        asked = [*sorted(self._ticket), *random.sample(others, min(ALSO_ASKED, len(others)))]
+        for raw in await node.find_at(asked[:MAX_ASKED], bucket_key(self._run_id)):
+            self._view.take(raw, self._now())
 
     def _known(self, now: float) -> dict[PeerId, PeerRecord]:
         lost_at = self._helper.lost_at
@@ -188,6 +250,15 @@ class DhtDirectory:
         held = now + HELD_LIFE_S
         known = self._view.live(lost_at)
         return {peer: replace(record, expires_at=max(record.expires_at, held)) for peer, record in known.items()}
+
+    def look_around(self, lan: LanPeers) -> None:
+        """From here on look for peers in our own network, too. The directory closes `lan` when it is closed."""
+        assert self._lan is None
+        self._lan = lan
+        lan.start()
+
+    def own_network(self) -> Mapping[PeerId, tuple[str, ...]]:
+        return {} if self._lan is None else self._lan.found
 
     def addresses(self) -> list[str]:
         """Return multiaddrs with /p2p/ under which other peers can join the DHT through us, best first."""
@@ -209,13 +280,15 @@ class DhtDirectory:
         """Return the state of the directory, JSON-able.
 
         `state` is joined, alone or rebuilding, with `why`. `losses` counts the losses of p2pd, and `last_loss` is the
-        cause of the last one. `pid`, `memory` (bytes) and `neighbours` are those of p2pd now."""
+        cause of the last one. `pid`, `memory` (bytes) and `neighbours` are those of p2pd now.
+        `own_network` tells for a person whom multicast found."""
         node = self._helper.node
         memory = node.resident_bytes() if node is not None else 0
         return self._helper.health.report() | {
             "pid": self.helper_pid,
             "memory": memory,
             "neighbours": self.neighbours(),
+            "own_network": "not looked at" if self._lan is None else self._lan.told(),
         }
 
     @property
@@ -230,6 +303,8 @@ class DhtDirectory:
 
     async def close(self) -> None:
         """End p2pd and every task within a few seconds. Call `withdraw` first. Never raises."""
+        if self._lan is not None:
+            await self._lan.close()
         await self._helper.close()
 
     async def _publish(self, node: DhtNode) -> None:
@@ -241,6 +316,7 @@ class DhtDirectory:
         try:
             async with asyncio.timeout(timeout_s):
                 keys = [bucket_key(self._run_id, bits) for bits in self._buckets.places(self._now())]
+                node.hold({*keys, bucket_key(self._run_id)}, self._identity.public_key, raw, dht_expiry(record))
                 await node.store_in(keys, self._identity.public_key, raw, dht_expiry(record))
         except LOST as error:
             log.info("could not publish our record: %r", error)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from peer.errors import AddressError
 from peer.identity import public_key_of
+from peer.protocol.endpoints import block_of_host
 
 _LISTEN = re.compile(r"/ip([46])/([0-9a-fA-F.:]{2,45})/tcp/([0-9]{1,5})\Z")
 _HOST_PORT = r"/(ip4|ip6|dns|dns4|dns6)/([0-9A-Za-z.:-]{1,253})/tcp/([0-9]{1,5})"
@@ -39,6 +40,12 @@ def split(text: str) -> tuple[str, str]:
     """Split a dialable address into the address without the peer, and the peer id."""
     address, _, peer_id = text.partition("/p2p/")
     return address, peer_id
+
+
+def block_of_address(text: str) -> str:
+    """Return the block (`peer.protocol.endpoints.block_of`) of an address; "" when it names no host."""
+    match = re.match(r"/(?:ip4|ip6|dns|dns4|dns6)/([0-9A-Za-z.:-]{1,253})(?:/|\Z)", text)
+    return block_of_host(match[1]) if match else ""
 
 
 def check_peers(texts: Sequence[str]) -> None:

@@ -4,11 +4,45 @@ The DHT directory and the one in memory both use this store."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 from peer.signed_record import InvalidRecord, check_current, unseal
+
+MAX_LENT = 1024
+"""Peers that only other peers have shown us, at most."""
+
+
+class LentRecords:
+    """The peers that no look has found and that other peers have shown, and until when their records hold."""
+
+    def __init__(self) -> None:
+        self._until: dict[PeerId, float] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._until
+
+    def found(self, peers: Iterable[PeerId]) -> None:
+        """A look has found these."""
+        for peer in peers:
+            self._until.pop(peer, None)
+
+    def learn(self, view: RecordStore, found: bytes | PeerRecord, now: float, of: PeerId | None) -> bool:
+        """Put a record that a peer showed into the view, as `peer.ports.directory.SharedRecords.learn` says."""
+        record = view.opened(found, now, of)
+        peer, former = record.peer_id, view.latest(record.peer_id)
+        if record.expires_at <= now or (former is not None and former.issued_at >= record.issued_at):
+            return False
+        self._until = {other: until for other, until in self._until.items() if until > now}
+        if former is None and len(self._until) >= MAX_LENT:
+            return False
+        view.keep(found, record)
+        if view.latest(peer) is not record or record.status is Status.LEAVING:  # our own, or a farewell
+            return False
+        self._until[peer] = record.expires_at
+        return former is None or former.expires_at <= now
 
 
 class RecordStore:
@@ -22,6 +56,8 @@ class RecordStore:
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
+        self._found: dict[PeerId, bytes | PeerRecord] = {}
+        """The records of `_latest` as they were found."""
         self._order: list[PeerId] | None = None
         """Peers of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
@@ -34,19 +70,39 @@ class RecordStore:
         """Keep a record if it is the latest of its peer; count it if it is bad.
 
         Bytes are verified, and a record without a signature is believed (tests)."""
+        with contextlib.suppress(InvalidRecord):
+            self.keep(found, self.opened(found, now))
+
+    def opened(self, found: bytes | PeerRecord, now: float, of: PeerId | None = None) -> PeerRecord:
+        """Return the verified record. `of`: it must be this peer's. Raises InvalidRecord, counted."""
         try:
             record = unseal(found) if isinstance(found, bytes) else found
             check_current(record, self._run_id, now)
+            if of is not None and record.peer_id != of:
+                raise InvalidRecord("layout", "the record of another peer than the one that shows it as its own")
         except InvalidRecord as bad:
             self.dropped[bad.code] += 1
             self._tell(bad)
-            return
+            raise
+        return record
+
+    def keep(self, found: bytes | PeerRecord, record: PeerRecord) -> None:
+        """Keep a verified record if it is the latest of its peer. `found`: the same record as it was found."""
         known = self._latest.get(record.peer_id)
         if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):
             self._latest[record.peer_id] = record
+            self._found[record.peer_id] = found
             if known is None:
                 self._order = None
             self._forget_at = min(self._forget_at, record.issued_at + MAX_RECORD_TTL_S)
+
+    def latest(self, peer: PeerId) -> PeerRecord | None:
+        """Return the latest record of a peer, live or not."""
+        return self._latest.get(peer)
+
+    def shown(self, peer: PeerId) -> bytes | PeerRecord | None:
+        """Return the latest record of a peer as it was found."""
+        return self._found.get(peer)
 
     def live(self, now: float) -> dict[PeerId, PeerRecord]:
         """Return the unexpired records of peers that are not leaving, ordered by peer id."""
@@ -61,6 +117,7 @@ class RecordStore:
         """Drop records some time after their expiry: an expired farewell must still outdate the record that it
         replaced."""
         self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
+        self._found = {p: found for p, found in self._found.items() if p in self._latest}
         self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
         self._order = None
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from peer.discovery.keys import slots_of
 from peer.identity import public_key_of
-from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerRecord
+from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId
 from peer.signed_record import InvalidRecord, check_issued, unseal
 
-MAX_ENTRIES = 4096
-"""Entries that a node holds at once, at most, two of an honest peer: 8 MiB."""
-_key_of = lru_cache(maxsize=4096)(public_key_of)  # the same key comes with every look, from every node that stores it
+key_of = lru_cache(maxsize=4096)(public_key_of)  # the same key comes with every look, from every node that stores it
 _BIN8, _BIN16 = b"\xc4", b"\xc5"  # how MessagePack marks bytes of up to 255 and up to 65535
 
 
@@ -33,14 +31,17 @@ def dht_expiry(record: PeerRecord) -> float:
 
 
 class RecordGate:
-    """Admits or refuses one entry at a time.
+    """Admits or refuses one entry at a time, whatever else the node holds (`entry_places.py`)."""
 
-    It keeps the time of issue of each peer's latest record and refuses earlier ones. A replayed record thus cannot
-    replace its successor."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._issued: dict[tuple[bytes, bytes], float] = {}
+    def __init__(
+        self,
+        now: Callable[[], float],
+        own_run: RunId | None = None,
+        first: Callable[[], Iterable[PeerId]] = tuple,
+    ) -> None:
+        """`own_run`: the run whose entries come first in the node's store; None: none does. `first` returns the peers
+        whose entries are taken first from a large answer."""
+        self.now, self.own_run, self.first = now, own_run, first
         self.refused: Counter[str] = Counter()
         """Refused entries, counted by the code of InvalidRecord."""
 
@@ -56,29 +57,23 @@ class RecordGate:
         return True
 
     def _check(self, key_slot: bytes, subkey: bytes, value: bytes, expiry: float) -> None:
-        record = unseal(_unpack(value))
-        public_key = _key_of(record.peer_id)
-        if _unpack(subkey) != public_key:
+        record = unseal(unpack(value))
+        public_key = key_of(record.peer_id)
+        if unpack(subkey) != public_key:
             raise InvalidRecord("layout", "the subkey is not the key that signed the record")
         if key_slot not in slots_of(record.run_id, record.peer_id):
             raise InvalidRecord("layout", "does not belong under this key")
         if not isinstance(expiry, float) or not math.isfinite(expiry) or expiry != dht_expiry(record):
             raise InvalidRecord("layout", "the DHT's expiry is not that of the record")
-        check_issued(record, self._now())
-        self._remember((key_slot, public_key), record.issued_at)
-
-    def _remember(self, owner: tuple[bytes, bytes], issued_at: float) -> None:
-        if owner not in self._issued and len(self._issued) >= MAX_ENTRIES:
-            horizon = self._now() - MAX_RECORD_TTL_S
-            self._issued = {known: at for known, at in self._issued.items() if at > horizon}
-            if len(self._issued) >= MAX_ENTRIES:
-                raise InvalidRecord("full", f"this node holds {MAX_ENTRIES} records already")
-        if self._issued.get(owner, -math.inf) > issued_at:
-            raise InvalidRecord("stale", "a later record of this peer is known")
-        self._issued[owner] = issued_at
+        check_issued(record, self.now())
 
 
-def _unpack(packed: bytes) -> bytes:
+def run_of(value: bytes) -> RunId:
+    """Return the run of an entry that a gate has admitted, from its MessagePack value."""
+    return unseal(unpack(value)).run_id
+
+
+def unpack(packed: bytes) -> bytes:
     """Return the one byte string that a MessagePack value consists of. Raises InvalidRecord.
 
     A general parser would follow any nested structure that a stranger sends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from peer.join.context import JoinContext
+from peer.join.donors import live_round
 from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
 
 CATCH_UP_FROM = 4
@@ -15,4 +16,4 @@ async def catch_up(context: JoinContext, held: AmendmentSync) -> None:
     able = [record for record in records if record.reachable and record.endpoints]
     for record in able[:CATCH_UP_FROM]:
         await held.ask(context.transport, record)
-    ensure_admitted(held.ruling(max((record.round for record in records), default=0)), context.me)
+    ensure_admitted(held.ruling(live_round(records) or 0), context.me)

@@ -1,4 +1,4 @@
-"""What a daemon learns before it trains: the signed manifest, the operator's amendments, when the rounds began."""
+"""The run's clock before the first round: the own clock is corrected, and counts from the signed start."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from peer.errors import ExchangeError
 from peer.join.context import JoinContext
-from peer.protocol.messages import PeerRecord
+from peer.protocol.endpoints import voice_of
+from peer.protocol.messages import PeerRecord, Welcome
 from peer.protocol.schedule import RoundClock
-from peer.run.home import RunFolder, write_whole
+from peer.protocol.swarm.block_votes import in_turn
 from peer.run.manifest import Manifest
+from peer.run.papers.start import wants_paper
 from peer.run.presets import resolve
 
 HELLO_S = 5.0
@@ -21,15 +23,22 @@ GREETED, GREETED_S = 16, 1.0
 while nobody has."""
 
 
-async def round_clock(context: JoinContext, manifest: Manifest) -> RoundClock:
-    """The clock; in seconds its start comes from the manifest or from what others announce, and the own clock is
-    corrected by a Hello to each of them first."""
-    start = known_start(context, manifest)
+async def round_clock(context: JoinContext, manifest: Manifest, start: float) -> RoundClock:
+    """Make the clock; the own clock is corrected first, by a Hello to some of the others. `start`: when round 0 began,
+    as far as it was signed; 0: nobody has shown that yet, and the peer waits for it."""
     records = list((await context.directory.peers()).values())
-    for offset in await _offsets(context, random.sample(records, min(GREETED, len(records)))):
-        context.clock.observe(offset)  # after the last answer: a Hello under way would count a correction twice
-    start = start or next((record.run_start for record in records if record.run_start), 0.0)
+    context.clock.bound(manifest.limits.max_clock_offset_s)
+    some = in_turn(random.sample(records, len(records)), _named_network)[:GREETED]
+    for welcome in await _greeted(context, some):
+        # after the last answer: a Hello under way would count a correction twice
+        context.clock.observe(welcome.clock_offset_s, welcome.voice)
+    if not start and wants_paper(manifest):
+        context.say("waiting for the run's signed start: nobody has shown it yet")
     return clock_from(manifest, start)
+
+
+def _named_network(record: PeerRecord) -> str:
+    return voice_of(next(iter(record.endpoints), ""))
 
 
 def clock_from(manifest: Manifest, start: float) -> RoundClock:
@@ -37,18 +46,13 @@ def clock_from(manifest: Manifest, start: float) -> RoundClock:
     return resolve(manifest.sync).round_clock(start)
 
 
-def known_start(context: JoinContext, manifest: Manifest) -> float:
-    """Return when round 0 began, as far as manifest or home tell; 0: they do not."""
-    return manifest.start or _kept_start(context.folder)
-
-
-async def _offsets(context: JoinContext, records: Sequence[PeerRecord]) -> list[float]:
-    """What the own clock is off by, as each of those says who answer in time."""
-    found: list[float] = []
+async def _greeted(context: JoinContext, records: Sequence[PeerRecord]) -> list[Welcome]:
+    """What those say of the own clock who answer in time."""
+    found: list[Welcome] = []
 
     async def greet(record: PeerRecord) -> None:
         with contextlib.suppress(ExchangeError):  # one that cannot be greeted tells nothing about our clock
-            found.append((await context.transport.hello(record, HELLO_S)).clock_offset_s)
+            found.append(await context.transport.hello(record, HELLO_S))
 
     greeting = [asyncio.create_task(greet(record)) for record in records]
     try:
@@ -60,17 +64,3 @@ async def _offsets(context: JoinContext, records: Sequence[PeerRecord]) -> list[
         for task in greeting:
             task.cancel()
         await asyncio.gather(*greeting, return_exceptions=True)
-
-
-def _kept_start(folder: RunFolder | None) -> float:
-    if folder is None:
-        return 0.0
-    try:
-        return float((folder.path / "run_start").read_text())
-    except (OSError, ValueError):
-        return 0.0
-
-
-def keep_start(folder: RunFolder, start: float) -> None:
-    """For the next start, when nobody may be there to say. Raises HomeUnusable."""
-    write_whole(folder.path / "run_start", repr(start).encode())

@@ -1,33 +1,35 @@
-"""Who can donate a state, what they offer, and which of their offers go together.
+"""Who can donate a state, and what they offer when they are asked.
 
 A donor has a complete state: it trains, is paused, has finished, or is a node of the operator. A node has the first
 state, or the newest that it kept. The first one counts only in a run that is not past its first rounds, as far as
-anybody tells, and a kept one only within `KEPT_ROUNDS` of those who train. In a pair run every donor's pieces are as
-good as another's, within `OLD_ROUNDS`. In a group all pieces are of one state, so only donors whose indices name the
-same bytes are used together: the state that pieces are here of already, else the one that most peers offer, of two the
-later. Donors of a group that differ are asked for a fresh snapshot: they may only have been asked at
-different times."""
+anybody tells, and a kept one only within `KEPT_ROUNDS` of those who train. Donors of different networks are asked
+before several of one. `peer.join.offers` says which offers go together. Donors of a group that differ are asked for a
+fresh snapshot: they may only have been asked at different times."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
+from peer.join.offers import NETWORKS, Offers, SnapshotOffer, named_block, offers_of_peers
 from peer.ports.transport import Transport
+from peer.protocol.endpoints import block_of
 from peer.protocol.messages import NODES, PeerId, PeerRecord, StateIndex, Status
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import lower_median
-from peer.state.snapshot import check_index, mark_of
+from peer.protocol.swarm.block_votes import BlockVotes, in_turn
+from peer.state.snapshot import check_index
 from peer.state.transfer.scheduler import DonorRates
 
 MAX_DONORS = 6
 """Asked for pieces at once. Each has one in flight, so this bounds what a kill of the joiner costs."""
 MAX_ASKED = 16
-OLD_ROUNDS = 20
-"""Pair runs: a piece this many rounds behind the newest donor is still taken."""
+"""Asked at once."""
+WAVES = 3
+"""So many times others are asked where those who offered are of fewer than `NETWORKS` networks."""
 KEPT_ROUNDS = 50
 """A node's kept state this many rounds behind those who train is still begun with: as an own checkpoint is."""
 FIRST_ROUNDS = 2
@@ -35,43 +37,13 @@ FIRST_ROUNDS = 2
 ASK_S = 10.0
 PATIENCE_S = 1.0
 """After the first offer the others have so long to make theirs; who comes later is recruited."""
+MORE_S = 1.0
+"""Further seconds that they have while the offers are of fewer than `NETWORKS` networks."""
 AGAIN_S = 0.3
 ASKED_AGAIN = 5
 """A donor that is copying its state needs a moment."""
 
 COMPLETE = (Status.TRAINING, Status.PAUSED, Status.FINISHED, *NODES)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotOffer:
-    """A snapshot that a donor would give."""
-
-    donor: PeerRecord
-    index: StateIndex
-
-    @property
-    def mark(self) -> str:
-        """Names the bytes."""
-        return mark_of(self.index.pieces)
-
-
-@dataclass(slots=True)
-class Offers:
-    """What asking came to."""
-
-    offered: list[SnapshotOffer] = field(default_factory=list)
-    why_not: dict[PeerId, str] = field(default_factory=dict)
-    eta_s: float = 0.0
-    """The soonest that a busy donor said."""
-
-    def busy_for(self, eta_s: float) -> None:
-        """A donor says that it is busy for so long."""
-        self.eta_s = min(self.eta_s or eta_s, eta_s)
-
-    def problem(self) -> str:
-        """One line for a person."""
-        some = [f"{peer}: {why}" for peer, why in self.why_not.items()]
-        return "; ".join(some[:3]) or "no peer with a complete state is in the directory yet"
 
 
 def live_round(records: Iterable[PeerRecord]) -> int | None:
@@ -84,49 +56,91 @@ def candidates(records: Collection[PeerRecord], rates: DonorRates, rng: random.R
     shuffled = rng.sample(list(records), len(records))
     able = [record for record in shuffled if record.status in COMPLETE]
     able.sort(key=lambda r: (not r.reachable, r.status in NODES, -rates.of(r.peer_id)))
-    return able[:MAX_ASKED]
+    return able
 
 
 class DonorQuery:
-    """Asks donors what they offer; remembers who offered what is useless. `fresh`: their state of this moment."""
+    """Asks donors what they offer; remembers who offered what is useless. `fresh`: their state of this moment.
+    `first`: peers that are asked first: the operator's nodes, and those proven to us."""
 
-    def __init__(self, transport: Transport, layout: Layout, *, momentum: bool, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        layout: Layout,
+        *,
+        momentum: bool,
+        fresh: bool = False,
+        first: Collection[PeerId] = frozenset(),
+    ) -> None:
         self._fresh = fresh
         self._transport = transport
         self._layout = layout
         self._momentum = momentum
+        self._first = first
         self._wanted = ""
         self.useless: set[PeerId] = set()
         """Donors whose index is not one of this run."""
+        self._silent = Counter[PeerId]()
+        """How often each did not answer."""
+        self._blocks: dict[PeerId, str] = {}
+        """Where each answered last."""
 
     async def ask(self, donors: Sequence[PeerRecord], run_round: int, wanted: str = "") -> Offers:
-        """All at once, without those that hold up the others (`PATIENCE_S`); in groups again, until they agree, or one
-        still has the state `wanted`, or it is clear that they will not."""
+        """Ask `MAX_ASKED` at once, without those that hold up the others (`PATIENCE_S`), and more of them until offers
+        of `NETWORKS` networks are there. In groups ask again, until they agree, or one still has the state `wanted`,
+        or it is clear that they will not."""
         self._wanted = wanted
-        offers = await self._ask_all(donors, run_round, fresh=self._fresh)
+        offers, asked = Offers(), set[PeerId]()
+        for _ in range(WAVES):
+            wave = self._next_wave([donor for donor in donors if donor.peer_id not in asked | self.useless])
+            if not wave or self._enough(offers, donors):
+                break
+            asked.update(donor.peer_id for donor in wave)
+            offers.add(await self._ask_all(wave, run_round, donors, fresh=self._fresh))
         for _ in range(ASKED_AGAIN if self._momentum else 0):
-            marks = {offered.mark for offered in _of_peers(offers.offered)}
+            marks = {offered.mark for offered in offers_of_peers(offers.offered)}
             if len(marks) < 2 or wanted in marks:
                 break
             await asyncio.sleep(AGAIN_S)
-            offers = await self._ask_all([offered.donor for offered in offers.offered], run_round, fresh=True)
+            again = [offered.donor for offered in offers.offered]
+            offers = await self._ask_all(again, run_round, again, fresh=True)
         return offers
 
-    async def _ask_all(self, donors: Sequence[PeerRecord], run_round: int, *, fresh: bool) -> Offers:
+    def _next_wave(self, donors: Sequence[PeerRecord]) -> list[PeerRecord]:
+        """Return whom to ask now: who answers before who did not, then `first`, one of each network in turn."""
+        first = sorted(donors, key=lambda r: (self._silent[r.peer_id], r.peer_id not in self._first))
+        return in_turn(first, self._network_of)[:MAX_ASKED]
+
+    def _network_of(self, donor: PeerRecord) -> str:
+        return self._blocks.get(donor.peer_id) or named_block(donor)
+
+    def _enough(self, offers: Offers, known: Sequence[PeerRecord]) -> bool:
+        """Whether `NETWORKS` networks made offers. Where all known donors are in one network, each key counts."""
+        votes = BlockVotes({donor.peer_id: self._network_of(donor) for donor in known})
+        return votes.count(offered.donor.peer_id for offered in offers.offered) >= NETWORKS
+
+    async def _ask_all(
+        self, donors: Sequence[PeerRecord], run_round: int, known: Sequence[PeerRecord], *, fresh: bool
+    ) -> Offers:
+        """Ask all of `donors`. `known`: all that could be asked."""
         offers = Offers()
         async with asyncio.TaskGroup() as asking:
             asked = {
-                asking.create_task(self._ask(donor, run_round, offers, fresh=fresh)): donor.peer_id
-                for donor in donors
-                if donor.peer_id not in self.useless
+                asking.create_task(self._ask(donor, run_round, offers, fresh=fresh)): donor.peer_id for donor in donors
             }
             waiting = set(asked)
             while waiting and not offers.offered:
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if waiting:
                 _, waiting = await asyncio.wait(waiting, timeout=PATIENCE_S)
+            until = asyncio.get_running_loop().time() + MORE_S
+            while (
+                waiting and not self._enough(offers, known) and (left := until - asyncio.get_running_loop().time()) > 0
+            ):
+                _, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for task in waiting:
                 task.cancel()
+                self._silent[asked[task]] += 1
                 offers.why_not[asked[task]] = "has not answered yet"
         return offers
 
@@ -139,13 +153,23 @@ class DonorQuery:
             offers.why_not[donor.peer_id] = str(error)
         except ExchangeError as error:
             offers.why_not[donor.peer_id] = str(error)
+            self._silent[donor.peer_id] += 1
             if isinstance(error, PartnerRefused) and error.eta_s > 0:
                 offers.busy_for(error.eta_s)
         else:
+            self._silent.pop(donor.peer_id, None)
+            block = self._block_of(donor)
             if why := _too_old(donor, index.round, run_round):
                 offers.why_not[donor.peer_id] = why
             else:
-                offers.offered.append(SnapshotOffer(donor, index))
+                offers.offered.append(SnapshotOffer(donor, index, block))
+
+    def _block_of(self, donor: PeerRecord) -> str:
+        """Return and remember the block in which a donor answered; empty: nobody knows."""
+        where = self._transport.answered_at(donor.peer_id)
+        if where:
+            self._blocks[donor.peer_id] = block_of(where)
+        return self._blocks.get(donor.peer_id, "")
 
     async def _described(self, donor: PeerRecord, fresh: bool) -> StateIndex:
         """Its index; asked again while it makes its copy."""
@@ -169,28 +193,3 @@ def _too_old(donor: PeerRecord, round_: int, run_round: int) -> str:
     if round_ > 0 and run_round - round_ > KEPT_ROUNDS:
         return f"has kept the state of round {round_}, and the run has come to round {run_round}"
     return ""
-
-
-def compatible_offers(offered: Sequence[SnapshotOffer], *, momentum: bool, wanted: str = "") -> list[SnapshotOffer]:
-    """Those whose pieces may be mixed. Peers that train are preferred to a node with a first or kept state, in groups
-    the state `wanted` to all others."""
-    if not offered:
-        return []
-    if momentum:
-        by_mark: dict[str, list[SnapshotOffer]] = {}
-        for one in offered:
-            by_mark.setdefault(one.mark, []).append(one)
-        chosen = {one.mark for one in _of_peers(offered)}
-        return by_mark.get(wanted) or max((by_mark[mark] for mark in sorted(chosen)), key=_weight)
-    peers = _of_peers(offered)
-    newest = max(one.index.round for one in peers)
-    return [one for one in peers if one.index.round >= newest - OLD_ROUNDS]
-
-
-def _of_peers(offered: Sequence[SnapshotOffer]) -> list[SnapshotOffer]:
-    """Those of peers; of nodes if there is no other."""
-    return [one for one in offered if one.donor.status not in NODES] or list(offered)
-
-
-def _weight(some: Sequence[SnapshotOffer]) -> tuple[int, int, str]:
-    return len(some), max(offered.index.round for offered in some), some[0].mark

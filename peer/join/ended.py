@@ -1,7 +1,8 @@
 """Whether a run is over: what a peer hears before it fetches anything, and once more before it trains.
 
-A node of the operator says it in its record. That counts from the operator's key and from the nodes that the ticket
-names, and from nobody else. With a clock in seconds the own clock tells it too, once the start is known."""
+With a clock in seconds the own clock tells it, from the signed start and the manifest's rounds, and nobody else does.
+In steps a node of the operator says it in its record: the operator's key, or a node that the ticket or a delegation
+names."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ from pathlib import Path
 
 from peer.discovery.multiaddr import split
 from peer.errors import RunEnded
-from peer.join.clock import clock_from, known_start
+from peer.join.clock import clock_from
 from peer.join.context import JoinContext
+from peer.join.papers import catch_up_papers
+from peer.membership.paper_sync import PaperSync
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.schedule import TOGETHER_S, RoundClock
 from peer.run.manifest import Manifest
+from peer.run.papers.start import known_start
 
 FIRST_LOOK_S = 3.0
 """How long the directory may show nobody before a peer goes on without having heard whether the run is over."""
@@ -28,18 +32,20 @@ def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[Pe
     return frozenset(PeerId(peer) for peer in (manifest.operator, *named) if peer)
 
 
-async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: Iterable[str]) -> None:
-    """Raise RunEnded when the run is over, as far as the operator's nodes and the own clock tell.
+async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: Iterable[str], papers: PaperSync) -> None:
+    """Get the run's papers, and raise RunEnded when the run is over.
 
     `addresses` are those of the ticket. Waits for the first record at most `FIRST_LOOK_S`."""
-    nodes, start = operator_nodes(manifest, addresses), known_start(context, manifest)
-    _ensure_time_left(context, manifest, start)
+    nodes = operator_nodes(manifest, addresses)
+    _ensure_time_left(context, manifest, papers)
     records = await _first_look(context)
-    said = [record for record in records if record.peer_id in nodes]
-    if any(_says_ended(record, manifest.rounds) for record in said):
+    await catch_up_papers(context, papers, nodes)
+    if manifest.sync.clock == "seconds":
+        _ensure_time_left(context, manifest, papers)
+        return
+    nodes |= papers.shelf.nodes
+    if any(_says_ended(record, manifest.rounds) for record in records if record.peer_id in nodes):
         raise _ended(manifest)
-    start = start or min((record.run_start for record in said if record.run_start > 0), default=0.0)
-    _ensure_time_left(context, manifest, start)
 
 
 def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, now: float) -> None:
@@ -73,11 +79,12 @@ def _ended(manifest: Manifest) -> RunEnded:
     return RunEnded(ended_words(manifest))
 
 
-def _ensure_time_left(context: JoinContext, manifest: Manifest, start: float) -> None:
+def _ensure_time_left(context: JoinContext, manifest: Manifest, papers: PaperSync) -> None:
     """Raise RunEnded when the clock says so. The nodes that were dialled tell how far our own clock is off; before
     that it counts only for what it tells whatever its error."""
     if manifest.sync.clock != "seconds":
         return
+    start = known_start(manifest, papers.shelf, None if context.folder is None else context.folder.path)
     offset = context.directory.contact().clock_offset_s
     now = context.clock.now() + (-manifest.limits.max_clock_offset_s if offset is None else offset)
     ensure_round_left(manifest, clock_from(manifest, start), 0, now)

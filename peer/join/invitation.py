@@ -13,6 +13,7 @@ from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.run.admission.invitation import ASK, Invitation, InvitedPeers, day_of
 from peer.run.home import write_whole
 from peer.run.manifest import Manifest
+from peer.run.papers.shelf import PaperShelf
 
 FILE = "invitation"
 """File of the run's folder that keeps the invitation."""
@@ -52,8 +53,10 @@ def invited_peers(
     amendments: AmendmentSync,
     now: Callable[[], float],
     nodes: Container[PeerId],
+    papers: PaperShelf | None = None,
 ) -> InvitedPeers:
-    """Return the rule of this run. `nodes`: the operator's, which need no invitation."""
+    """Return the rule of this run. `nodes`: the operator's, which need no invitation. `papers`: tell which nodes may
+    sign one."""
     return InvitedPeers(
         run_id,
         manifest.operator,
@@ -61,6 +64,7 @@ def invited_peers(
         required=manifest.admission.kind == "invited",
         revoked=lambda: amendments.ruling(MAX_ROUND).revoked,
         exempt=nodes,
+        papers=papers,
     )
 
 

@@ -7,6 +7,8 @@ donor's; a group's are all of one state, so when every donor has moved on from i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -14,39 +16,37 @@ from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
 from peer.join.context import JoinContext
-from peer.join.donors import (
-    MAX_DONORS,
-    OLD_ROUNDS,
-    DonorQuery,
-    Offers,
-    SnapshotOffer,
-    candidates,
-    compatible_offers,
-    live_round,
-)
+from peer.join.donors import MAX_DONORS, DonorQuery, candidates, live_round
+from peer.join.fetch_terms import FetchTerms
 from peer.join.messages import check_clock, unreachable, waiting_for
+from peer.join.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
 from peer.join.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
+from peer.join.weighing import StateWeighing, WeighedState
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, StateIndex
 from peer.protocol.model.layout import Layout
 from peer.run.admission import invitation
+from peer.run.home import RunFolder
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore, shares
 from peer.state.transfer.scheduler import DonorRates
+from peer.state.unnamed import unnamed_values
 
 RETRY_S = 1.0
-PATIENCE_S = 600.0
-"""Seconds without a piece after which a joiner gives up, unless its volunteer says otherwise."""
 RECRUIT_S = 5.0
 """How often donors that came, or came back, are looked for while others bring pieces; at first sooner, for those that
 had to copy their state."""
 RECRUIT_FIRST_S = 0.5
 BACKOFF_S = 10.0
 """A donor that was lost is asked again after this."""
+REFUSED_S = 60.0
+"""A donor whose state was refused is asked again after this: it may have another one by then."""
 SETTLE_S = 3.0
 """With an own checkpoint: how long nobody else may be in the directory before we go on alone."""
+SINGLES, MOST_SINGLES = 2, 8
+"""Whole states of single donors that have to pass before the best is taken, and that are fetched at most."""
 CALL_TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 4
 """For the manifest; the first to answer is enough."""
@@ -78,22 +78,21 @@ async def obtain_state(
     context: JoinContext,
     layout: Layout,
     checkpoints: CheckpointStore,
+    terms: FetchTerms,
     *,
-    momentum: bool = False,
     progress: WaitProgress = untold,
     offload: Offload = inline,
-    patience_s: float = PATIENCE_S,
     into: Tensor | None = None,
 ) -> JoinedState:
     """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
-    for them, saying so. `momentum`: a group's state has it, too. Pieces that are here survive a kill in the run's
-    folder. `offload`: where pieces are checked and written. `into`: where outer_params are to lie, flat fp32.
+    for them, saying so. Pieces that are here survive a kill in the run's folder. `offload`: where pieces are checked
+    and written. `into`: where outer_params are to lie, flat fp32.
 
-    Raises StateError when no donor gave anything for `patience_s` seconds, SwarmUnreachable when nobody answered."""
+    Raises StateError when no donor gave anything for the time of `terms`, SwarmUnreachable when nobody answered."""
     own = await newest_checkpoint(context.run_id, layout, checkpoints, context.say, offload, into)
     folder = None if context.folder is None else context.folder.path / TRANSFER
-    pieces = PieceStore(layout, folder, momentum=momentum, into=into)
-    joining = StateFetch(context, layout, pieces, progress, offload, momentum=momentum, patience_s=patience_s)
+    pieces = PieceStore(layout, folder, momentum=terms.momentum, into=into)
+    joining = StateFetch(context, layout, pieces, terms, progress, offload)
     if own is not None:
         why = await joining.why_fetch(own)
         if not why:
@@ -106,6 +105,15 @@ async def obtain_state(
     return state
 
 
+@dataclass(frozen=True, slots=True)
+class SingleState:
+    """The whole state of one donor."""
+
+    params: Tensor
+    round: int
+    donor: PeerId
+
+
 class StateFetch:
     """One fetch of a state, over as many attempts as it takes."""
 
@@ -114,28 +122,35 @@ class StateFetch:
         context: JoinContext,
         layout: Layout,
         pieces: PieceStore,
+        terms: FetchTerms,
         progress: WaitProgress,
         offload: Offload,
-        *,
-        momentum: bool,
-        patience_s: float,
-        fresh: bool = False,
     ) -> None:
-        """`fresh`: take the state that donors have now, not a copy from a moment ago."""
         self._layout = layout
-        self._momentum = momentum
+        self._momentum = terms.momentum
         self._directory = context.directory
         self._transport = context.transport
         self._clock = context.clock
         self._say = context.say
         self._rng = context.rng
         self._run_id = context.run_id
-        self._patience_s = patience_s
+        self._patience_s = terms.patience_s
         self._progress = progress
         self._offload = offload
         self._pieces = pieces
         self._rates = DonorRates()
-        self._asking = DonorQuery(context.transport, layout, momentum=momentum, fresh=fresh)
+        self._knows = terms.knows
+        self._asking = DonorQuery(
+            context.transport,
+            layout,
+            momentum=terms.momentum,
+            fresh=terms.fresh,
+            first=terms.knows.proven | terms.knows.nodes,
+        )
+        self._folder = context.folder
+        self._weighing = StateWeighing(terms, context.say, offload)
+        self._refused: dict[PeerId, float] = {}
+        """Donors whose whole state failed when it was weighed, and until when none is taken of them."""
         self._outcome = Outcome()
         self._left_at: dict[PeerId, float] = {}
         self._said = ""
@@ -167,19 +182,26 @@ class StateFetch:
         began, deadline, had = self._clock.now(), self._now() + self._patience_s, self._pieces.done
         if had:
             self._say(f"{had / 1e6:.1f} MB of the state are here from before")
-        while not self._pieces.complete:
+        while True:
             offers = await self._offers()
-            chosen = compatible_offers(offers.offered, momentum=self._momentum, wanted=self._wanted)
-            if chosen:
+            chosen = compatible_offers(
+                offers.offered,
+                momentum=self._momentum,
+                wanted=self._wanted,
+                proven=self._knows.proven,
+                digests=self._knows.digests(),
+            )
+            if chosen and not self._pieces.complete:
                 before = self._pieces.done
                 await self._fetch(chosen)
-                if self._pieces.done > before:
+                if self._pieces.done > before and not self._refused:
                     deadline = self._now() + self._patience_s
-            if not self._pieces.complete:
-                if self._now() >= deadline:
-                    raise self._no_donor()
-                await self._wait(offers, deadline)
-        return self._first_state(self._clock.now() - began, own)
+            seconds = self._clock.now() - began
+            if self._pieces.complete and await self._passes():
+                return self._first_state(seconds, own)
+            if self._now() >= deadline:
+                raise self._no_donor()
+            await self._wait(offers, deadline)
 
     @property
     def donors(self) -> list[PeerId]:
@@ -188,9 +210,18 @@ class StateFetch:
 
     async def _offers(self) -> Offers:
         records = (await self._directory.peers()).values()
-        now, wrong = self._now(), self._outcome.wrong
-        free = [r for r in records if r.peer_id not in wrong and self._left_at.get(r.peer_id, 0.0) <= now]
-        return await self._asking.ask(candidates(free, self._rates, self._rng), live_round(records) or 0, self._wanted)
+        now = self._now()
+        wrong, away = self._outcome.wrong, self._left_at | self._refused
+        free = [r for r in records if r.peer_id not in wrong and away.get(r.peer_id, 0.0) <= now]
+        most = self._knows.furthest()
+        # one that names an impossible round, or gave an impossible state, must not make the first state look old
+        believed = [r for r in records if r.peer_id not in self._refused and (most is None or r.round <= most)]
+        run_round = live_round(believed) or 0
+        offers = await self._asking.ask(candidates(free, self._rates, self._rng), run_round, self._wanted)
+        await self._knows.ask_start([one.donor for one in offers.offered if one.index.round > 0])
+        offers.bound(self._knows.furthest())
+        offers.ensure_first(self._knows.digests())
+        return offers
 
     async def _fetch(self, chosen: list[SnapshotOffer]) -> None:
         """One attempt: until all is here or no donor is left."""
@@ -205,8 +236,8 @@ class StateFetch:
     async def _forget_others(self, chosen: list[SnapshotOffer]) -> None:
         """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
         if not self._momentum:
-            oldest = max(offered.index.round for offered in chosen) - OLD_ROUNDS
-            self._pieces.keep(lambda number, held: held.round >= oldest)
+            newest = max(offered.index.round for offered in chosen)
+            self._pieces.keep(lambda number, held: abs(held.round - newest) <= OLD_ROUNDS)
             return
         index, pieces = chosen[0].index, self._pieces
         self._wanted = chosen[0].mark
@@ -242,6 +273,70 @@ class StateFetch:
             return offered.mark == first.mark
         return len(compatible_offers([offered, first], momentum=False)) == 2
 
+    # -- is it good? -------------------------------------------------------------------------------------------------
+
+    async def _passes(self) -> bool:
+        """Weigh the state of a pair run. One that fails gives way to the best whole state of a single donor, if one
+        passes. A group's state is decided by its digest."""
+        if self._momentum:
+            return True
+        params, round_, givers = self._pieces.state()[0], self._round(), self.donors
+        found = await self._weighing.weigh(params, round_)
+        if not found.doubted:
+            return True
+        if found.impossible:
+            self._refused |= dict.fromkeys(givers if len(givers) == 1 else (), self._now() + REFUSED_S)
+        best = await self._best_single(None if found.impossible else found)
+        if best is not None or found.impossible:
+            self._weighing.refused(_named(givers), round_, found.doubted)
+        if best is not None:
+            await self._offload(lambda: self._pieces.take(best.params, best.round))
+            self._outcome.given.clear()
+            self._outcome.count_given(best.donor, self._pieces.nbytes)
+            return True
+        if not found.impossible:
+            return True  # it is no worse than what others have
+        self._pieces.keep(lambda number, held: False)
+        self._outcome.given.clear()
+        self._say("no state that donors give passes: waiting for another one")
+        return False
+
+    async def _best_single(self, worst: WeighedState | None) -> SingleState | None:
+        """Fetch whole states of single donors, of different networks, until `SINGLES` pass. Return the best of those
+        that are clearly better than `worst`."""
+        offers, best, passed = await self._offers(), None, 0
+        near = compatible_offers(offers.offered, momentum=False, proven=self._knows.proven)
+        for offered in [*near, *(one for one in offers.offered if one not in near)][:MOST_SINGLES]:
+            self._progress(f"weighing the state of {offered.donor.peer_id[-8:]} alone", passed, SINGLES, "states")
+            state = await self._single(offered)
+            if state is None:
+                continue
+            found = await self._weighing.weigh(state.params, state.round)
+            if found.impossible:
+                self._weighing.refused(state.donor, state.round, found.impossible)
+                self._refused[state.donor] = self._now() + REFUSED_S
+                continue
+            if worst is None or found.better_than(worst):
+                best, worst = state, found
+            passed += 1
+            if passed == SINGLES:
+                break
+        return best
+
+    async def _single(self, offered: SnapshotOffer) -> SingleState | None:
+        """Fetch the whole state of one donor; None: it did not give it."""
+        room = await self._offload(lambda: _room(self._folder, self._layout))
+        pieces, outcome = PieceStore(self._layout, None, momentum=False, into=room), Outcome()
+        transfer = Download(self._transport, pieces, self._rates, outcome, offload=self._offload)
+        transfer.add(offered.donor, offered.index)
+        await transfer.run()
+        self._outcome.wrong.update(outcome.wrong)
+        return SingleState(pieces.state()[0], offered.index.round, offered.donor.peer_id) if pieces.complete else None
+
+    def _round(self) -> int:
+        """Return the round of the oldest piece."""
+        return min(held.round for held in self._pieces.held.values())
+
     def _told(self, donors: int) -> None:
         total = self._pieces.nbytes
         self._progress(f"{FETCHING} ({donors} donor{'s' * (donors != 1)})", self._pieces.done, total, "bytes")
@@ -273,14 +368,28 @@ class StateFetch:
         outer = OuterState.fresh(self._layout, params)
         if momentum is not None:
             outer = OuterState(self._layout, params, momentum)
-        given, rounds = self._outcome.given, [held.round for held in self._pieces.held.values()]
+        given, round_ = self._outcome.given, self._round()
         most = max(given, key=lambda peer: (given[peer], peer), default=PeerId(""))
         donors = most if len(given) == 1 else f"{len(given)} donors"
-        why = f"fetched from {donors} (round {min(rounds)}; {shares(given)})"
+        why = f"fetched from {donors} (round {round_}; {shares(given)})"
         if own is not None:
             why += f"; {own.left}"
-        return JoinedState(outer, min(rounds), why, StateTransfer(most, sum(given.values()), seconds))
+        return JoinedState(outer, round_, why, StateTransfer(most, sum(given.values()), seconds))
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _named(donors: Sequence[PeerId]) -> str:
+    return donors[0] if len(donors) == 1 else f"{len(donors)} donors"
+
+
+def _room(folder: RunFolder | None, layout: Layout) -> Tensor | None:
+    """Return space for a state in a file without a name; None where there is none: it lies in memory."""
+    if folder is None:
+        return None
+    try:
+        return unnamed_values(folder.path, layout.elements)
+    except OSError:
+        return None

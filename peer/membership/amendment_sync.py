@@ -3,29 +3,24 @@ A new one reaches everybody in a few hops even when the operator's node is seen 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from peer.errors import BadPayload, ExchangeError, HomeUnusable, JoinRefused, ManifestError
+from peer.errors import HomeUnusable, JoinRefused, ManifestError
+from peer.membership.operators_word import ASK_TIMEOUT_S, OperatorsWord
 from peer.observe import events
-from peer.ports.clock import Clock
 from peer.ports.transport import Transport
-from peer.protocol.messages import NODES, WIRE_VERSION, PeerId, PeerRecord
+from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord
 from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, policy_at
 from peer.run.amendments import Chain, SignedAmendment, keep, load
 
 AMENDMENTS = "amendments.jsonl"
 """File of a run's folder that keeps them."""
-ASK_EVERY_S = 5.0
-ASK_TIMEOUT_S = 5.0
-TRIES = 8
-"""Draws before it is given up, until the next time, to find one that can be called."""
 MAX_HANDED_ON = 64
 """In one answer; who lacks more asks again."""
 
 
-class AmendmentSync:
+class AmendmentSync(OperatorsWord):
     """One daemon's. `told` is called with every amendment that is new here."""
 
     def __init__(
@@ -39,12 +34,12 @@ class AmendmentSync:
     ) -> None:
         """Reads what was kept (None: nothing is, in simulations). A kept file that does not check counts as
         far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps."""
+        super().__init__(lambda peer, code, why: emit(events.AmendmentRefused(peer=peer, code=code, reason=why)))
         self._chain = chain
         self._in_steps = in_steps
         self._ruled: tuple[int, int, RunPolicy] = (-1, -1, RunPolicy())
         self._path = path
         self._emit = emit
-        self._refused: set[tuple[PeerId, str]] = set()
         self._told = told
         try:
             if path is not None:
@@ -81,26 +76,7 @@ class AmendmentSync:
         finally:
             self._new_since(before)
 
-    async def ask(self, transport: Transport, record: PeerRecord) -> bool:
-        """Get all we lack from one peer; whether one good answer was all. Never raises: what does not check is
-        journaled, once a peer and code."""
-        before, answers, more = self.count, 0, True
-        try:
-            while more:
-                more = await self._take(transport, record)
-                answers += 1
-        except BadPayload as bad:
-            if (record.peer_id, bad.code) not in self._refused and len(self._refused) < 1024:
-                self._refused.add((record.peer_id, bad.code))
-                self._emit(events.AmendmentRefused(peer=record.peer_id, code=bad.code, reason=bad.reason))
-        except ExchangeError:
-            return False
-        finally:
-            self._new_since(before)
-        return answers == 1 and not more
-
     async def _take(self, transport: Transport, record: PeerRecord) -> bool:
-        """Ask once; whether there was anything."""
         held = self.count
         given = await transport.fetch_amendments(record, held, self._chain.head, ASK_TIMEOUT_S)
         for raw, signature in given[:MAX_HANDED_ON]:
@@ -118,33 +94,6 @@ class AmendmentSync:
                 keep(self._path, self._chain)
         except HomeUnusable as error:  # obeyed all the same; after a restart the others tell again
             self._emit(events.AmendmentRefused(peer="", code="not_kept", reason=error.found))
-
-    async def run(
-        self,
-        transport: Transport,
-        clock: Clock,
-        rng: random.Random,
-        peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]],
-        every_s: float = ASK_EVERY_S,
-        answered: Callable[[PeerId, float], None] = lambda peer, took_s: None,
-    ) -> None:
-        """Ask for ever: now the operator's node, now anybody. The owner cancels. `answered` is called with how many
-        seconds an answer of a peer took: a peer that all others call, and that calls nobody for an exchange, learns
-        only so that its line is slow."""
-        while True:
-            if (record := _whom(list((await peers()).values()), rng)) is not None:
-                began = clock.now()
-                if await self.ask(transport, record):  # several say nothing of how long one takes
-                    answered(record.peer_id, clock.now() - began)
-            await clock.sleep(every_s * rng.uniform(0.8, 1.2))
-
-
-def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
-    """The operator's node every other time, if there is one, else anybody who can be called."""
-    if rng.random() < 0.5:
-        records = [record for record in records if record.status in NODES] or records
-    drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
-    return next((record for record in drawn if record.reachable and record.endpoints), None)
 
 
 def ensure_admitted(now: RunPolicy, me: PeerId) -> None:

@@ -10,17 +10,20 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.observe import events
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
-from peer.protocol.swarm.failure_detection import Changed, Check, Membership, confirm_after
+from peer.protocol.swarm.answering import Answering
+from peer.protocol.swarm.failure_detection import FRESH_S, Changed, Check, Membership, confirm_after
 from peer.protocol.swarm.rtt import RoundTrips
 
 TICK_S = 1.0
 DIAL_S = 4.0
 """A witness may take this, on top of the call itself."""
 SHOWN = 20
+LATE_S, LATE_CALLS = 0.5, 4.0
+"""Seconds, and usual round trips, after which the first answer of a peer is late. It includes the connection."""
 _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[events.PeerBack]] = {
     "suspected": events.PeerSuspected,
     "out": events.PeerOut,
@@ -43,6 +46,7 @@ class FailureDetector:
         self._now = now
         self.membership = Membership(confirm_after(lifetime_s, look_every_s))
         self.trips = RoundTrips()
+        self.answering = Answering()
         self._emit = emit
         self._suspected = asyncio.Event()
 
@@ -54,18 +58,33 @@ class FailureDetector:
 
     def heard(self, peer: PeerId, what: str = "it called") -> None:
         """It said something to us."""
+        self.answering.called(peer)
         self._tell(self.membership.heard(peer, self._now(), what))
 
     def answered(self, peer: PeerId, took_s: float) -> None:
         """A small call to it was answered; it took so long, without what it was asked to wait."""
         self.trips.observe(peer, took_s)
+        self.answering.answered(peer)
         self.heard(peer, "it answered")
+
+    def exchanged(self, peer: PeerId) -> None:
+        """An exchange with it succeeded, whoever called."""
+        self.answering.answered(peer)
+        self.heard(peer, "it exchanged with us")
 
     def failed(self, peer: PeerId, why: str, after_s: float) -> None:
         """A call to it came to nothing after so many seconds."""
         if after_s >= self.trips.timeout(peer):
             self.trips.gave_up(peer, after_s)
+        heard_s = self.heard_ago(peer)
+        if heard_s is None or heard_s >= FRESH_S:  # else the call was lost, not the peer
+            self.answering.failed(peer, self._now())
         self._tell(self.membership.failed(peer, self._now(), why))
+
+    def lost(self, peer: PeerId, what: str, error: PartnerLost, after_s: float) -> None:
+        """As `failed`. A call that was never dialled says nothing about the peer."""
+        if not isinstance(error, NotDialled):
+            self.failed(peer, f"{what}: {error}", after_s)
 
     def seen(self, records: Mapping[PeerId, PeerRecord]) -> None:
         """A look at the directory is done: the records at hand."""
@@ -75,12 +94,24 @@ class FailureDetector:
         """We were asleep: nothing measured or suspected before holds."""
         self.membership.forget()
         self.trips.forget()
+        self.answering.forget()
 
     # -- what is believed --------------------------------------------------------------------------------------------
 
     def out(self, peer: PeerId) -> bool:
         """Whether it is left out of candidates."""
         return self.membership.out(peer)
+
+    def asked_last(self, peer: PeerId) -> bool:
+        """Whether it did not answer lately, so that others are asked before it."""
+        return self.answering.asked_last(peer, self._now())
+
+    def late_after(self, peer: PeerId) -> float | None:
+        """Return the seconds after which a small call to this peer counts as late, and others are called too. None: one
+        that answered before has all of its time."""
+        if self.trips.srtt(peer) is not None:
+            return None
+        return max(LATE_S, LATE_CALLS * self.trips.usual())
 
     def heard_ago(self, peer: PeerId) -> float | None:
         """Seconds since it was heard; None: never, or long ago."""
@@ -139,7 +170,7 @@ class FailureDetector:
         try:
             vouched = await transport.vouch(by, about, bound_s)
         except PartnerLost as error:
-            self.failed(by.peer_id, f"asked about another, it did not answer: {error}", self._now() - began)
+            self.lost(by.peer_id, "asked about another, it did not answer", error, self._now() - began)
             return
         except (PartnerRefused, BadPayload):
             return  # it answers, but says nothing

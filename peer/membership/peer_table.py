@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import replace
 
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
 from peer.ports.clock import Clock
 from peer.ports.directory import Directory
-from peer.protocol.messages import PeerId, PeerRecord, Status, first_expiry
+from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, Status, first_expiry
 from peer.protocol.pair.acquaintance import Acquaintance
-from peer.protocol.schedule import lower_median
 
 LOOK_EVERY_S = 3.0
 """At least between two looks; see `pace`."""
-LOOKS_A_ROUND = 10
-SELDOM_S = 30.0
+LOOKS_A_ROUND, LONG_ROUND_S, LOOKS_A_LONG_ROUND = 10, 120.0, 5
+"""Rounds this long are looked into less often: `results/control_bytes.json` tells what looks cost."""
+SELDOM_S = 60.0
 RECORD_TTL_S = 45.0
 """At least; see `lifetime`."""
 TOLD_S = 10.0
@@ -32,7 +33,10 @@ def pace(round_s: float | None) -> float:
     """Seconds between two looks at what others may have changed, for rounds of so many seconds (None: they are counted
     in steps): often enough in a round, and in a long one no oftener than that. A look costs the directory a lookup and
     a peer work for every record it gets."""
-    return LOOK_EVERY_S if round_s is None else min(max(LOOK_EVERY_S, round_s / LOOKS_A_ROUND), SELDOM_S)
+    if round_s is None:
+        return LOOK_EVERY_S
+    looks = LOOKS_A_ROUND if round_s < LONG_ROUND_S else LOOKS_A_LONG_ROUND
+    return min(max(LOOK_EVERY_S, round_s / looks), SELDOM_S)
 
 
 def lifetime(look_every_s: float) -> float:
@@ -98,12 +102,18 @@ class PeerTable:
                 later[peer] = record
                 until, told_until = min(until, record.expires_at), min(told_until, told_at + TOLD_S)
         merged = looked | later if later else looked
+        if near := self._directory.own_network():
+            merged = _with_near(merged, near)
         if until <= now:
             merged = {peer: record for peer, record in merged.items() if record.expires_at > now}
             until = first_expiry(merged)
         self._merged_for = now, min(until, told_until)
         self._sorted = None
         return merged
+
+    def near(self) -> Collection[PeerId]:
+        """The peers that are in our own network: they and we can dial each other."""
+        return self._directory.own_network().keys()
 
     async def known(self) -> dict[PeerId, PeerRecord]:
         return self.peers
@@ -122,7 +132,7 @@ class PeerTable:
         outs, banned, training = self.watch.membership.outs(), self.banned(), self._trainers()
         if outs or banned:
             training = [peer for peer in training if peer not in outs and peer not in banned]
-        tired = self.acquaintance.tired_of(round_, len(training) + 1, proven)
+        tired = self.acquaintance.tired_of(round_, self.live(), proven)
         return [peer for peer in training if peer not in tired] if tired else training
 
     def remembered(self) -> list[PeerRecord]:
@@ -134,17 +144,22 @@ class PeerTable:
         """For another that asks whether we reach a peer: its record, and how long ago it was heard, seconds."""
         return self.peers.get(about), self.watch.heard_ago(about)
 
-    def dialable(self) -> bool:
-        """Whether others can dial us, as our record says."""
-        return self._own.peek().reachable
+    def dialable(self, by: PeerId | None = None) -> bool:
+        """Whether others can dial us, as our record says, or whether this peer can, as one of our own network."""
+        return self._own.peek().reachable or by in self.near()
 
     def own_endpoints(self) -> tuple[str, ...]:
         """Where others dial us, as our record says."""
         return self._own.peek().endpoints
 
     def undialable(self) -> frozenset[PeerId]:
-        """Live peers that only dial out."""
+        """Live peers that we cannot dial: they only dial out."""
         return self._sorted_out()[1]
+
+    def live(self) -> int:
+        """How many train as far as we know, ourselves included. Of records that nobody stands behind there may be any
+        number: they must not count for how often those meet that do."""
+        return 1 + min(self.others_training(), self.watch.answering.contacts())
 
     def others_training(self) -> int:
         return len(self._trainers())
@@ -157,19 +172,15 @@ class PeerTable:
         peers, trains = self.peers, Status.TRAINING
         if self._sorted is None:
             training = [peer for peer, record in peers.items() if record.status is trains]
-            self._sorted = training, frozenset([peer for peer, record in peers.items() if not record.reachable])
+            self._sorted = (
+                training,
+                frozenset([p for p, r in peers.items() if not r.reachable and p not in self.near()]),
+            )
         return self._sorted
 
-    def swarm_round(self, own: int) -> int:
-        """Lower median of the live training records, ourselves included."""
-        rounds = [record.round for record in self.peers.values() if record.status is Status.TRAINING]
-        median = lower_median([*rounds, own])
-        assert median is not None
-        return median
-
-    def run_start(self) -> float:
-        """When round 0 began, from the records; the earliest word wins. 0: nobody says."""
-        return min((r.run_start for r in self.peers.values() if r.run_start > 0), default=0.0)
+    def claimed_rounds(self) -> dict[PeerId, int]:
+        """Return the rounds in which the live peers that train say to be. Nobody has checked them."""
+        return {peer: record.round for peer, record in self.peers.items() if record.status is Status.TRAINING}
 
     def touch(self) -> None:
         """Our record changed in a way others should know soon (status)."""
@@ -227,3 +238,14 @@ class PeerTable:
 
     def _moved(self) -> bool:
         return self._announced is None or self._announced.round != self._own.peek().round
+
+
+def _with_near(
+    records: Mapping[PeerId, PeerRecord], near: Mapping[PeerId, tuple[str, ...]]
+) -> dict[PeerId, PeerRecord]:
+    """Return the records with the addresses first at which peers of our own network listen."""
+    found = dict(records)
+    for peer in near.keys() & found.keys():
+        endpoints = dict.fromkeys([*near[peer], *found[peer].endpoints])
+        found[peer] = replace(found[peer], endpoints=tuple(endpoints)[:MAX_ENDPOINTS])
+    return found

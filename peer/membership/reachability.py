@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from peer.errors import ExchangeError, PartnerLost
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
+from peer.protocol.endpoints import version_of, voice_of
 from peer.protocol.messages import PeerId, PeerRecord
-from peer.protocol.swarm.reachability import MAX_VOICES, Reachability
+from peer.protocol.swarm.reachability import Question, Reachability
 from peer.protocol.swarm.rtt import RoundTrips
 
 PROBING_S = 6.5
-"""Whom we ask may look up our addresses and dial them for so long, on top of the way there and back."""
+"""Whom we ask may take so long to dial us, on top of the way there and back."""
 TICK_S = 2.0
 SETTLED_TICK_S = 30.0
 """Once enough others have spoken with one voice: how soon a change of our own addresses is noticed."""
+LOOKED_AT = 64
+"""Peers that are drawn at a time, and put in order. There may be thousands of records."""
+SHUNNED_S = 60.0
+"""A peer that did not answer is asked after all others for so long."""
 
 
 class ReachabilityProbe:
     """`endpoints`: what we believe our addresses to be. `peers`: whom we may ask. `changed`: told the new answer and
-    why, for the journal and a fresh record."""
+    why, for the journal and a fresh record. `trusted`: the nodes that the ticket names, which are the operator's."""
 
     def __init__(
         self,
@@ -31,16 +38,19 @@ class ReachabilityProbe:
         rng: random.Random,
         endpoints: Callable[[], tuple[str, ...]],
         changed: Callable[[bool, str], None] = lambda reachable, why: None,
+        trusted: Collection[PeerId] = frozenset(),
     ) -> None:
         self._transport = transport
         self._clock = clock
         self._rng = rng
         self._endpoints = endpoints
         self._changed = changed
+        self._trusted = trusted
         self._asked_about: tuple[str, ...] = ()
         self.state = Reachability()
         self._trips = RoundTrips()
         """Only who did not answer is told to it: how long a probe takes is not how long the way is."""
+        self._shunned: dict[PeerId, float] = {}
 
     @property
     def reachable(self) -> bool:
@@ -54,30 +64,65 @@ class ReachabilityProbe:
         if ours != self._asked_about:
             self.state.forget()
             self._asked_about = ours
+        before = self.state.reachable()
+        self.state.called(self._transport.take_callers(), ours, now)
+        self._tell(before)
         if not self.state.due(now):
             return
         able = [record for record in peers if record.reachable and record.endpoints]
         if not able:
             return
         self.state.asked(now)
-        drawn = self._rng.sample(able, min(MAX_VOICES + 1, len(able)))
-        others = [record for record in drawn if not self.state.has_word_of(record.peer_id)]
+        drawn = self._drawn(able)
+        only = len({voice_of(record.endpoints[0]) for record in drawn}) == 1
         async with asyncio.TaskGroup() as asking:
-            for record in (others or drawn)[: self.state.at_once()]:
-                asking.create_task(self._ask(record, ours))
+            for way in self._in_order(drawn, ours, now)[: self.state.at_once()]:
+                question = Question(way.peer_id, ours, now, way.peer_id in self._trusted, only)
+                asking.create_task(self._ask(way, question))
 
-    async def _ask(self, record: PeerRecord, ours: tuple[str, ...]) -> None:
-        by, began = record.peer_id, self._clock.now()
-        timeout_s = PROBING_S + self._trips.timeout(by)
+    async def _ask(self, record: PeerRecord, question: Question) -> None:
+        timeout_s = PROBING_S + self._trips.timeout(record.peer_id)
         try:
-            probed = await self._transport.probe(record, ours, timeout_s)
+            probed = await self._transport.probe(record, question.ours, timeout_s)
         except PartnerLost:
-            self._trips.gave_up(by, self._trips.timeout(by))
+            self._trips.gave_up(record.peer_id, self._trips.timeout(record.peer_id))
+            self._shun(record.peer_id, question.at)
             return
         except ExchangeError:
+            self._shun(record.peer_id, question.at)
             return
         before = self.state.reachable()
-        self.state.heard(by, probed, began)
+        self.state.heard(question, probed)
+        self._tell(before)
+
+    def _drawn(self, able: list[PeerRecord]) -> list[PeerRecord]:
+        """Return some of these by lot, in any order, and the operator's node."""
+        trusted = [record for record in able if record.peer_id in self._trusted]
+        others = [record for record in able if record.peer_id not in self._trusted]
+        return [*trusted, *self._rng.sample(others, min(LOOKED_AT, len(others)))]
+
+    def _in_order(self, drawn: list[PeerRecord], ours: tuple[str, ...], now: float) -> list[PeerRecord]:
+        """Return the ways to ask these, best first: networks without a word, peers without one, the operator's node,
+        and one of each network."""
+        places = Counter[str]()
+        ranks = list[tuple[bool, bool, bool, bool, int]]()
+        ways = [way for record in drawn for way in _ways(record, ours)]
+        for way in ways:
+            network, version = voice_of(way.endpoints[0]), version_of(way.endpoints[0])
+            shunned = now - self._shunned.get(way.peer_id, -SHUNNED_S) < SHUNNED_S
+            heard = self.state.has_word_of_network(network)
+            spoken = self.state.has_word_of(way.peer_id, version)
+            ranks.append((shunned, heard, spoken, way.peer_id not in self._trusted, places[network]))
+            places[network] += 1
+        return [ways[number] for number in sorted(range(len(ways)), key=ranks.__getitem__)]
+
+    def _shun(self, peer: PeerId, now: float) -> None:
+        self._shunned.pop(peer, None)
+        self._shunned[peer] = now
+        if len(self._shunned) > 4 * LOOKED_AT:
+            del self._shunned[next(iter(self._shunned))]
+
+    def _tell(self, before: bool | None) -> None:
         after = self.state.reachable()
         if after is not None and after != before:
             self._changed(after, self.state.why())
@@ -89,3 +134,13 @@ class ReachabilityProbe:
         while True:
             await self.ask((await peers()).values())
             await self._clock.sleep(settled_tick_s if self.state.settled() else TICK_S)
+
+
+def _ways(record: PeerRecord, ours: tuple[str, ...]) -> list[PeerRecord]:
+    """Return the record once for each version of IP that we have and it has, with those endpoints alone. A prober dials
+    only where it sees a call come from, so each version is asked about over itself."""
+    ways = list[PeerRecord]()
+    for version in sorted({version_of(endpoint) for endpoint in ours} - {0}):
+        if mine := tuple(endpoint for endpoint in record.endpoints if version_of(endpoint) == version):
+            ways.append(replace(record, endpoints=mine))
+    return ways or [record]

@@ -149,6 +149,10 @@ class Reputation:
         if self.is_stranger(peer):
             self.patience.charge(seconds, self._now())
 
+    def is_proven(self, peer: PeerId) -> bool:
+        """Whether the peer earned trust, so that strangers never take its place."""
+        return peer in self.proven
+
     def exclusion_reason(self, peer: PeerId) -> str:
         """For the peer itself: empty while it is in favour."""
         left = self.out_for_s(peer)

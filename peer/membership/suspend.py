@@ -20,7 +20,9 @@ from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
-from peer.protocol.messages import PeerRecord
+from peer.protocol.endpoints import voice_of
+from peer.protocol.messages import PeerRecord, Welcome
+from peer.protocol.swarm.block_votes import in_turn
 from peer.protocol.swarm.suspend_detection import Pulse, Reading, Slept, Stepped
 
 BEAT_S = 1.0
@@ -30,7 +32,7 @@ SETTLE_S = 6.0
 GREETED = 5
 """So many peers are asked for the time."""
 ENOUGH = 3
-"""So many answers do: one of those asked may be gone, and an exchange waits."""
+"""So many answers do, of as many networks where there are: one of those asked may be gone, and an exchange waits."""
 HELLO_S = 5.0
 
 
@@ -103,30 +105,36 @@ async def refresh(transport: Transport, clock: Clock, view: PeerTable, rng: rand
     """Make connections, record, directory and clock fresh."""
     remembered = view.remembered()
     await transport.forget_connections()
-    clock.forget_offsets()
-    asked = rng.sample(remembered, min(GREETED, len(remembered)))
+    asked = in_turn(rng.sample(remembered, len(remembered)), _named_network)[:GREETED]
     async with asyncio.TaskGroup() as group:
         group.create_task(view.refresh())
         group.create_task(_greet(transport, clock, asked))
 
 
+def _named_network(record: PeerRecord) -> str:
+    return voice_of(next(iter(record.endpoints), ""))
+
+
 async def _greet(transport: Transport, clock: Clock, asked: list[PeerRecord]) -> None:
-    """Until enough have told the time."""
-    waiting, heard = {asyncio.create_task(_measure(transport, clock, record)) for record in asked}, 0
+    """Until enough have told the time. They count together: the quickest alone moves nothing."""
+    networks = min(ENOUGH, len(set(map(_named_network, asked))))
+    waiting, heard = {asyncio.create_task(_measure(transport, record)) for record in asked}, list[Welcome]()
     try:
-        while waiting and heard < ENOUGH:
+        while waiting and (len(heard) < ENOUGH or len({welcome.voice for welcome in heard}) < networks):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            heard += sum(task.result() for task in done)
+            heard += [welcome for task in done if (welcome := task.result()) is not None]
+        clock.forget_offsets()
+        for welcome in heard:
+            clock.observe(welcome.clock_offset_s, welcome.voice)
     finally:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def _measure(transport: Transport, clock: Clock, record: PeerRecord) -> bool:
-    """Whether it answered: one that cannot be greeted tells nothing about our clock."""
+async def _measure(transport: Transport, record: PeerRecord) -> Welcome | None:
+    """Return the answer of a peer. None: one that cannot be greeted tells nothing about our clock."""
     try:
-        clock.observe((await transport.hello(record, HELLO_S)).clock_offset_s)
+        return await transport.hello(record, HELLO_S)
     except ExchangeError:
-        return False
-    return True
+        return None

@@ -26,6 +26,7 @@ from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
 from peer.membership.pair_receipts import PairReceipts
+from peer.membership.paper_sync import PaperSync
 from peer.membership.parts import MembershipParts
 from peer.membership.peer_table import PeerTable, lifetime
 from peer.membership.receipt_log import ReceiptLog
@@ -87,6 +88,7 @@ class LocalPolicy:
     quota: Quota
     reputation: Reputation
     amendments: AmendmentSync
+    papers: PaperSync
     invited: Container[PeerId] = ()
     """The peers that have an invitation, as far as they showed it."""
 
@@ -171,9 +173,9 @@ def assemble(
 ) -> PeerParts:
     """Build a peer's parts. Nothing runs yet: the owner runs `loop` and `background`."""
     plan, live, emit, leaving = setting.plan, setting.live, outlets.emit, Shutdown()
-    members = _membership(setting, ports, state, policy, emit)
-    view = members.view
-    schedule = RoundSchedule(setting.rounds, ports.clock, view, emit, live)
+    view = (members := _membership(setting, ports, state, policy, emit)).view
+    proven, start = policy.reputation.proven, policy.papers.start
+    schedule = RoundSchedule(setting.rounds, ports.clock, view, emit, live, proven, start)
     policy.reputation.limit_strangers(_stranger_budget(plan, setting.rounds, view), policy.invited)
     matchmaker = _matchmaker(plan, ports, members, schedule, policy.quota)
 
@@ -340,6 +342,7 @@ def _background(
     duties = [
         view.run(),
         amendments.run(ports.transport, ports.clock, tempo.rng, view.known, tempo.ask_every_s, watch.answered),
+        policy.papers.run(ports.transport, ports.clock, tempo.rng, view.known, tempo.ask_every_s),
         watch.run(ports.transport, peers, tempo.rng, doze),
         policy.pause.watch(),
         policy.quota.watch(),

@@ -6,23 +6,30 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from peer.aio.events import Signal
 from peer.aio.threads import Offload
 from peer.exchange.build import MakeStrategy, make_strategy
 from peer.exchange.memory_file import MemoryFile
+from peer.join.clock import clock_from
 from peer.join.ended import operator_nodes
+from peer.join.fetch_terms import FetchTerms, RunKnowledge
 from peer.join.invitation import OwnAdmission, invited_peers, own_invitation
+from peer.join.papers import ask_for_start
 from peer.join.reset import ResetStates
 from peer.join.resume import JoinedState
-from peer.membership.amendment_sync import AMENDMENTS, ASK_EVERY_S, AmendmentSync
+from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
+from peer.membership.operators_word import ASK_EVERY_S
 from peer.membership.own_record import OwnRecord
+from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import pace
 from peer.membership.proven_file import ProvenFile
 from peer.membership.reputation import Reputation
 from peer.membership.suspend import read_clocks
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.dht_events import DhtNodeEvents
+from peer.node.handler import DonatedState
 from peer.node.open import LocalNode, NodeListeners, OpenNode
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
@@ -34,6 +41,7 @@ from peer.protocol.messages import PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy, describe
 from peer.protocol.schedule import RoundClock
+from peer.protocol.swarm.claimed_round import furthest_round
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers, day_of
@@ -41,6 +49,8 @@ from peer.run.amendments import Chain
 from peer.run.manifest import Manifest
 from peer.run.method import Method
 from peer.run.options import JoinOptions
+from peer.run.papers.shelf import PAPERS, PaperShelf
+from peer.run.papers.start import known_start, wants_paper
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sync.common_data import why_unchecked
@@ -51,6 +61,16 @@ from peer.state.save_pace import SavePace
 from peer.trainer.client import TrainerClient
 from peer.transport.config import RunTerms
 from peer.transport.signing import KeySigner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartMakers:
+    """Builds the parts of a daemon that tell others something."""
+
+    strategy: MakeStrategy = make_strategy
+    """Builds the topology."""
+    donated: Callable[..., DonatedState] = DonatedState
+    """Builds what joiners are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +85,7 @@ class DaemonParts:
     live: RoundStatus
     record_changed: Signal
     """Rung when our record says something new that others should know soon."""
-    make: MakeStrategy = make_strategy
-    """Builds the topology."""
+    make: PartMakers = PartMakers()
 
     @classmethod
     def of(cls, local: LocalNode, options: JoinOptions) -> DaemonParts:
@@ -102,6 +121,32 @@ class DaemonParts:
             reachability=reachability,
         )
 
+    def fetch_terms(self, node: OpenNode, manifest: Manifest, trainer: TrainerClient) -> FetchTerms:
+        """Return what the state has to be that this volunteer begins with.
+
+        A run that begins when a paper says so is in round 0 as long as nobody shows that paper."""
+        papers, context = node.handler.papers, node.join_context()
+        assert papers is not None
+
+        def furthest() -> int | None:
+            most = furthest_round(clock_from(manifest, start_of(node, manifest)), node.local.clock.now())
+            return 0 if most is None and wants_paper(manifest) else most
+
+        knows = RunKnowledge(
+            proven=frozenset(self.reputation.proven),
+            nodes=operator_nodes(manifest, self.options.initial_peers) | papers.shelf.nodes,
+            furthest=furthest,
+            digests=lambda: papers.shelf.digests(node.local.clock.now()),
+            ask_start=partial(ask_for_start, context, papers),
+        )
+        return FetchTerms(
+            momentum=resolve(manifest.sync).topology == "group",
+            patience_s=self.options.wait_s,
+            weigh=trainer.weigh,
+            emit=self.journal.append,
+            knows=knows,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRun:
@@ -134,12 +179,28 @@ def amendments_of(local: LocalNode, manifest: Manifest, journal: Journal) -> Ame
     )
 
 
-def admission_of(local: LocalNode, manifest: Manifest, options: JoinOptions, amendments: AmendmentSync) -> OwnAdmission:
+def papers_of(node: OpenNode, manifest: Manifest, journal: Journal) -> PaperSync:
+    """Read the papers that were kept, and hand them on from here on."""
+    local, shelf = node.local, PaperShelf(node.local.run_id, manifest.operator)
+    held = PaperSync(shelf, local.folder.path / PAPERS, journal.append, wants_start=wants_paper(manifest))
+    node.handler.hand_on(held)
+    return held
+
+
+def start_of(node: OpenNode, manifest: Manifest) -> float:
+    """Return when round 0 began, as far as it was signed; 0: not known yet."""
+    assert node.handler.papers is not None
+    return known_start(manifest, node.handler.papers.shelf, node.local.folder.path)
+
+
+def admission_of(
+    local: LocalNode, manifest: Manifest, options: JoinOptions, amendments: AmendmentSync, papers: PaperSync | None
+) -> OwnAdmission:
     """Return the rule by which others are let in, and what we show ourselves.
 
     Raises JoinRefused when this run admits invited peers only and this one is not."""
     nodes, now = operator_nodes(manifest, options.initial_peers), local.clock.now
-    invited = invited_peers(local.run_id, manifest, amendments, now, nodes)
+    invited = invited_peers(local.run_id, manifest, amendments, now, nodes, None if papers is None else papers.shelf)
     own = own_invitation(local.folder.path, None, local.run_id, local.me, now())
     admission = OwnAdmission(invited, local.me, own)
     admission.ensure()
@@ -179,6 +240,7 @@ def assemble_daemon(
     """Assemble the peer of a daemon that has joined a run, and what writes its checkpoints. `record` makes our record;
     `bulk` runs codec and outer step."""
     local, emit, state, amendments = node.local, parts.journal.append, joined.state, joined.amendments
+    assert node.handler.papers is not None
     method = resolve(joined.manifest.sync)
     look_every_s = pace_of(method)
     saving = _checkpointer(local, parts, joined, lambda: built.directives.founded)
@@ -195,7 +257,7 @@ def assemble_daemon(
                 doze=local.clock.sleep,
                 read_clocks=read_clocks,
             ),
-            make=parts.make,
+            make=parts.make.strategy,
         ),
         PeerPorts(
             clock=local.clock,
@@ -220,6 +282,7 @@ def assemble_daemon(
             quota=parts.quota,
             reputation=parts.reputation,
             amendments=amendments,
+            papers=node.handler.papers,
             invited=joined.invited,
         ),
         PeerOutlets(

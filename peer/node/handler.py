@@ -14,8 +14,11 @@ from peer.errors import PartnerRefused
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.pair_receipts import PairReceipts
+from peer.membership.paper_sync import PaperSync
+from peer.membership.peer_exchange import PeerExchange
 from peer.membership.peer_table import PeerTable
 from peer.outer.state import OuterState
+from peer.ports.directory import Shown
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
@@ -102,6 +105,16 @@ class RequestHandler:
 
     def __init__(self, parts: ServedParts | None = None) -> None:
         self.parts = parts or ServedParts()
+        self.papers: PaperSync | None = None
+        self.peers: PeerExchange | None = None
+
+    def hand_on(self, papers: PaperSync) -> None:
+        """Give these papers to whoever asks."""
+        self.papers = papers
+
+    def tell_of(self, peers: PeerExchange) -> None:
+        """Tell whoever asks of these peers."""
+        self.peers = peers
 
     def serve(self, parts: ServedParts) -> None:
         """Answer from these parts from here on."""
@@ -136,6 +149,12 @@ class RequestHandler:
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [] if self.parts.amendments is None else self.parts.amendments.since(held, head)
+
+    def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
+        return [] if self.papers is None else self.papers.lacking(held)
+
+    def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
+        return [] if self.peers is None else self.peers.on_peers(caller, shown)
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         manifest = self.parts.manifest

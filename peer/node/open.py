@@ -3,6 +3,7 @@ directory. They are opened and closed as one."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
@@ -11,22 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer import identity as identities
+from peer.aio.tasks import background_task
 from peer.clock.run_clock import RunClock
 from peer.discovery.dht_node.health import Watcher
 from peer.discovery.directory import DhtDirectory, DirectoryListeners
-from peer.discovery.multiaddr import check_announced, check_listen, check_peers
+from peer.discovery.lan import LanPeers
+from peer.discovery.multiaddr import check_announced, check_listen, check_peers, split
 from peer.errors import AddressError
 from peer.identity import Identity
 from peer.join.context import JoinContext
 from peer.join.invitation import own_invitation
+from peer.membership.peer_exchange import PeerExchange, TrustedPeers
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler
 from peer.node.record import PeerAddress
 from peer.ports.console import Say
+from peer.protocol.endpoints import host_of, join_host
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
+from peer.transport.client.dialling import OwnPlace, resolve
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
 from peer.transport.wire.payload_stream import UploadBudget
@@ -96,9 +102,14 @@ class OpenNode:
     port: int
 
     def endpoints(self) -> tuple[str, ...]:
-        """Where others dial the exchange service: where they were seen to get through, then where we think they may."""
+        """Where others dial the exchange service: where they were seen to get through, then where we think they may.
+
+        At last comes where others see us call from: by it a neighbour knows us. The record is public, so it names no
+        address inside our network."""
         ours = supposed(self.local.options, self.directory, self.port)
-        return tuple(dict.fromkeys([*self.reach.state.endpoints(), *ours]))[:MAX_ENDPOINTS]
+        dialler = self.transport.dialler
+        seen = [join_host(host, self.port) for host in dialler.seen_hosts()]
+        return tuple(dict.fromkeys(dialler.shown([*self.reach.state.endpoints(), *ours, *seen])))[:MAX_ENDPOINTS]
 
     def address(self) -> PeerAddress:
         """Who we are, and where others reach us."""
@@ -118,6 +129,11 @@ class OpenNode:
         )
 
 
+def trusted_of(options: NodeOptions) -> frozenset[PeerId]:
+    """Return the nodes that the ticket names: the operator's."""
+    return frozenset(PeerId(split(address)[1]) for address in options.initial_peers)
+
+
 def supposed(options: NodeOptions, directory: DhtDirectory, port: int) -> tuple[str, ...]:
     """Our own idea of our endpoints: the hosts of the announced, else of the visible addresses."""
     addresses = options.announce_maddrs or tuple(directory.addresses())
@@ -132,6 +148,15 @@ def _host_of(maddr: str) -> str:
     return f"[{parts[2]}]" if parts[1] == "ip6" else parts[2]
 
 
+async def _own_place(options: NodeOptions, endpoints: Callable[[], tuple[str, ...]]) -> OwnPlace:
+    """A node without a ticket is one that the ticket names: then its announced hosts are the ticket's."""
+    named = options.initial_peers or options.announce_maddrs
+    hosts = list(dict.fromkeys(_host_of(address) for address in named))
+    found = await asyncio.gather(*(resolve(f"{host}:1") for host in hosts))  # a laboratory's name has a private address
+    ticket = [host_of(one) for host, ones in zip(hosts, found, strict=True) for one in ones or [f"{host}:1"]]
+    return OwnPlace(endpoints=endpoints, ticket=tuple(ticket), trusted=trusted_of(options))
+
+
 @contextlib.asynccontextmanager
 async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator[OpenNode]:
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
@@ -139,12 +164,14 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
     Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
     own = own_invitation(local.folder.path, options.invitation, local.run_id, PeerId(local.proven.peer_id), clock.now())
+    opened = list[DhtDirectory]()
     policy = TransportPolicy(
         max_upload=options.max_upload,
         max_download=options.max_download,
         quota=listeners.quota,
         reputation=listeners.reputation,
         invitation=b"" if own is None else own.raw,
+        place=await _own_place(options, lambda: supposed(options, opened[0], port) if opened else ()),
     )
     transport = GrpcTransport(
         local.proven, local.run_id, handler, clock.now, policy, correction=lambda: clock.correction
@@ -163,13 +190,29 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
             announce_maddrs=list(options.announce_maddrs),
             cache_path=local.folder.path / "directory.json",
             now=clock.now,
-            told=DirectoryListeners(listeners.dht_node, listeners.reputation.bad_record),
+            told=DirectoryListeners(
+                listeners.dht_node, listeners.reputation.bad_record, lambda: listeners.reputation.proven
+            ),
         )
         stack.push_async_callback(directory.close)
+        opened.append(directory)
+        ticket = frozenset(PeerId(split(address)[1]) for address in options.initial_peers)
+        trusted = TrustedPeers(ticket, listeners.reputation.is_proven)
+        exchange = PeerExchange(directory, trusted, clock, random.Random())
+        handler.tell_of(exchange)
+        await stack.enter_async_context(background_task(exchange.run(transport)))
         ports.keep(port)
         reach = ReachabilityProbe(
-            transport, clock, random.Random(), lambda: supposed(options, directory, port), listeners.reachability
+            transport,
+            clock,
+            random.Random(),
+            lambda: supposed(options, directory, port),
+            listeners.reachability,
+            trusted_of(options),
         )
+        if options.lan and not transport.dialler.private_run():
+            hosts = [host_of(endpoint).strip("[]") for endpoint in supposed(options, directory, port)]
+            directory.look_around(LanPeers(local.run_id, local.me, hosts, port))
         yield OpenNode(local, handler, transport, directory, reach, port)
 
 

@@ -13,7 +13,7 @@ from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
 from peer.join.amendments import catch_up
 from peer.join.artifacts import RunFiles
-from peer.join.clock import keep_start, round_clock
+from peer.join.clock import round_clock
 from peer.join.contract import agree, contract_of, look_through
 from peer.join.ended import ensure_goes_on, ensure_round_left, farewell
 from peer.join.manifest import fetch_manifest, kept_manifest
@@ -36,9 +36,11 @@ from peer.node.daemon_parts import (
     assemble_daemon,
     begin_run,
     pace_of,
+    papers_of,
+    start_of,
 )
 from peer.node.display import Display, showing
-from peer.node.handler import DonatedState, ServedParts
+from peer.node.handler import ServedParts
 from peer.node.leaving.last_state import keep_last_state
 from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import MetricsEndpoint, serving
@@ -191,7 +193,8 @@ class PeerDaemon:
         self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.learn(manifest)
-        await ensure_goes_on(node.join_context(), manifest, options.initial_peers)
+        held = papers_of(node, manifest, self._journal)
+        await ensure_goes_on(node.join_context(), manifest, options.initial_peers, held)
         self._check_memory(manifest, RunFiles())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
@@ -215,7 +218,7 @@ class PeerDaemon:
         await trainer.prepare()  # it reads its data while we look for the state
         amendments = amendments_of(node.local, manifest, self._journal)
         node.handler.serve(replace(node.handler.parts, amendments=amendments))
-        admission = self._facts.admit(admission_of(node.local, manifest, options, amendments))
+        admission = self._facts.admit(admission_of(node.local, manifest, options, amendments, held))
         self._pace_s = pace_of(method)
         begin_run(node, manifest, layout, self._ruling, admission.rule, self._record)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
@@ -261,10 +264,9 @@ class PeerDaemon:
             self._node.join_context(),
             layout,
             checkpoints,
-            momentum=method.topology == "group",
+            self._own.fetch_terms(self._node, manifest, trainer),
             progress=self._waits.tell,
             offload=self._copying,
-            patience_s=self._options.wait_s,
             into=trainer.outer_params,
         )
         self._waits.end()
@@ -284,7 +286,7 @@ class PeerDaemon:
     ) -> PeerParts:
         """Build the peer's parts around the state, and start the trainer from it."""
         node, context = self._node, self._node.join_context()
-        rounds = await round_clock(context, manifest)
+        rounds = await round_clock(context, manifest, start_of(node, manifest))
         ensure_round_left(manifest, rounds, state.round, node.local.clock.now())
         joined = JoinedRun(
             manifest=manifest,
@@ -316,7 +318,7 @@ class PeerDaemon:
         self._copying.start(self._saving.try_disk)
         staleness = Staleness(state.stale)
         self._journal.listeners.append(staleness.hear)
-        donated = DonatedState(
+        donated = self._own.make.donated(
             state.outer,
             lambda: live.round,
             node.local.clock.now,
@@ -332,7 +334,6 @@ class PeerDaemon:
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
         if not self._facts.leaving and self._facts.manifest is not None:
             node.local.say(farewell(self._facts.manifest, node.local.home.path))
-        keep_start(node.local.folder, live.run_start)
         await keep_last_state(self._saving, parts.loop.evaluations, live.round, node.local.say)
         return 0
 
@@ -369,7 +370,6 @@ class PeerDaemon:
             node.address(),
             status=live.announced(self._quota.why_not()),
             round_=live.round,
-            run_start=live.run_start,
             tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
             now=node.local.clock.now(),
             lifetime_s=lifetime(self._pace_s),

@@ -71,6 +71,23 @@ def freeze_gc() -> None:
     gc.set_threshold(*THRESHOLDS)
 
 
+FILES = 4096
+"""Open files that a daemon asks for: its callers may hold three each."""
+
+
+def allow_files() -> None:
+    """Raise the number of files that this process may open, as far as the system lets it."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # fewer callers find a place, then
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 

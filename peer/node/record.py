@@ -23,12 +23,11 @@ def describe_self(
     *,
     status: Status,
     round_: int,
-    run_start: float,
     tokens_per_s: float,
     now: float,
     lifetime_s: float,
 ) -> PeerRecord:
-    """Make our record. `run_start`: when round 0 began, seconds since the epoch; 0: not known."""
+    """Make our record."""
     return PeerRecord(
         peer_id=address.me,
         run_id=address.run_id,
@@ -41,5 +40,4 @@ def describe_self(
         status=status,
         issued_at=now,
         expires_at=now + lifetime_s,
-        run_start=run_start,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from peer.join.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
+from peer.observe.control_bytes import in_all
 from peer.observe.progress import Waits
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Status
@@ -94,11 +95,13 @@ def status_report(
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
         "amendments": 0 if amendments is None else amendments.count,
         "amended": [] if amendments is None else amendments.latest(SHOWN_AMENDMENTS),
+        "papers": None if node.handler.papers is None else node.handler.papers.report(),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "clock_correction_s": node.local.clock.correction,
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
+        "control_bytes": control_bytes(node),
         "caps": caps(node),
         "wait": facts.waits.report(),
     }
@@ -156,6 +159,11 @@ def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
 def caps(node: OpenNode) -> dict[str, float | None]:
     """Bytes per second; None: no cap."""
     return {"sent": node.local.options.max_upload, "received": node.local.options.max_download}
+
+
+def control_bytes(node: OpenNode) -> dict[str, dict[str, int]]:
+    """Bytes of control messages so far, in each direction and by purpose."""
+    return in_all(node.transport.control, node.directory.control)
 
 
 def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:

@@ -31,6 +31,7 @@ from peer.protocol.policy.upload_quota import (
     first_of_next,
     lost,
     on_the_line,
+    why_not_strangers,
     why_used,
 )
 from peer.run.home import write_whole
@@ -99,9 +100,15 @@ class UploadQuota:
         """Why a round cannot be exchanged now, for a person; empty: it can."""
         return self._why_not(self._need)
 
-    def why_not_give(self) -> str:
-        """Why no state is given, for a person: the next exchange comes first."""
-        return self._why_not(2 * self._need)
+    def why_not_give(self, *, stranger: bool = False) -> str:
+        """Why no state is given, for a person: the next exchange comes first, and strangers have a share alone."""
+        return self._why_not(2 * self._need) or (self._why_not_strangers(1) if stranger else "")
+
+    def _why_not_strangers(self, nbytes: int) -> str:
+        if not self._limited:
+            return ""
+        self._turn()
+        return "" if self._book.holds_for_strangers(nbytes) else why_not_strangers(self._limits)
 
     def _why_not(self, nbytes: int) -> str:
         if not self._limited:
@@ -112,17 +119,22 @@ class UploadQuota:
         return why_used(self._limits, period, self._need, self._moment)
 
     @contextlib.contextmanager
-    def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
+    def claim(
+        self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
+    ) -> Iterator[Callable[[int], None]]:
         """Around the sending of a payload; gives what is to be told the bytes of each chunk. `giving`: a state, which
-        leaves room for an exchange. Raises PartnerRefused (`budget`) where it does not fit."""
+        leaves room for an exchange. `stranger`: it goes to one, and brings nothing back. Raises PartnerRefused
+        (`budget`) where it does not fit."""
         if self._kept is None and not self._limited:
             yield lambda nbytes: None  # nobody asks what was used
             return
         nbytes = on_the_line(payload, chunks)
         if why := self._why_not(nbytes + (self._need if giving else 0)):
             raise PartnerRefused("budget", why)
+        if stranger and (why := self._why_not_strangers(nbytes)):
+            raise PartnerRefused("budget", why)
         left = nbytes
-        self._book.claim(nbytes)
+        self._book.claim(nbytes, stranger=stranger)
         self._save()
 
         def sent(payload: int) -> None:
@@ -135,7 +147,7 @@ class UploadQuota:
             yield sent
         finally:
             self._turn()
-            self._book.give_back(left)
+            self._book.give_back(left, stranger=stranger)
 
     # -- as time goes by ---------------------------------------------------------------------------------------------
 
@@ -194,7 +206,7 @@ class UploadQuota:
         used, self._saved, self._counted = self._book.used, self._ticks(), True
         if self._kept is None:
             return
-        body = {"date": used.date.isoformat(), "day": used.day, "month": used.month}
+        body = {"date": used.date.isoformat(), "day": used.day, "month": used.month, "strangers": used.strangers}
         try:
             write_whole(self._kept, json.dumps(body).encode())
         except HomeUnusable as error:
@@ -215,7 +227,7 @@ class UploadQuota:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             return self._lost(error)
         since = math.ceil(CONTROL_RATE * SAVE_EVERY_S)
-        return Used(used.date, used.day + since, used.month + since)
+        return Used(used.date, used.day + since, used.month + since, used.strangers)
 
     def _lost(self, error: Exception) -> Used:
         used = lost(self._limits, self._moment)
@@ -232,8 +244,8 @@ def _counted_as(used: Used) -> str:
 
 def _used_of(body: Any) -> Used:
     """Raises ValueError, TypeError or KeyError."""
-    day, month = body["day"], body["month"]
-    for count in (day, month):
+    day, month, strangers = body["day"], body["month"], body.get("strangers", 0)
+    for count in (day, month, strangers):
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < MOST_BYTES:
             raise ValueError("not a count of bytes")
-    return Used(date.fromisoformat(body["date"]), day, month)
+    return Used(date.fromisoformat(body["date"]), day, month, strangers)

@@ -48,6 +48,19 @@ class StateFetched(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateRefused(Event):
+    """A state that came is not begun with: it failed when the trainer weighed it."""
+
+    kind: ClassVar[str] = "state_refused"
+    donor: str
+    """Peer id; of a state that several gave, how many."""
+    round: int
+    """The round that its donor named, of several the first."""
+    reason: str
+    """With the numbers, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainerStarted(Event):
     """The trainer process is ready, for the first time or again."""
 
@@ -432,6 +445,32 @@ class AmendmentRefused(Event):
     """The peer that sent it. Empty: our own file."""
     code: str
     """`amendment` and what did not check of it, `kept` or `not_kept` for our own file."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperHeld(Event):
+    """A paper of the run's operator is known here from now on, and handed on."""
+
+    kind: ClassVar[str] = "paper_held"
+    paper: str
+    """Its kind: `start`, `digest` or `delegation`."""
+    by: str
+    """Peer id of the key that signed it."""
+    says: str
+    """What it says, as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRefused(Event):
+    """A peer sent a paper that does not check, or one of two starts that the operator signed. Or a valid one could not
+    be kept on disk."""
+
+    kind: ClassVar[str] = "paper_refused"
+    peer: str
+    """The peer that sent it. Empty: our own file."""
+    code: str
+    """`paper` and what did not check of it, `second_start`, `kept` or `not_kept` for our own file."""
     reason: str
 
 

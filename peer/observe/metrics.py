@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from peer.observe.control_bytes import PURPOSES
 from peer.protocol.diagnosis.outliers import WHATS
 from peer.protocol.policy.upload_quota import PERIODS
 
@@ -322,6 +323,26 @@ METRICS: tuple[Metric, ...] = (
         unit="bytes",
         label="direction",
         values=DIRECTIONS,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_control_sent_bytes_total",
+        "counter",
+        "Control messages since the daemon started, by purpose. Frames, encryption and headers come on top.",
+        "status.control_bytes.sent.{purpose}",
+        unit="bytes",
+        label="purpose",
+        values=PURPOSES,
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_control_received_bytes_total",
+        "counter",
+        "The same, received.",
+        "status.control_bytes.received.{purpose}",
+        unit="bytes",
+        label="purpose",
+        values=PURPOSES,
         bootstrap=True,
     ),
     Metric(

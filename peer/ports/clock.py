@@ -19,9 +19,12 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
-    def observe(self, offset_s: float) -> None:
-        """A Hello measured another peer's run clock minus our uncorrected one. Feeds the correction; a no-op where
-        there is only one clock."""
+    def bound(self, seconds: float) -> None:
+        """Differ from this machine's uncorrected clock by no more than this, whatever is measured."""
+
+    def observe(self, offset_s: float, voice: str = "") -> None:
+        """A Hello measured another peer's run clock minus our uncorrected one. Feeds the correction. `voice`: the
+        network that the other speaks for (`Welcome.voice`)."""
 
     def forget_offsets(self) -> None:
         """After a sleep: the offsets measured so far count no more."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from peer.ports.directory import Shown
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
 from peer.protocol.group.shards import ContributionHeader, UploadSlot
@@ -57,6 +58,12 @@ class Handler(Protocol):
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         """(raw, signature) of the amendments behind the `held` first, the last of which has digest `head`."""
+
+    def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
+        """The papers of the run, as lines, that one lacks who holds those with these digests."""
+
+    def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
+        """Records of peers that we know of, our own among them. `shown`: the caller's own, empty when it has none."""
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         """(exact manifest bytes, signature), None if we have none yet."""

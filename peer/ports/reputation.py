@@ -16,6 +16,9 @@ class CallerReputation(Protocol):
     def refused(self, address: str, code: str, reason: str) -> None:
         """A caller that proved no key was refused."""
 
+    def is_proven(self, peer: PeerId) -> bool:
+        """Whether the peer earned trust, so that strangers never take its place."""
+
     def exclusion_reason(self, peer: PeerId) -> str:
         """Why a peer is out of favour and for how long, for a person; empty: it is not."""
 
@@ -26,6 +29,9 @@ class NoReputation:
     def penalize(self, peer: PeerId, code: str, reason: str) -> None: ...
 
     def refused(self, address: str, code: str, reason: str) -> None: ...
+
+    def is_proven(self, peer: PeerId) -> bool:
+        return False
 
     def exclusion_reason(self, peer: PeerId) -> str:
         return ""

@@ -12,6 +12,7 @@ import torch
 
 from peer.protocol.messages import RoundKey
 from peer.protocol.pair.probe_verdict import ProbeLosses
+from peer.protocol.pair.state_verdict import StateLosses
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,11 @@ class Trainer(Protocol):
 
         `outer_params` and `partner`: flat fp32 of the fragment, whose last snapshot is `key`'s. The trainer's own
         params stay as they are. Raises OSError where the params cannot be handed over."""
+
+    async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
+        """Return the losses of a whole model, flat fp32, on windows that `seed` draws from the run's data; or why there
+        are none, for a person. It comes before the first `start`, and takes `within_s` seconds at most once the trainer
+        is ready."""
 
     async def save(self, folder: Path) -> int:
         """Write params, inner optimizer and position into `folder` (safetensors and JSON) at a step boundary; the token

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from peer.ports.directory import Shown
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
 from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
@@ -75,13 +76,18 @@ class Transport(Protocol):
         told: PeerTimings | None = None,
     ) -> SwapReport:
         """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
-        `peer.protocol.pair.matching.initiates`. Returns when `sink` holds the partner's complete verified payload,
+        `peer.protocol.pair.scores.initiates`. Returns when `sink` holds the partner's complete verified payload,
         whatever became of ours. Raises when it does not: `sink` is then to be thrown away. Neither source nor sink is
         touched after that: what they lie in is used again. `told`: what the partner is told of us; the report holds
         what it told."""
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
-        """Ask a peer to dial us, at these endpoints and where it sees us calling from."""
+        """Ask a peer to dial us where it sees us calling from, at the ports of these endpoints.
+
+        The question goes over a connection of its own, to one of the endpoints in `by`."""
+
+    def take_callers(self) -> tuple[str, ...]:
+        """The hosts, a few, that peers with a proven key called from since this was last asked."""
 
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
         """Ask a peer whether it reaches another one, which does not answer us."""
@@ -97,6 +103,12 @@ class Transport(Protocol):
     ) -> list[tuple[bytes, bytes]]:
         """(raw, signature) of the operator's amendments behind the `held` we have, unchecked."""
 
+    async def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
+        """The papers of the run that we lack, as lines, unchecked. `held`: the digests of those that we have."""
+
+    async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
+        """Show a peer our own record (empty: we have none), and get those that it knows, unchecked."""
+
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]: ...
 
     async def describe_state(
@@ -104,6 +116,9 @@ class Transport(Protocol):
     ) -> StateIndex:
         """The snapshot that a donor offers. `fresh`: of its state as it is now, not the one it offered before.
         `wanted`: this one, if it still keeps it."""
+
+    def answered_at(self, peer: PeerId) -> str:
+        """The address, `host:port`, at which a peer answered us with its key; empty: it does not now."""
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         """One piece, its digest verified."""

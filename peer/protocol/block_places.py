@@ -51,8 +51,7 @@ class BlockPlaces(Generic[K]):
         if holder in self._held:
             self._held[holder].proven |= proven
             return Placing(True)
-        strangers = sum(not place.proven for place in self._held.values())
-        room = len(self._held) < self._places and (proven or strangers < self._places - self._reserve)
+        room = self._has_room(proven=proven)
         victim = None if room else self._victim(block, proven=proven)
         if not room and victim is None:
             return Placing(False)
@@ -60,6 +59,10 @@ class BlockPlaces(Generic[K]):
             del self._held[victim]
         self._held[holder] = _Place(block, proven)
         return Placing(True, victim)
+
+    def would_admit(self, block: str, *, proven: bool = False) -> bool:
+        """Return whether a newcomer of this block would get a place."""
+        return self._has_room(proven=proven) or self._victim(block, proven=proven) is not None
 
     def prove(self, holder: K) -> None:
         """Note that the holder turned out to be a proven peer: it keeps its place from here on."""
@@ -69,6 +72,10 @@ class BlockPlaces(Generic[K]):
     def leave(self, holder: K) -> None:
         """Free the place of `holder`, if it has one."""
         self._held.pop(holder, None)
+
+    def _has_room(self, *, proven: bool) -> bool:
+        strangers = sum(not place.proven for place in self._held.values())
+        return len(self._held) < self._places and (proven or strangers < self._places - self._reserve)
 
     def _victim(self, block: str, *, proven: bool) -> K | None:
         """Return the holder that makes room; None: the newcomer's block holds as many as any, or only proven ones are

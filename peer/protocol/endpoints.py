@@ -28,6 +28,11 @@ def join_host(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(endpoint: str) -> str:
+    """Return the host of a `host:port`, without brackets."""
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
 HERE = "here"
 """The block of this machine's own addresses."""
 PREFIXES = {4: 24, 6: 56}
@@ -50,3 +55,21 @@ def block_of_host(host: str) -> str:
     if address.is_loopback:
         return HERE
     return str(ipaddress.ip_network((address, PREFIXES[address.version]), strict=False))
+
+
+NAMED = "named"
+"""The network of all names together, for names are free: there are services that give one to every address."""
+
+
+def voice_of(endpoint: str) -> str:
+    """Return the network that the word of a peer counts for which answers at this `host:port`: its block."""
+    return block_of(endpoint) if version_of(endpoint) else NAMED
+
+
+def version_of(endpoint: str) -> int:
+    """Return 4 or 6 for an IP address, 0 for a name."""
+    try:
+        address = ipaddress.ip_address(endpoint.rpartition(":")[0].strip("[]").partition("%")[0])
+    except ValueError:
+        return 0
+    return 4 if getattr(address, "ipv4_mapped", None) else address.version

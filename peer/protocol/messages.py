@@ -16,7 +16,7 @@ PeerId = NewType("PeerId", str)
 RunId = NewType("RunId", bytes)
 """SHA-256 of the manifest's exact bytes, 32 bytes."""
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 """The one wire version this build speaks."""
 
 PIECE_BYTES = 16 * 2**20
@@ -106,14 +106,14 @@ class PeerRecord:
     """Seconds since the epoch. The later issued of two records of one peer wins."""
     expires_at: float
     """Seconds since the epoch, at most `MAX_RECORD_TTL_S` after `issued_at`."""
-    run_start: float = 0.0
-    """Seconds since the epoch at which round 0 began. 0: not known to this peer."""
 
 
 MAX_ROUND = 2**53
 """Beyond it a round is no longer exact in every number it meets."""
 
-MAX_RECORD_TTL_S = 120.0
+MAX_SHOWN_RECORDS = 24
+"""Records in one answer about peers."""
+MAX_RECORD_TTL_S = 180.0
 """Seconds that a record lives at most."""
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8
@@ -193,6 +193,8 @@ class Welcome:
     round_trip_s: float
     seen_as: str
     """The address the other saw us call from, `host:port`."""
+    voice: str = ""
+    """The network that the other speaks for when it tells the time (`peer.clock.clock_filter`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,8 @@ class Probed:
     """The endpoints among them that reached this peer: our key, over TLS."""
     reason: str
     """Why the endpoints did not answer, as a sentence."""
+    asked_at: str = ""
+    """The endpoint at which the prober took the question, with its key. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,14 +35,26 @@ class TokenBuckets(Generic[K]):
         """Take `amount` and return 0. If there is too little, take nothing and return the seconds until there is
         enough. More than a burst is granted from a full bucket, which then owes it."""
         rate = rate or self._rate
-        level = self._level(who, now, rate)
-        short = min(amount, rate.burst) - level
-        self._keep(who, level if short > 0 else level - amount, now)
-        return short / rate.per_s if short > 0 else 0.0
+        wait_s = self.lacks_s(who, now, amount, rate)
+        self._keep(who, self._level(who, now, rate) - (0.0 if wait_s > 0 else amount), now)
+        return wait_s
 
-    def charge(self, who: K, now: float, amount: float) -> None:
+    def lacks_s(self, who: K, now: float, amount: float, rate: Rate | None = None) -> float:
+        """Return what `take` would, and take nothing."""
+        rate = rate or self._rate
+        return max(0.0, min(amount, rate.burst) - self._level(who, now, rate)) / rate.per_s
+
+    def wait_s(self, who: K, now: float) -> float:
+        """Return the seconds until one can be taken; 0: now. Nothing is taken."""
+        return max(0.0, 1.0 - self._level(who, now, self._rate)) / self._rate.per_s
+
+    def give_back(self, who: K, now: float) -> None:
+        """Give back one that was taken."""
+        self._keep(who, min(self._rate.burst, self._level(who, now, self._rate) + 1.0), now)
+
+    def charge(self, who: K, now: float, amount: float, rate: Rate | None = None) -> None:
         """Take without asking, down to an empty bucket."""
-        self._keep(who, max(0.0, self._level(who, now, self._rate) - amount), now)
+        self._keep(who, max(0.0, self._level(who, now, rate or self._rate) - amount), now)
 
     def __len__(self) -> int:
         return len(self._levels)

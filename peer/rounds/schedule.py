@@ -3,15 +3,17 @@ goes by it, with an account of the rounds that went by meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
+from peer.protocol.messages import PeerId
 from peer.protocol.policy.fitness import GRACE
 from peer.protocol.round_lengths import slots_of
 from peer.protocol.schedule import TOGETHER_S, RoundClock, late_by, pairing_window
+from peer.protocol.swarm.claimed_round import claimed_round, furthest_round
 from peer.protocol.swarm.suspend_detection import Slept
 from peer.rounds.status import RoundStatus
 
@@ -33,13 +35,18 @@ class RoundSchedule:
         view: PeerTable,
         emit: Callable[[events.Event], None],
         live: RoundStatus,
+        proven: Iterable[PeerId] = (),
+        signed_start: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`proven`: the peers whose word on their round outweighs that of others. `signed_start`: when round 0 begins,
+        as a paper says; 0: none does."""
         self.rounds = rounds
         self._live = live
-        live.run_began(rounds.start)
+        self._signed_start = signed_start
         self._clock = clock
         self._view = view
         self._emit = emit
+        self._proven = proven
         self._slot_s = 0.0
         """Clock in steps: what a slot of a round takes here; 0 before the first one."""
         self._ready_by, self._all_ready_by = 0.0, 0.0
@@ -56,16 +63,19 @@ class RoundSchedule:
         return self.rounds.kind == "steps"
 
     def until_start(self) -> float:
-        """Seconds until round 0 begins; while nobody knows, a second. Once somebody says, we announce it too."""
-        if not self.rounds.start and (start := self._view.run_start()):
+        """Seconds until round 0 begins; until its signed start is here, a second."""
+        if start := self._signed_start():
             self.rounds = replace(self.rounds, start=start)
-            self._live.run_began(start)
-        return self.rounds.start - self._clock.now() if self.rounds.start else 1.0
+        if not self.rounds.start:
+            self._live.is_doing("waiting for the run's signed start: nobody has shown it yet")
+            return 1.0
+        self._live.is_doing("waiting for round 0")
+        return self.rounds.start - self._clock.now()
 
     def first(self, first: int) -> int:
         """The round to begin with, for one whose state is of round `first`."""
         if self.in_steps:
-            return max(first, self._view.swarm_round(first))
+            return max(first, self._swarm_round(first))
         now = self._clock.now()
         began_with_the_run = now - self.rounds.start < TOGETHER_S
         return max(0, self.rounds.first_round_for(self.rounds.start if began_with_the_run else now))
@@ -133,7 +143,7 @@ class RoundSchedule:
 
     def jump(self, round_: int, reason: str = BEHIND) -> int:
         """Clock in steps: the round to play instead of `round_` when the swarm is already in a later one."""
-        swarm = self._view.swarm_round(round_)
+        swarm = self._swarm_round(round_)
         if swarm > round_:
             self._emit(events.Skipped(from_round=round_, to_round=swarm, reason=reason))
         return max(round_, swarm)
@@ -156,6 +166,11 @@ class RoundSchedule:
             first = following + NAMED_MISSES
             self._emit(events.Skipped(from_round=first, to_round=reached, reason="asleep or stopped"))
         return reached
+
+    def _swarm_round(self, own: int) -> int:
+        """Return the round of those who train, ourselves included, as far as time allows."""
+        most = furthest_round(self.rounds, self._clock.now())
+        return claimed_round(self._view.claimed_rounds(), self._proven, own=own, most=most) or 0
 
     def _wait_in_steps(self) -> float:
         """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round

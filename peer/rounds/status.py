@@ -16,8 +16,6 @@ class RoundStatus:
     phase: str = "starting"
     round: int = 0
     due_at: float | None = None
-    run_start: float = 0.0
-    """When round 0 began, seconds since the epoch; 0: not known yet."""
     last_partner: str = ""
     """Its peer id; of a group, how many others."""
     last_outcome: str = ""
@@ -40,10 +38,6 @@ class RoundStatus:
     def train_until(self, due_at: float | None) -> None:
         """Train for a round that is due then (run time; None: when its steps are done)."""
         self.due_at, self.phase = due_at, "training"
-
-    def run_began(self, run_start: float) -> None:
-        """Somebody says when round 0 began, seconds since the epoch."""
-        self.run_start = run_start
 
     def round_ended(self, outcome: str, partners: Sequence[PeerId], seconds: float) -> None:
         """Show a round that has an outcome. `partners`: without ourselves."""

@@ -39,6 +39,8 @@ class NodeOptions:
     initial_peers: tuple[str, ...] = ()
     host_maddrs: tuple[str, ...] = (ANY_HOST,)
     announce_maddrs: tuple[str, ...] = ()
+    lan: bool = True
+    """Whether to look for peers in our own network, and to be seen there."""
     port: int = 0
     """Of the exchange service; 0: the one used last time, else any free one."""
     max_upload: float | None = None

@@ -269,7 +269,7 @@ class SyncSection(Section):
 
 class WireSection(Section):
     min: int = Field(1, ge=1, le=1000)
-    max: int = Field(1, ge=1, le=1000)
+    max: int = Field(2, ge=1, le=1000)
 
 
 class LimitsSection(Section):

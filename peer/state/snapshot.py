@@ -7,6 +7,7 @@ lies in a file without a name (`peer.state.unnamed`), so that a donor needs no m
 
 from __future__ import annotations
 
+import math
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
@@ -31,7 +32,11 @@ HOLD_S = 900.0
 """Seconds that a snapshot is held for joiners that still fetch it, at most."""
 FRESH_EVERY_S = 1.0
 """Seconds between two fresh snapshots, at least, whoever asks."""
+REST = 20.0
+"""After a copy none is made for so many times as long as it took: joiners cost a twentieth of a core at most."""
 _MAX_ID = 64
+MARK = 32
+"""Characters of a state's name."""
 
 
 class StateSnapshot:
@@ -77,7 +82,19 @@ class StateSnapshot:
 
 def mark_of(pieces: Sequence[Piece]) -> str:
     """Return the name of a state, derived from its bytes, in hex."""
-    return blake3(b"".join(piece.digest for piece in pieces)).hexdigest()[:32]
+    return blake3(b"".join(piece.digest for piece in pieces)).hexdigest()[:MARK]
+
+
+def digest_of_state(outer: OuterState, *, momentum: bool) -> bytes:
+    """Return the BLAKE3 digest over the digests of a state's pieces, which an operator's node signs. `mark_of` is its
+    beginning. It takes as long as hashing all of the state."""
+    whole = blake3()
+    for values in (outer.params, outer.momentum) if momentum else (outer.params,):
+        view, start = values.numpy().data.cast("B"), 0
+        for _, _, nbytes in outer.layout.pieces():
+            whole.update(blake3(view[start : start + nbytes]).digest())
+            start += nbytes
+    return whole.digest()
 
 
 def _copy(values: torch.Tensor, into: memoryview, layout: Layout) -> None:
@@ -148,6 +165,7 @@ class SnapshotCache:
         self._keep = keep
         self._shelf: list[_Shelved] = []
         self._making: Future[StateSnapshot | None] | None = None
+        self._rests_until = -math.inf
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
         """Return the index of a snapshot to fetch; None while it is being made.
@@ -162,8 +180,9 @@ class SnapshotCache:
                 return shelved.snapshot.index
         newest = self._shelf[-1] if self._shelf else None
         age = now - newest.made_at if newest is not None else float("inf")
-        if self._making is None and age > (FRESH_EVERY_S if fresh else self._max_age_s) and self._make_room(now, fresh):
-            self._making = self._start(self._make)
+        due = age > (FRESH_EVERY_S if fresh else self._max_age_s) and now >= self._rests_until
+        if self._making is None and due and self._make_room(now, fresh):
+            self._making = self._start(self._timed)
             self._collect(now)
             newest = self._shelf[-1] if self._shelf else None
         if newest is None or (self._making is not None and (fresh or age > self._max_age_s)):
@@ -177,6 +196,15 @@ class SnapshotCache:
                 shelved.used_at = self._now()
                 return shelved.snapshot.piece(piece)
         return None
+
+    def _timed(self) -> StateSnapshot | None:
+        """Make a copy, in any thread, and rest after it, also if it came to nothing."""
+        began = self._now()
+        try:
+            return self._make()
+        finally:
+            ended = self._now()
+            self._rests_until = ended + REST * max(0.0, ended - began)
 
     def _collect(self, now: float) -> None:
         if self._making is None or not self._making.done():

@@ -29,16 +29,19 @@ from peer.ports.trainer import (
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.protocol.pair.probe_verdict import ProbeLosses
+from peer.protocol.pair.state_verdict import StateLosses
 from peer.trainer.arena import Arena, CounterFile, read_counters, shift_file
 from peer.trainer.config import TrainerConfig
 from peer.trainer.ipc import Message
-from peer.trainer.probing.files import probe_file
+from peer.trainer.probing.files import AWAITED, probe_file
 from peer.trainer.subprocess import LOG, TrainerSubprocess
 
 __all__ = ["TrainerClient", "TrainerConfig", "TrainerProgress"]
 
 START_SILENCE_S = 120.0
 """Seconds without a message after which a starting trainer counts as hung."""
+HOLDOUT_S, HOLDOUT_LOOK_S = 30.0, 0.25
+"""For so long a state waits to be weighed by a hold-out that is on its way, which training fetches first anyway."""
 
 
 def _unheard(note: str) -> None:
@@ -230,6 +233,19 @@ class TrainerClient:
             return str(answer["why"])
         guess, source = answer.pop("guess"), answer.pop("source")
         return ProbeLosses(guess=guess, source=source, **{name: tuple(losses) for name, losses in answer.items()})
+
+    async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
+        """Weigh in the process that is prepared, else in a new one. Raises also what `start` raises."""
+        if not self._prepared or self._alive().spent:
+            await self.prepare()
+        assert self._arena is not None
+        terms = {"silence_s": START_SILENCE_S, "seed": seed, "within_s": within_s}
+        until = asyncio.get_running_loop().time() + HOLDOUT_S
+        answer = await self._hand_over(self._arena.inn, params, "weigh", **terms)
+        while answer.get("why") == AWAITED and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(HOLDOUT_LOOK_S)
+            answer = await self._hand_over(self._arena.inn, params, "weigh", **terms)
+        return str(answer["why"]) if "why" in answer else StateLosses(tuple(answer.pop("windows")), **answer)
 
     async def save(self, folder: Path) -> int:
         """Write the trainer's part of a checkpoint. Raises also OSError when the folder cannot be written; the trainer

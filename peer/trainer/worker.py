@@ -119,6 +119,7 @@ class TrainerWorker:
             "release": self._release,
             "shard": self._shard,
             "probe": lambda message: self._prober.answer(message),
+            "weigh": lambda message: self._prober.weigh(message),
         }
 
     def prepare(self) -> None:

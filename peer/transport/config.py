@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.identity import Identity
+from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
 
 
@@ -38,6 +39,8 @@ class TransportConfig:
     invitation: bytes = b""
     """Our own. Empty: we have none."""
     terms: RunTerms = field(default_factory=RunTerms)
+    control: ControlMeter = field(default_factory=ControlMeter)
+    """Counts all small calls, of client and server."""
 
     def begin_run(self, terms: RunTerms) -> None:
         """Go by these terms from here on."""

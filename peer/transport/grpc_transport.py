@@ -7,18 +7,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 from blake3 import blake3
 
+from peer.clock.clock_filter import OPERATOR
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.identity import Identity
+from peer.observe.control_bytes import ControlMeter
+from peer.ports.directory import Shown
 from peer.ports.handler import Handler
 from peer.protocol.messages import (
     MAX_ARTIFACTS,
     MAX_ENDPOINTS,
+    MAX_SHOWN_RECORDS,
     PIECE_BYTES,
     WIRE_VERSION,
     Answer,
@@ -39,10 +44,12 @@ from peer.protocol.messages import (
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.protocol.wire.payload import BufferSink, Sink, Source
 from peer.transport.client.connections import Connection, ConnectionPool
+from peer.transport.client.dialling import Dialler
 from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.handshake import say_hello
 from peer.transport.client.streams import SERVICE, Stream, fetch, metadata, swap
 from peer.transport.config import RunTerms, TransportConfig
+from peer.transport.front.callers import CallerTable, files_in_force
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.listener import ExchangeServer
 from peer.transport.server.receipt_service import told
@@ -80,10 +87,12 @@ class GrpcTransport:
         )
         up, down = Pacer(for_bulk(policy.max_upload)), Pacer(for_bulk(policy.max_download))
         self._caps = Caps(up, down, Meter(budget=policy.quota))
-        self._service = ExchangeService(self._facts, handler, self._caps, policy.reputation)
-        self._server = ExchangeServer(self._facts.identity, handler, self._service, self._caps)
+        callers = CallerTable(policy.front.within(files_in_force()))
+        self.dialler = Dialler(policy.place)
+        self._service = ExchangeService(self._facts, handler, self._caps, policy.reputation, callers, self.dialler)
+        self._server = ExchangeServer(self._facts, handler, self._service, self._caps, callers)
         self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
-        self._channels = ConnectionPool()
+        self._channels = ConnectionPool(self.dialler)
         self._correction = correction
         self._port = 0
 
@@ -95,6 +104,11 @@ class GrpcTransport:
     @property
     def bytes_received(self) -> int:
         return self._caps.meter.received
+
+    @property
+    def control(self) -> ControlMeter:
+        """Counter of all small calls."""
+        return self._facts.control
 
     def begin_run(self, terms: RunTerms) -> None:
         """Go by the run's terms, once its manifest is known. Whoever said Hello before says it again under them."""
@@ -152,9 +166,17 @@ class GrpcTransport:
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)
-        reply = await self._unary(by, "Probe", request, pb.ProbeReply, timeout_s)
+        aside = ConnectionPool(self.dialler)  # the open one may go over another version of IP
+        try:
+            reply = await self._unary(by, "Probe", request, pb.ProbeReply, timeout_s, aside)
+            asked_at = aside.endpoint_of(by.peer_id)
+        finally:
+            await aside.close()
         tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
-        return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500])
+        return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500], asked_at)
+
+    def take_callers(self) -> tuple[str, ...]:
+        return self._service.handshake.take_callers()
 
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
         reply = await self._unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
@@ -179,6 +201,15 @@ class GrpcTransport:
         reply = await self._unary(to, "Amendments", request, pb.AmendmentsReply, timeout_s)
         return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
 
+    async def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
+        reply = await self._unary(to, "Papers", pb.PapersRequest(held=held), pb.PapersReply, timeout_s)
+        return list(reply.papers)
+
+    async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
+        request = pb.PeersRequest(record=own if isinstance(own, bytes) else b"")
+        reply = await self._unary(to, "Peers", request, pb.PeersReply, timeout_s)
+        return list(reply.records[:MAX_SHOWN_RECORDS])
+
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
         return reply.manifest, reply.signature
@@ -189,6 +220,9 @@ class GrpcTransport:
         request = pb.StateRequest(fresh=fresh, wanted=wanted)
         reply = await self._unary(donor, "State", request, pb.StateReply, timeout_s)
         return index_of(reply)
+
+    def answered_at(self, peer: PeerId) -> str:
+        return self._channels.endpoint_of(peer)
 
     async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
         wanted = index.pieces[piece]
@@ -267,25 +301,41 @@ class GrpcTransport:
 
     # -- Hello and failures ------------------------------------------------------------------------------------------
 
-    async def _unary(self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float) -> T:
+    async def _unary(
+        self,
+        to: PeerRecord,
+        method: str,
+        request: Any,
+        reply: type[T],
+        timeout_s: float,
+        pool: ConnectionPool | None = None,
+    ) -> T:
+        control = self._facts.control
+
         async def call(connection: Connection) -> T:
             began = time.monotonic()
             multicallable = connection.control.unary_unary(
                 f"/{SERVICE}/{method}",
-                request_serializer=type(request).SerializeToString,
-                response_deserializer=reply.FromString,  # type: ignore[attr-defined]
+                request_serializer=control.encoder(method, type(request).SerializeToString),
+                response_deserializer=control.decoder(method, reply.FromString),  # type: ignore[attr-defined]
             )
             answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             connection.observe_round_trip(time.monotonic() - began)
             return answer
 
-        return await self._with_token(to, call, timeout_s)
+        return await self._with_token(to, call, timeout_s, pool)
 
-    async def _with_token(self, to: PeerRecord, call: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+    async def _with_token(
+        self,
+        to: PeerRecord,
+        call: Callable[[Connection], Awaitable[T]],
+        timeout_s: float,
+        pool: ConnectionPool | None = None,
+    ) -> T:
         """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time."""
 
         async def attempt() -> T:
-            connection = await self._channels.get(to, timeout_s)
+            connection = await (self._channels if pool is None else pool).get(to, timeout_s)
             if connection.hello_due:
                 await self._greet(to, connection)
             try:
@@ -302,7 +352,9 @@ class GrpcTransport:
 
     async def _greet(self, to: PeerRecord, connection: Connection) -> Welcome:
         async with connection.greeting:
-            return await say_hello(connection, to, self._facts, self._correction)
+            welcome = await say_hello(connection, to, self._facts, self._correction)
+        self.dialler.seen(to.peer_id, welcome.seen_as)
+        return replace(welcome, voice=OPERATOR) if self.dialler.trusts(to.peer_id) else welcome
 
     async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
         try:

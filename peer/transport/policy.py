@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from peer.ports.reputation import CallerReputation, NoReputation
+from peer.transport.client.dialling import OwnPlace
+from peer.transport.front.callers import FrontLimits
 from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 
 
@@ -22,6 +24,10 @@ class TransportPolicy:
     """It is told what callers do wrong, and asked whom to turn away."""
     invitation: bytes = b""
     """Our own, shown to all we meet. Empty: we have none."""
+    front: FrontLimits = field(default_factory=FrontLimits)
+    """Places for callers."""
+    place: OwnPlace | None = None
+    """The places where we are. None: every address may be dialled."""
 
 
 OPEN = TransportPolicy()

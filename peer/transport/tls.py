@@ -5,11 +5,13 @@ a function of its 32-byte public key alone, as TLS does not verify a trust ancho
 the peer id can therefore rebuild the anchor and pin it.
 
 Each root has its own subject name, because equal names break verification. The leaf's subject differs from its issuer,
-because equal names read as self-signed."""
+because equal names read as self-signed. The leaf is valid for some weeks and is renewed every day. A thief of its key
+can therefore play the peer only for so long."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import grpc
 from cryptography import x509
@@ -18,10 +20,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
+from peer.clock.monotonic import run_time
 from peer.identity import Identity, public_key_of
 
 _FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
+BACKDATED = datetime.timedelta(days=7)
+"""How far the clock of a caller may be behind the clock of the peer that it calls."""
+VALID = datetime.timedelta(days=30)
+"""How long a leaf is valid from its making on."""
+RENEWED = datetime.timedelta(days=1)
+"""The age at which a server replaces its leaf."""
 _ANYBODY = Ed25519PrivateKey.from_private_bytes(b"\0" * 32)
 """Key that signs the rebuilt roots. TLS never verifies that signature."""
 
@@ -52,7 +61,7 @@ def root_of(public_key: bytes) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def leaf_for(identity: Identity) -> tuple[bytes, bytes]:
+def leaf_for(identity: Identity, now: datetime.datetime) -> tuple[bytes, bytes]:
     """Make a fresh P-256 key signed by the peer's Ed25519 key; return private key and certificate as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = identity.public_key
@@ -62,8 +71,8 @@ def leaf_for(identity: Identity) -> tuple[bytes, bytes]:
         .issuer_name(_name(public.hex()))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_FROM)
-        .not_valid_after(_UNTIL)
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + VALID)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(server_name(public))]), critical=False)
         .sign(identity.key, None)
     )
@@ -73,9 +82,33 @@ def leaf_for(identity: Identity) -> tuple[bytes, bytes]:
     return private, certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def server_credentials(identity: Identity) -> grpc.ServerCredentials:
+class RenewedLeaf:
+    """The leaf of a server, as gRPC asks for it before each handshake. `now`: seconds since the epoch."""
+
+    def __init__(self, identity: Identity, now: Callable[[], float] = run_time) -> None:
+        self._identity = identity
+        self._now = now
+        self._made = self._moment()
+        self.first = self._fresh()
+
+    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return a new leaf when the last one is a day old; None: go on with the last one."""
+        if self._moment() - self._made < RENEWED:
+            return None
+        self._made = self._moment()
+        return self._fresh()
+
+    def _moment(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
+
+    def _fresh(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([leaf_for(self._identity, self._made)])
+
+
+def server_credentials(identity: Identity, now: Callable[[], float] = run_time) -> grpc.ServerCredentials:
     """Make the server's credentials. They ask for no client certificate: the caller proves its key in its Hello."""
-    return grpc.ssl_server_credentials([leaf_for(identity)])
+    leaf = RenewedLeaf(identity, now)
+    return grpc.dynamic_ssl_server_credentials(leaf.first, leaf)
 
 
 def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:

@@ -65,7 +65,6 @@ class RecordBody(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     ISSUED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
-    RUN_START_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     reachable: _builtins.bool
     wire_min: _builtins.int
@@ -75,7 +74,6 @@ class RecordBody(_message.Message):
     status: _builtins.str
     issued_at: _builtins.float
     expires_at: _builtins.float
-    run_start: _builtins.float
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -91,11 +89,10 @@ class RecordBody(_message.Message):
         status: _builtins.str = ...,
         issued_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
-        run_start: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "expires_at", b"expires_at", "issued_at", b"issued_at", "reachable", b"reachable", "round", b"round", "run_id", b"run_id", "run_start", b"run_start", "status", b"status", "tokens_per_s", b"tokens_per_s", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "expires_at", b"expires_at", "issued_at", b"issued_at", "reachable", b"reachable", "round", b"round", "run_id", b"run_id", "status", b"status", "tokens_per_s", b"tokens_per_s", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -552,6 +549,96 @@ class SignedAmendment(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SignedAmendment: _TypeAlias = SignedAmendment  # noqa: Y015
+
+@_typing.final
+class PapersRequest(_message.Message):
+    """The papers that I lack: when the run began, what the operator lets a node sign, digests of its state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """SHA-256 of each paper I hold, at most 21"""
+
+    def __init__(
+        self,
+        *,
+        held: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PapersRequest: _TypeAlias = PapersRequest  # noqa: Y015
+
+@_typing.final
+class PapersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAPERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def papers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """lines of JSON, at most 21 of 4 KiB (peer/run/papers/paper.py)"""
+
+    def __init__(
+        self,
+        *,
+        papers: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["papers", b"papers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PapersReply: _TypeAlias = PapersReply  # noqa: Y015
+
+@_typing.final
+class PeersRequest(_message.Message):
+    """Peers that you know of. I show you my own record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: _builtins.int
+    record: _builtins.bytes
+    """a SignedRecord, at most 2048 bytes; empty: I am in no directory"""
+    def __init__(
+        self,
+        *,
+        record: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeersRequest: _TypeAlias = PeersRequest  # noqa: Y015
+
+@_typing.final
+class PeersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """each a SignedRecord, at most 24"""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeersReply: _TypeAlias = PeersReply  # noqa: Y015
 
 @_typing.final
 class ManifestRequest(_message.Message):

@@ -14,6 +14,8 @@ from peer.protocol.policy.amendments import NO_REASON, Change, policy_at
 from peer.run.amendments import Chain, load
 from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new
+from peer.run.papers.shelf import PAPERS, PaperShelf, keep
+from peer.run.papers.start import FORMER
 
 
 @pytest.fixture
@@ -89,15 +91,22 @@ def test_a_round_before_the_last_amendments_is_refused(manifest: Path) -> None:
     assert len(held(manifest).signed) == 1
 
 
-def began(manifest: Path, seconds_ago: float) -> None:
-    """The bootstrap node under this home knows when the run began."""
-    folder = Home(manifest.parent / "home").run(load_signed(manifest).run_id)
-    (folder.path / "run_start").write_text(repr(time.time() - seconds_ago))
+def began(manifest: Path, seconds_ago: float, former: bool = False) -> None:
+    """The bootstrap node under this home knows when the run began. `former`: from an earlier version's file."""
+    start, run = time.time() - seconds_ago, load_signed(manifest)
+    folder = Home(manifest.parent / "home").run(run.run_id).path
+    if former:
+        (folder / FORMER).write_text(repr(start))
+        return
+    shelf = PaperShelf(run.run_id, run.manifest.operator)
+    shelf.add(shelf.sign_start(load_or_create(Home(manifest.parent / "home").identity), start, start))
+    keep(folder / PAPERS, shelf)
 
 
-def test_a_round_may_be_named_by_its_distance(manifest: Path) -> None:
+@pytest.mark.parametrize("former", [False, True])
+def test_a_round_may_be_named_by_its_distance(manifest: Path, former: bool) -> None:
     length = load_signed(manifest).manifest.sync.sync_every
-    began(manifest, 10.5 * length)
+    began(manifest, 10.5 * length, former)
     amend(manifest, "pause", "--in-rounds", "3")
     assert held(manifest).amendments[0].round == 13
 

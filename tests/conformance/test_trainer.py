@@ -28,6 +28,7 @@ from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.pair.probe_verdict import ProbeLosses
+from peer.protocol.pair.state_verdict import LEAST_WINDOWS, why_impossible
 from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
@@ -277,6 +278,25 @@ async def a_shift_moves_the_params_and_not_the_base(stage: Stage) -> None:
     assert last.steps == 4 + stage.steps
 
 
+async def a_state_is_weighed_before_the_start(stage: Stage) -> None:
+    """The same windows for the same seed; the state that training begins from is another one."""
+    wild = 3 * torch.randn(stage.first.shape, generator=torch.Generator().manual_seed(1))
+    await stage.trainer.stop()
+    found = await stage.trainer.weigh(stage.first, 7, 60.0)
+    if isinstance(found, str):
+        assert isinstance(stage.trainer, FakeTrainer), found
+    else:
+        assert len(found.windows) >= LEAST_WINDOWS
+        assert await stage.trainer.weigh(stage.first, 7, 60.0) == found
+        assert await stage.trainer.weigh(stage.first, 8, 60.0) != found, "other windows"
+        lied = await stage.trainer.weigh(wild, 7, 60.0)
+        assert not isinstance(lied, str)
+        assert why_impossible(found) == ""
+        assert why_impossible(lied)
+    await stage.trainer.start(stage.first, stage.round, None)
+    assert torch.equal((await stage.work(0, 0, hold=True)).params, stage.first[slice(*stage.layout.fragment_span(0))])
+
+
 async def a_probe_only_looks(stage: Stage) -> None:
     """With a partner that sends what we have, all is as good as our own; nothing of a probe stays."""
     work = await stage.work(0, hold=True)
@@ -403,6 +423,7 @@ SCENES: tuple[Scene, ...] = (
     alpha_1_leaves_the_params_and_moves_the_base,
     a_shift_moves_the_params_and_not_the_base,
     a_probe_only_looks,
+    a_state_is_weighed_before_the_start,
     an_evaluation_disturbs_nothing_that_waits,
     a_result_may_come_after_the_next_snapshot,
     a_result_due_with_its_fragment_is_merged_first,

@@ -17,8 +17,10 @@ from peer.identity import Identity
 from peer.lab.sim.links import Link
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
+from peer.ports.directory import Shown
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
+    MAX_SHOWN_RECORDS,
     Answer,
     Offer,
     PayloadDigests,
@@ -70,6 +72,8 @@ class Owner:
     """Its answers to partners that sign a swap."""
     heard: list[tuple[PeerId, SignedOpinion]] = field(default_factory=list)
     shown: list[ShownReceipt] = field(default_factory=list)
+    callers: list[tuple[PeerId, Shown]] = field(default_factory=list)
+    """Each caller that asked it for peers, with the record that it showed."""
 
     def on_hello(self, record: PeerRecord) -> None:
         self.met.append(record)
@@ -93,6 +97,13 @@ class Owner:
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [(b"%d" % number, head) for number in range(held, 3)]
+
+    def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
+        return [paper for paper in (b"start", b"digest") if paper not in held]
+
+    def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
+        self.callers.append((caller, shown))
+        return [b"record %d" % number for number in range(30)]
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         return self.held
@@ -293,6 +304,19 @@ async def test_the_amendments_one_lacks_are_handed_on(low: End, high: End) -> No
         (b"2", b"h" * 32),
     ]
     assert await low.transport.fetch_amendments(high.record, 3, b"h" * 32, TIMEOUT) == []
+
+
+@scenario
+async def test_the_papers_one_lacks_are_handed_on(low: End, high: End) -> None:
+    assert await low.transport.fetch_papers(high.record, [b"start"], TIMEOUT) == [b"digest"]
+    assert await low.transport.fetch_papers(high.record, [], TIMEOUT) == [b"start", b"digest"]
+
+
+@scenario
+async def test_peers_are_shown_and_shown_to(low: End, high: End) -> None:
+    given = await low.transport.fetch_peers(high.record, b"mine", TIMEOUT)
+    assert given == [b"record %d" % number for number in range(MAX_SHOWN_RECORDS)]
+    assert high.owner.callers == [(low.record.peer_id, b"mine")]
 
 
 @scenario

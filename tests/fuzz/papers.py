@@ -7,12 +7,17 @@ import json
 from typing import Any
 
 from peer.errors import BadPayload, ManifestError, PeerError, TicketError, UsageError
+from peer.identity import Identity
+from peer.membership.paper_sync import describe as describe_paper
 from peer.node.control import COMMANDS, _parse, _parse_reply, _Refused
 from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at
 from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
 from peer.run.amendments import Chain, SignedAmendment
 from peer.run.manifest import default_text
 from peer.run.overrides import SECTIONS, apply_overrides
+from peer.run.papers.paper import DOMAIN as PAPER_DOMAIN
+from peer.run.papers.paper import delegate
+from peer.run.papers.shelf import PaperShelf
 from peer.run.schema import FORMAT, parse_manifest
 from peer.run.ticket import _MAGIC, Ticket, _checksum, _to_base32
 from tests.fuzz.engine import Target
@@ -94,6 +99,26 @@ def amendment() -> Target:
     return Target(name="amendment", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, limit=6000)
 
 
+def paper() -> Target:
+    """What a shelf takes is signed, of this run, and read the same again."""
+    node = Identity.generate()
+    shelf = PaperShelf(RUN, OWNER.peer_id)
+    given = delegate(OWNER, RUN, node.peer_id, ["start"], 0)
+
+    def run(raw: bytes) -> None:
+        """The document signed by the operator whatever it says, so that the checks behind the signature are reached."""
+        text = raw.decode(errors="replace")
+        entry = {"paper": text, "signature": OWNER.sign(PAPER_DOMAIN, text.encode()).hex()}
+        got = shelf.open(json.dumps(entry).encode())
+        assert shelf.open(got.line) == got
+        assert describe_paper(got).isprintable()
+        assert PaperShelf(RUN, OWNER.peer_id).add(got)
+
+    corpus = (given.raw, shelf.sign_start(OWNER, 9.5, 0).raw, shelf.sign_digest(OWNER, 3, b"d" * 32, 0).raw)
+    tokens = (b'"start"', b'"digest"', b'"delegation"', b"NaN", b"1e999", b"-1", b"\\u001b", b"[" * 50, b"null")
+    return Target(name="paper", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, limit=2000)
+
+
 def ticket() -> Target:
     """What decodes is encoded to the very same word again."""
 
@@ -146,4 +171,4 @@ def control_reply() -> Target:
     )
 
 
-TARGETS = (manifest, overrides, amendment, ticket, control_request, control_reply)
+TARGETS = (manifest, overrides, amendment, paper, ticket, control_request, control_reply)

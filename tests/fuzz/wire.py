@@ -18,7 +18,7 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
 from peer.outer.rules import all_finite
 from peer.protocol.endpoints import host_of_caller
-from peer.protocol.messages import MAX_ARTIFACTS, PeerId, PeerRecord, Piece, RoundKey, RunId, Status
+from peer.protocol.messages import MAX_ARTIFACTS, WIRE_VERSION, PeerId, PeerRecord, Piece, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -240,7 +240,9 @@ class _Nobody:
 def hello() -> Target:
     """Both messages of a caller, up to the token."""
     terms = RunTerms(layout_digest=DIGEST)
-    facts = TransportConfig(identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=1, wire_max=1, terms=terms)
+    facts = TransportConfig(
+        identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION, terms=terms
+    )
     handshake = ExchangeService(facts, _Nobody(), Caps(Pacer(None), Pacer(None), Meter())).handshake
 
     def run(raw: bytes) -> None:
@@ -255,7 +257,12 @@ def hello() -> Target:
             open_record(opened.record, RUN, NOW)
 
     opening = pb.HelloOpen(
-        run_id=RUN, wire_min=1, wire_max=1, layout_digest=DIGEST, public_key=OWNER.public_key, clock=NOW + 1
+        run_id=RUN,
+        wire_min=WIRE_VERSION,
+        wire_max=WIRE_VERSION,
+        layout_digest=DIGEST,
+        public_key=OWNER.public_key,
+        clock=NOW + 1,
     )
     shown = pb.HelloOpen.FromString(opening.SerializeToString())
     shown.record = seal(RECORD, OWNER)

@@ -123,9 +123,10 @@ class Swarm:
         self.peers = [Daemon(f"peer {n}", self.folder / f"p{n}") for n in (1, 2)]
         self.manifest = self.folder / "run.toml"
         self.signed = self._signed()
-        key = Home(self.peers[0].home).identity
-        key.touch(mode=0o600)
-        key.write_bytes(identity(2).to_bytes())
+        for daemon, number in ((self.bootstrap, 1), (self.peers[0], 2)):
+            key = Home(daemon.home).identity
+            key.touch(mode=0o600)
+            key.write_bytes(identity(number).to_bytes())
         if self.kept is not None:
             self._take_up(self.kept)
 

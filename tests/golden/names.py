@@ -56,6 +56,7 @@ from peer.run.amendments import Chain, lines_of
 from peer.run.manifest import DOMAIN as MANIFEST_DOMAIN
 from peer.run.manifest import Manifest
 from peer.run.method import Method
+from peer.run.papers.paper import DOMAIN as PAPER_DOMAIN
 from peer.run.presets import PRESETS
 from peer.run.ticket import Ticket
 from peer.signed_record import DOMAIN as RECORD_DOMAIN
@@ -233,7 +234,7 @@ def served() -> dict[str, Any]:
 def codes() -> dict[str, int]:
     """Known codes of refusals and failures that stand beside something else, a sentence as a rule; and how many times
     beside a sentence that is written there. A place less: one was merged with another, or has another code now."""
-    known, found = {*CODES, *RECORD_CODES, *AMENDMENT_CODES, *CONTROL_CODES}, Counter[str]()
+    known, found = {*CODES, *RECORD_CODES, *AMENDMENT_CODES, *PAPER_CODES, *CONTROL_CODES}, Counter[str]()
     for word, beside in _words():
         if word in known:
             found[word] += _is_sentence(beside)
@@ -241,7 +242,8 @@ def codes() -> dict[str, int]:
 
 
 RECORD_CODES = {"too_large", "garbled", "signature", "run_id", "endpoints", "wire", "numbers", "status", "expiry"}
-RECORD_CODES |= {"foreign_run", "future", "expired", "layout", "stale", "full"}
+RECORD_CODES |= {"foreign_run", "future", "expired", "layout", "full"}
+PAPER_CODES = {"paper", "paper_run", "paper_signature", "paper_delegation", "second_start"}
 AMENDMENT_CODES = {"amendment", "amendment_run", "amendment_signature", "amendment_fork", "amendment_order"}
 CONTROL_CODES = {"bad_request", "unknown_command", "too_large", "busy"}
 
@@ -286,6 +288,7 @@ def wire() -> Any:
             "record": RECORD_DOMAIN.decode(),
             "roster": ROSTER_DOMAIN.decode(),
             "amendment": AMENDMENT_DOMAIN.decode(),
+            "paper": PAPER_DOMAIN.decode(),
             "manifest": MANIFEST_DOMAIN.decode(),
         },
         "words": {
@@ -314,7 +317,6 @@ def record() -> PeerRecord:
         status=Status.TRAINING,
         issued_at=1000.25,
         expires_at=1045.25,
-        run_start=900.5,
     )
 
 

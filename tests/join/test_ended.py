@@ -11,17 +11,21 @@ import pytest
 
 from peer.errors import RunEnded
 from peer.identity import Identity
-from peer.join.clock import clock_from, keep_start
+from peer.join.clock import clock_from
 from peer.join.context import JoinContext
 from peer.join.ended import FIRST_LOOK_S, ensure_goes_on, ensure_round_left, farewell, operator_nodes
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.membership.paper_sync import PaperSync
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import Manifest
+from peer.run.papers.shelf import PaperShelf
+from peer.run.papers.start import FORMER, wants_paper
 
 RUN = RunId(b"r" * 32)
-OPERATOR = Identity.generate().peer_id
+KEY = Identity.generate()
+OPERATOR = KEY.peer_id
 NODE = Identity.generate().peer_id
 TICKET = (f"/ip4/192.0.2.1/tcp/4810/p2p/{NODE}",)
 ROUND_S, ROUNDS = 10.0, 20
@@ -34,15 +38,15 @@ def manifest(clock: str = "steps", start: float = 0.0) -> Manifest:
     return Manifest.model_validate(whole)
 
 
-def record(peer: str, status: Status, round_: int = 0, run_start: float = 0.0) -> PeerRecord:
-    return PeerRecord(PeerId(peer), RUN, (), True, 1, 1, round_, 1.0, status, 0.0, 1e12, run_start)
+def record(peer: str, status: Status, round_: int = 0) -> PeerRecord:
+    return PeerRecord(PeerId(peer), RUN, (), True, 1, 1, round_, 1.0, status, 0.0, 1e12)
 
 
 class Directory:
     """A directory with these records, and this report of the nodes that were dialled."""
 
     def __init__(self, records: list[PeerRecord], report: DialReport) -> None:
-        self._records = records
+        self._records = [replace(record, endpoints=(f"{record.peer_id}:1",)) for record in records]
         self._report = report
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
@@ -52,12 +56,23 @@ class Directory:
         return self._report
 
 
+class Shows:
+    """A transport over which everybody shows these papers."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+
+    async def fetch_papers(self, to: PeerRecord, held: list[bytes], timeout_s: float) -> list[bytes]:
+        return self._lines
+
+
 def hear(
     run: Manifest,
     *records: PeerRecord,
     at: float = 0.0,
     folder: Path | None = None,
     offset_s: float | None = 0.0,
+    shown: list[bytes] | None = None,
 ) -> float:
     """Ask `at` seconds after the epoch of virtual time; return how many seconds it took."""
 
@@ -68,14 +83,15 @@ def hear(
             run_id=RUN,
             me=PeerId("me"),
             directory=cast(Any, Directory(list(records), DialReport(clock_offset_s=offset_s))),
-            transport=cast(Any, None),
+            transport=cast(Any, Shows(shown or [])),
             clock=clock,
             say=lambda line: None,
             folder=None if folder is None else RunFolder(folder),
             rng=random.Random(0),
         )
         began = clock.now()
-        await ensure_goes_on(context, run, TICKET)
+        papers = PaperSync(PaperShelf(RUN, OPERATOR), None, lambda event: None, wants_start=wants_paper(run))
+        await ensure_goes_on(context, run, TICKET, papers)
         return clock.now() - began
 
     return run_virtual(ask())
@@ -93,24 +109,32 @@ def test_the_operators_nodes_are_believed(who: str, status: Status, round_: int)
 @pytest.mark.parametrize("clock", ["steps", "seconds"])
 def test_what_a_stranger_says_of_the_end_changes_nothing(clock: str) -> None:
     stranger = Identity.generate().peer_id
-    lies = [record(stranger, Status.ENDED, ROUNDS, 1.0), record(stranger, Status.SERVING, ROUNDS, 1.0)]
+    lies = [record(stranger, Status.ENDED, ROUNDS), record(stranger, Status.SERVING, ROUNDS)]
+    forged = PaperShelf(RUN, (liar := Identity.generate()).peer_id).sign_start(liar, 1.0, EPOCH)
     for lie in lies:
-        assert hear(manifest(clock), lie) == 0.0
-        assert hear(manifest(clock), lie, record(NODE, Status.SERVING, 5, EPOCH)) == 0.0
+        assert hear(manifest(clock), lie, shown=[forged.line]) == 0.0
+        assert hear(manifest(clock), lie, record(NODE, Status.SERVING, 5), shown=[forged.line]) == 0.0
 
 
-@pytest.mark.parametrize("source", ["manifest", "home", "node"])
+@pytest.mark.parametrize("who", [OPERATOR, NODE], ids=["operator", "node"])
+def test_in_seconds_the_signed_start_alone_tells_the_end(who: str) -> None:
+    over = [record(who, Status.ENDED, ROUNDS), record(who, Status.SERVING, 10**6)]
+    for said in over:
+        assert hear(manifest("seconds"), said) == 0.0
+
+
+@pytest.mark.parametrize("source", ["manifest", "home", "paper"])
 def test_a_clock_in_seconds_tells_the_end_and_the_last_round(source: str, tmp_path: Path) -> None:
     run = manifest("seconds", EPOCH if source == "manifest" else 0.0)
     if source == "home":
-        keep_start(RunFolder(tmp_path), EPOCH)
-    node = [record(NODE, Status.SERVING, 5, EPOCH)] if source == "node" else []
-    end = ROUND_S * ROUNDS
-    hear(run, *node, at=end - 2 * ROUND_S - 0.1, folder=tmp_path)
+        (tmp_path / FORMER).write_text(repr(EPOCH))
+    shown = [PaperShelf(RUN, OPERATOR).sign_start(KEY, EPOCH, EPOCH).line] if source == "paper" else []
+    anybody, end = record("anybody", Status.TRAINING, 5), ROUND_S * ROUNDS
+    hear(run, anybody, at=end - 2 * ROUND_S - 0.1, folder=tmp_path, shown=shown)
     with pytest.raises(RunEnded, match="ends after 20 rounds, and a newcomer can do none"):
-        hear(run, *node, at=end - 5.0, folder=tmp_path)
+        hear(run, anybody, at=end - 5.0, folder=tmp_path, shown=shown)
     with pytest.raises(RunEnded, match="ended after 20 rounds"):
-        hear(run, *node, at=end + 0.1, folder=tmp_path)
+        hear(run, anybody, at=end + 0.1, folder=tmp_path, shown=shown)
 
 
 def test_a_clock_that_was_compared_with_nobodys_counts_only_beyond_its_error() -> None:

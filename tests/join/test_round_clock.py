@@ -54,7 +54,7 @@ def test_as_many_as_there_are_agree_on_one_correction(others: int, tmp_path: Any
             say=lambda line: None,
             folder=RunFolder(tmp_path),
         )
-        await round_clock(context, parse_manifest(default_text().encode()))
+        await round_clock(context, parse_manifest(default_text().encode()), 5.0)
 
     assert asyncio.run(corrected(others, ask)) == pytest.approx(AHEAD_S, abs=0.5)
 

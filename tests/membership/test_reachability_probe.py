@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import zlib
 from typing import Any, cast
 
 from peer.errors import PartnerLost
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.membership.reachability import TICK_S, ReachabilityProbe
+from peer.membership.reachability import SHUNNED_S, ReachabilityProbe
 from peer.protocol.messages import PeerId, PeerRecord, Probed, RunId, Status
 from peer.protocol.swarm.reachability import MAX_VOICES, UNSETTLED_EVERY_S
 
@@ -18,9 +19,14 @@ DIALS_S = 4.0
 """Who tries to dial a home that lets nothing in knows it after so long."""
 
 
+def address(name: str) -> str:
+    """Return an address of a network that is this peer's alone."""
+    return f"198.{18 + sum(name.encode()) % 2}.{zlib.crc32(name.encode()) % 256}.1:4810"
+
+
 def record(name: str) -> PeerRecord:
     return PeerRecord(
-        PeerId(name), RunId(b"r" * 32), (f"{name}:1",), True, 1, 1, 0, 1.0, Status.TRAINING, EPOCH, EPOCH + 900
+        PeerId(name), RunId(b"r" * 32), (address(name),), True, 1, 1, 0, 1.0, Status.TRAINING, EPOCH, EPOCH + 900
     )
 
 
@@ -31,6 +37,7 @@ class Others:
         self.clock, self.able, self.records = VirtualClock(), able, {PeerId(name): record(name) for name in names}
         self.asked: list[tuple[float, str]] = []
         self.told: list[tuple[float, bool]] = []
+        self.callers: list[str] = []
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         self.asked.append((self.clock.now() - EPOCH, by.peer_id))
@@ -38,7 +45,11 @@ class Others:
             await asyncio.sleep(timeout_s)
             raise PartnerLost("it did not answer")
         await asyncio.sleep(DIALS_S)
-        return Probed(endpoints, (), "no answer within 4 s")
+        return Probed(endpoints, (), "no answer there", by.endpoints[0])
+
+    def take_callers(self) -> tuple[str, ...]:
+        callers, self.callers = tuple(self.callers), []
+        return callers
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
         return self.records
@@ -57,7 +68,7 @@ class Others:
 
 def test_one_that_cannot_be_called_does_not_hold_up_the_answer() -> None:
     for seed in range(8):  # whoever is drawn first
-        others = Others({"public"}, ["public", "home"])
+        others = Others({"public", "open"}, ["public", "open", "home"])
         reach = run_virtual(others.watch(20.0, seed))
         assert not reach.reachable
         assert others.told == [(DIALS_S, False)]
@@ -71,7 +82,7 @@ def test_while_nobody_has_a_word_others_are_asked_soon() -> None:
     calls = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert max(calls) < UNSETTLED_EVERY_S, calls
     assert len({peer for _, peer in others.asked}) > MAX_VOICES, "not the same ones for ever"
-    others = Others({"public"}, ["public", *others.records])
+    others = Others({"public", "open"}, ["public", "open", *others.records])
     run_virtual(others.watch(120.0))
     assert others.told, "one of ten, found in time"
 
@@ -85,5 +96,7 @@ def test_with_a_first_word_one_at_a_time_is_asked() -> None:
     assert len(others.asked) == MAX_VOICES, "and with one voice of all nobody for long"
     assert reach.state.settled()
     others = Others({"a"}, ["a", "b"])
-    run_virtual(others.watch(DIALS_S + UNSETTLED_EVERY_S + 2 * TICK_S))
-    assert [peer for at, peer in others.asked if at > 0.0] == ["b"], "who has said its word is asked last"
+    run_virtual(others.watch(SHUNNED_S + 2 * UNSETTLED_EVERY_S))
+    again = [peer for at, peer in others.asked if at > 0.0]
+    assert again[0] == "a", "who did not answer is let alone for a while"
+    assert "b" in again, "and then asked before those who have said their word"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from peer.clock import run_clock as clocks
+from peer.clock.clock_filter import KEPT_OFFSETS
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerLost
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
@@ -230,7 +230,7 @@ def test_the_wall_clock_may_jump_and_rounds_do_not(monkeypatch: pytest.MonkeyPat
 
 def test_measured_offsets_are_forgotten_and_the_correction_stays() -> None:
     clock = RunClock()
-    for _ in range(clocks.KEPT_OFFSETS):
+    for _ in range(KEPT_OFFSETS):
         clock.observe(5.0)
     clock.forget_offsets()
     assert clock.correction == 5.0

@@ -18,7 +18,7 @@ from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.node.assemble import PeerParts
-from peer.node.daemon_parts import DaemonParts, JoinedRun, admission_of, amendments_of, assemble_daemon
+from peer.node.daemon_parts import DaemonParts, JoinedRun, admission_of, amendments_of, assemble_daemon, papers_of
 from peer.node.handler import RequestHandler
 from peer.node.open import LocalNode, OpenNode
 from peer.outer.state import OuterState
@@ -104,7 +104,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         joined = JoinedRun(
             manifest=manifest,
             amendments=amendments_of(local, manifest, own.journal),
-            invited=admission_of(local, manifest, options, amendments_of(local, manifest, own.journal)).rule,
+            invited=admission_of(local, manifest, options, amendments_of(local, manifest, own.journal), None).rule,
             rounds=rounds,
             state=JoinedState(outer, 0, ""),
             checkpoints=CheckpointStore(local.folder.checkpoints, 2),
@@ -115,6 +115,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         def record() -> PeerRecord:
             raise AssertionError("nothing runs here")
 
+        papers_of(node, manifest, own.journal)
         parts, _ = assemble_daemon(node, own, joined, record, bulk)
         try:
             return connections(parts)

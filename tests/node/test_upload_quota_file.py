@@ -15,6 +15,7 @@ import pytest
 from peer.errors import PartnerRefused
 from peer.node.upload_quota import SAVE_EVERY_S, UploadQuota, moment_of
 from peer.observe import events
+from peer.protocol.endpoints import HERE
 from peer.protocol.messages import PeerId
 from peer.protocol.policy.upload_quota import CONTROL_RATE, Moment, UploadLimits, on_the_line
 from peer.protocol.wire.payload import BytesSource
@@ -282,9 +283,9 @@ def test_a_transfer_that_breaks_off_counts_as_far_as_it_came(little: Machine) ->
 def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
     async def test() -> None:
         giving = StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=machine.budget)))
-        assert giving.why_busy(PeerId("joiner")) is None
+        assert giving.why_busy(PeerId("joiner"), HERE, proven=False) is None
         machine.budget.exchange_needs(8 * GB)
-        why, eta_s = giving.why_busy(PeerId("joiner")) or ("", 0.0)
+        why, eta_s = giving.why_busy(PeerId("joiner"), HERE, proven=False) or ("", 0.0)
         assert why == "today's upload of 10 GB is used. Next exchange after 00:00; ask another peer"
         assert eta_s > 0
 

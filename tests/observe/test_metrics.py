@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from peer.observe import events
+from peer.observe.control_bytes import PURPOSES
 from peer.observe.counters import EventCounters, known_code
 from peer.observe.exposition import exposition, lookup, seen, sums
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
@@ -41,6 +42,10 @@ STATUS: dict[str, Any] = {
     "exchanging": {"sent": 1e5, "received": 6e5, "late_s": 1.5},
     "bytes_sent": 10,
     "bytes_received": 20,
+    "control_bytes": {
+        "sent": dict.fromkeys(PURPOSES, 5),
+        "received": dict.fromkeys(PURPOSES, 6),
+    },
     "caps": {"sent": 125000.0, "received": None},
     "budget": {"used": {"day": 7, "month": 9}, "limit": {"day": 5 * 10**9, "month": 10**11}, "why": ""},
     "peers": [{"status": "training", "reachable": True}, {"status": "joining", "reachable": False}],

@@ -13,10 +13,10 @@ from peer.errors import SourceError, StateError
 from peer.join.context import JoinContext
 from peer.protocol.messages import PeerId, Status
 from peer.result.remote.fetch import FetchedStates, GuestFetch
-from tests.join.test_donors import LAYOUT, RUN, World, state_of, virtually
+from tests.support.joining import LAYOUT, RUN, DonorWorld, state_of, virtually
 
 
-async def fetched(world: World, count: int = 1) -> FetchedStates:
+async def fetched(world: DonorWorld, count: int = 1) -> FetchedStates:
     context = JoinContext(
         run_id=RUN,
         me=PeerId("joiner"),
@@ -31,7 +31,7 @@ async def fetched(world: World, count: int = 1) -> FetchedStates:
 
 @virtually
 async def test_a_pair_s_state_is_whole_and_of_one_donor() -> None:
-    world = World()
+    world = DonorWorld()
     for number, name in enumerate("abc"):
         world.donor(name, state_of(number), 30 + number)
     found = await fetched(world)
@@ -43,7 +43,7 @@ async def test_a_pair_s_state_is_whole_and_of_one_donor() -> None:
 
 @virtually
 async def test_several_donors_give_the_mean_of_their_states() -> None:
-    world = World()
+    world = DonorWorld()
     for number, name in enumerate("abcd"):
         world.donor(name, state_of(number), 30)
     found = await fetched(world, 4)
@@ -54,7 +54,7 @@ async def test_several_donors_give_the_mean_of_their_states() -> None:
 
 @virtually
 async def test_fewer_donors_than_wanted_are_taken_and_told() -> None:
-    world = World()
+    world = DonorWorld()
     world.donor("a", state_of(1), 30)
     world.donor("b", None, 30)
     found = await fetched(world, 5)
@@ -65,7 +65,7 @@ async def test_fewer_donors_than_wanted_are_taken_and_told() -> None:
 
 @virtually
 async def test_a_group_s_state_is_taken_bit_for_bit_without_its_momentum() -> None:
-    world = World(momentum=True)
+    world = DonorWorld(momentum=True)
     for name in "abc":
         world.donor(name, state_of(1), 30)
     world.donor("d", state_of(2), 30)
@@ -77,7 +77,7 @@ async def test_a_group_s_state_is_taken_bit_for_bit_without_its_momentum() -> No
 
 @virtually
 async def test_the_operator_s_node_is_enough_when_all_others_are_gone() -> None:
-    world = World()
+    world = DonorWorld()
     world.donor("operator", state_of(3), 40, Status.SERVING)
     found = await fetched(world, 2)
     assert torch.equal(found.mean(), state_of(3).params)
@@ -85,7 +85,7 @@ async def test_the_operator_s_node_is_enough_when_all_others_are_gone() -> None:
 
 @virtually
 async def test_nobody_gives_a_state() -> None:
-    world = World()
+    world = DonorWorld()
     world.donor("a", None, 30)
     before = world.clock.now()
     with pytest.raises(StateError, match="no donor gave a state within 60 s: a: "):
@@ -95,7 +95,7 @@ async def test_nobody_gives_a_state() -> None:
 
 @virtually
 async def test_a_state_that_is_no_number_is_not_used() -> None:
-    world = World()
+    world = DonorWorld()
     outer = state_of(1)
     outer.params[5] = float("nan")
     world.donor("a", outer, 30)

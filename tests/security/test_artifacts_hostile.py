@@ -16,15 +16,21 @@ from peer.errors import ArtifactMissing, BadPayload, PartnerRefused
 from peer.identity import Identity
 from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler, ServedParts
-from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord, RunId, Status, artifact_name
+from peer.protocol.messages import PIECE_BYTES, WIRE_VERSION, PeerId, PeerRecord, RunId, Status, artifact_name
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
 from peer.state.artifacts.shelf import ArtifactShelf
+from peer.transport.config import TransportConfig
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server import state_uploads
+from peer.transport.server.call_places import CallPlaces
+from peer.transport.server.service import ExchangeService
 from peer.transport.tls import server_credentials
+from peer.transport.wire.pacing import Pacer
+from peer.transport.wire.payload_stream import Caps, Meter
+from peer.transport.wire.refusals import served
+from peer.v1.exchange_pb2 import HelloReply
 from tests.support.artifacts import content, ref_of
 from tests.support.hostile_client import HostileCaller, Refused, ended
 
@@ -161,7 +167,7 @@ def test_a_caller_without_a_place_costs_no_read(tmp_path: Path, monkeypatch: pyt
             assert (await fetched(caller, token, wanting(0))).code == "busy"
         assert victim.handler.read == 0
 
-    monkeypatch.setattr(state_uploads, "ARTIFACTS_AT_ONCE", 0)
+    monkeypatch.setattr(CallPlaces, "why_busy", lambda places, block, proven: "all are taken")
     attack(test, tmp_path)
 
 
@@ -241,9 +247,10 @@ class OtherServer:
 async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool]:
     """Ask a peer that says Hello as ours do, and answers the question for artifacts in its own way."""
     own = OtherServer(reply)
-    honest = GrpcTransport(own.identity, RUN, RequestHandler(), RunClock().now)
+    facts = TransportConfig(identity=own.identity, run_id=RUN, now=RunClock().now, wire_min=1, wire_max=WIRE_VERSION)
+    honest = ExchangeService(facts, RequestHandler(), Caps(Pacer(None), Pacer(None), Meter()))
     server = grpc.aio.server()
-    hello = honest._server._handlers().service(_Call("/peer.v1.Exchange/Hello"))  # type: ignore[arg-type]
+    hello = served(honest.handshake.serve, HelloReply.SerializeToString)
     server.add_generic_rpc_handlers((own.handlers(hello),))
     port = server.add_secure_port("127.0.0.1:0", server_credentials(own.identity))
     await server.start()
@@ -254,12 +261,6 @@ async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool
             return await joiner.transport.ask_artifacts(record, [DIGEST] * asked, 5.0)
     finally:
         await server.stop(0)
-
-
-class _Call(grpc.HandlerCallDetails):  # type: ignore[misc]
-    def __init__(self, method: str) -> None:
-        self.method = method
-        self.invocation_metadata = ()
 
 
 @pytest.mark.parametrize("answers", [0, 1, 3, 1_000_000])

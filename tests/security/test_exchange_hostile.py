@@ -14,7 +14,17 @@ from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.ports.reputation import CallerReputation, NoReputation
-from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.messages import (
+    WIRE_VERSION,
+    Answer,
+    Offer,
+    PeerId,
+    PeerRecord,
+    RoundKey,
+    RunId,
+    Status,
+    Verdict,
+)
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.client.connections import AHEAD
@@ -85,8 +95,8 @@ class Victim:
         signer, signed = changes.pop("signer", caller), changes.pop("signed", None)
         opening = {
             "run_id": RUN,
-            "wire_min": 1,
-            "wire_max": 1,
+            "wire_min": WIRE_VERSION,
+            "wire_max": WIRE_VERSION,
             "layout_digest": b"L" * 32,
             "public_key": caller.public_key,
             "clock": RunClock().now(),
@@ -187,7 +197,7 @@ async def test_a_server_with_another_key_is_not_connected_to(victim: Victim) -> 
     [
         ({"run_id": b"S" * 32}, "wrong_run"),
         ({"run_id": b""}, "wrong_run"),
-        ({"wire_min": 2, "wire_max": 9}, "wire_version"),
+        ({"wire_min": WIRE_VERSION + 1, "wire_max": 9}, "wire_version"),
         ({"layout_digest": b"M" * 32}, "layout"),
         ({"public_key": b"short"}, "bad_proof"),
         ({"clock": 0.0}, "clock"),

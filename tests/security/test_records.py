@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from peer.discovery import validator
 from peer.discovery.keys import bucket_key, slot
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
-from peer.protocol.messages import MAX_RECORD_BYTES, PeerId, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 from peer.protocol.swarm.buckets import MAX_DEPTH, places_of
 from peer.signed_record import DOMAIN, InvalidRecord, open_record, seal, unseal
 from peer.v1 import exchange_pb2 as pb
@@ -84,8 +83,7 @@ def test_an_honest_record_opens() -> None:
         ("numbers", {"tokens_per_s": -1.0}),
         ("numbers", {"issued_at": math.nan}),
         ("numbers", {"expires_at": math.inf}),
-        ("numbers", {"run_start": -math.inf}),
-        ("expiry", {"expires_at": NOW + 120.5}),
+        ("expiry", {"expires_at": NOW + MAX_RECORD_TTL_S + 0.5}),
         ("expiry", {"expires_at": NOW - 1.0}),
         ("expired", {"issued_at": NOW - 60.0, "expires_at": NOW}),
         ("future", {"issued_at": NOW + 61.0, "expires_at": NOW + 100.0}),
@@ -211,29 +209,6 @@ def test_the_gate_refuses_forged_and_future_records_but_not_expired_ones() -> No
     assert not gate(NOW - 61.0).admit(key, subkey, value, expiry)
     farewell = record(status=Status.LEAVING, expires_at=NOW)
     assert gate(NOW + 1.0).admit(*entry(farewell))
-
-
-def test_a_replayed_record_does_not_pass_its_successor() -> None:
-    door = gate(NOW + 5.0)
-    old, new = record(), record(issued_at=NOW + 5.0)
-    assert door.admit(*entry(old))
-    assert door.admit(*entry(new))
-    assert not door.admit(*entry(old))
-    assert door.admit(*entry(new))
-    assert door.refused == {"stale": 1}
-
-
-def test_a_flood_of_keys_neither_fills_memory_nor_evicts_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validator, "MAX_ENTRIES", 3)
-    clock = [NOW]
-    door = RecordGate(lambda: clock[0])
-    owners = [Identity.generate() for _ in range(4)]
-    assert [door.admit(*entry(record(owner), owner)) for owner in owners] == [True, True, True, False]
-    assert door.refused == {"full": 1}
-    assert door.admit(*entry(record(owners[0], issued_at=NOW + 1.0), owners[0]))
-    clock[0] = NOW + 120.5  # by then the DHT has forgotten the second and third
-    late = record(owners[3], issued_at=clock[0], expires_at=clock[0] + 60.0)
-    assert door.admit(*entry(late, owners[3]))
 
 
 def test_a_peer_does_not_seal_what_others_would_refuse() -> None:

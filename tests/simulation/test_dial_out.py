@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
 
 from peer.lab.sim.links import PROFILES, Link
+from peer.lab.sim.process import OPERATOR
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.observe.events import RoundEnded
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
@@ -20,7 +23,13 @@ STEPS = RoundClock("steps", 20, 1)
 
 
 def simulate(
-    count: int, behind: set[int], total: int, rounds: RoundClock, seed: int = 3, links: Link | None = None
+    count: int,
+    behind: set[int],
+    total: int,
+    rounds: RoundClock,
+    seed: int = 3,
+    links: Link | None = None,
+    one_network: frozenset[int] = frozenset(),
 ) -> SimulatedSwarm:
     print(f"seed {seed}")
 
@@ -36,6 +45,7 @@ def simulate(
             ),
             SwarmWorld(only_dial_out=behind, links=links),
         )
+        swarm.put_on_one_router(one_network)
         await swarm.run()
         return swarm
 
@@ -90,3 +100,37 @@ def test_two_that_cannot_be_dialled_go_on_alone() -> None:
     swarm = simulate(3, {0, 1, 2}, 10, SECONDS)
     assert pairs(swarm) == []
     assert all(peer.outcomes()["solo"] == 10 for peer in swarm.peers)
+
+
+def test_homes_on_one_router_meet_although_nobody_outside_can_dial_them() -> None:
+    homes = frozenset(range(5))
+    swarm = simulate(6, set(homes), 40, SECONDS, one_network=homes)
+    formed = pairs(swarm)
+    assert {frozenset(pair) for pair in itertools.combinations([peer.peer_id for peer in swarm.peers], 2)} == set(
+        formed
+    )
+    assert len(formed) >= 0.95 * 3 * 40
+    assert [peer.reach.reachable for peer in swarm.peers] == [False] * 5 + [True]
+
+
+def test_homes_hear_the_signed_start_from_the_one_node_that_can_be_dialled() -> None:
+    ready_s, soon_s = 30.0, 8.0
+
+    async def main() -> SimulatedSwarm:
+        setting = SwarmSetting(method=METHOD, rounds=RoundClock("seconds", 20.0, 1, 0.0), total_rounds=10, seed=3)
+        swarm = SimulatedSwarm(5, setting, SwarmWorld(only_dial_out={1, 2, 3, 4}))
+        node = swarm.peers[0].papers
+
+        async def sign() -> None:
+            await asyncio.sleep(ready_s)
+            begins = EPOCH + ready_s + soon_s
+            node.hold([node.shelf.sign_start(OPERATOR, begins, EPOCH + ready_s)])
+
+        async with asyncio.timeout(3600.0), asyncio.TaskGroup() as group:
+            group.create_task(sign())
+            group.create_task(swarm.run())
+        return swarm
+
+    for peer in run_virtual(main()).peers:
+        ended = [event.round for event in peer.events if isinstance(event, RoundEnded)]
+        assert ended == list(range(10)), "nobody waits for ever, and nobody begins late"

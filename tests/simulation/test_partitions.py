@@ -197,7 +197,7 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
     """Killed just before offers open, 12 s after its last record: it is out before that expires."""
 
     async def main() -> SimulatedSwarm:
-        swarm = build("noloco", 5, rounds=10, count=8)  # here, none that is asked has heard from it just now
+        swarm = build("noloco", 7, rounds=10, count=8)  # here, none that is asked has heard from it just now
         victim = swarm.peers[3]
 
         async def kill() -> None:
@@ -253,7 +253,7 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     """A node of the operator: the state of round 0, and no training; until its task is cancelled."""
     me, donor, clock = PeerId("sim-999"), RequestHandler(), VirtualClock()
     MemoryTransport(swarm.network, me, donor, clock)
-    run_round = RunProgress(folder / "run_round")
+    run_round = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
     state = DonatedState(outer, lambda: run_round.value, clock.now, why_not=run_round.why_not_first)
     donor.serve(ServedParts(state=state))

@@ -84,7 +84,7 @@ async def keep(swarm: SimulatedSwarm, folder: Path, served: list[ServableState],
         rng=random.Random(1),
     )
     manifest = Manifest.model_validate({"format": 1, "name": "w", "operator": Identity.generate().peer_id})
-    progress = RunProgress(folder / "run_round")
+    progress = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
     view = RunView(
         manifest=manifest,
         end=RunEnd(lambda: swarm.rounds, ROUNDS, progress),

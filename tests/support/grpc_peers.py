@@ -18,6 +18,7 @@ from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.own_record import OwnRecord
+from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S
 from peer.membership.reputation import Reputation
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
@@ -34,6 +35,7 @@ from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.amendments import Chain
 from peer.run.method import Method
+from peer.run.papers.shelf import PaperShelf
 from peer.run.plan import RunPlan
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -138,6 +140,7 @@ async def _made(
             quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
             reputation=Reputation(clock.now, journal.append),
             amendments=AmendmentSync(Chain(RUN, me), None, journal.append),
+            papers=PaperSync(PaperShelf(RUN, me), None, journal.append),
         ),
         PeerOutlets(emit=journal.append, fetch_reset=_nowhere),
     )

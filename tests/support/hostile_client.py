@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from peer.identity import Identity, public_key_of
-from peer.protocol.messages import PeerId, RunId
+from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
 from peer.transport.tls import channel_credentials
 from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
@@ -61,8 +61,8 @@ class HostileCaller:
         call = self.open_hello()
         opening: dict[str, Any] = {
             "run_id": self._run_id,
-            "wire_min": 1,
-            "wire_max": 1,
+            "wire_min": WIRE_VERSION,
+            "wire_max": WIRE_VERSION,
             "public_key": self.identity.public_key,
             "clock": time.time(),
         } | changes

@@ -58,11 +58,13 @@ class Used(UploadBudget):
         self._told = told
         self.on = on
 
-    def why_not_give(self) -> str:
+    def why_not_give(self, *, stranger: bool = False) -> str:
         return USED if self.on and self._told else ""
 
     @contextlib.contextmanager
-    def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
+    def claim(
+        self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
+    ) -> Iterator[Callable[[int], None]]:
         if self.on:
             raise PartnerRefused("budget", USED)
         yield lambda nbytes: None

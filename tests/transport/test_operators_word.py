@@ -77,8 +77,8 @@ def test_who_does_not_speak_the_wire_range_is_refused_at_hello() -> None:
         async with two() as (ours, _, theirs, record):
             theirs.narrow_wire(1, 3)
             await ours.hello(record, TIMEOUT)
-            theirs._facts.wire_min, theirs._facts.wire_max = 2, 3  # as a newer program would
-            with pytest.raises(PartnerRefused, match="wire versions 2 to 3") as caught:
+            theirs._facts.wire_min, theirs._facts.wire_max = 3, 4  # as a newer program would
+            with pytest.raises(PartnerRefused, match="wire versions 3 to 4") as caught:
                 await ours.hello(record, TIMEOUT)
             assert caught.value.code == "wire_version"
 

@@ -1,18 +1,23 @@
 """One p2pd process and its DHT node, for as long as that process lives.
 
-This module and `process.py` are the only ones that know hivemind, private parts included. They are written against
-hivemind 1.1.12."""
+This module, `entry_store.py` and `process.py` are the only ones that know hivemind, private parts included. They are
+written against hivemind 1.1.12."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
+import time
 import warnings
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from peer.aio.threads import LowPriorityThread
 from peer.clock.monotonic import run_time
+from peer.discovery.dht_node.answers import AnswerReader, reading_answers
+from peer.discovery.dht_node.entry_store import EntryStore
+from peer.discovery.dht_node.holders import Holders
 from peer.discovery.dht_node.process import LOST, DhtNodeLimits, DhtNodeOptions, Process, failed, start_process, stop
 from peer.discovery.dial_report import knock, why_not
 from peer.discovery.multiaddr import split
@@ -26,7 +31,6 @@ with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.s
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import P2PHandlerError, PeerID
-    from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
     from hivemind.proto import dht_pb2, p2pd_pb2
     from hivemind.utils import timed_storage
     from hivemind.utils.multiaddr import Multiaddr
@@ -95,10 +99,13 @@ class _NoCache(DHTLocalStorage):  # type: ignore[misc]
 class DhtNode:
     """A running p2pd and the DHT node on top. It belongs to the event loop that it was started in."""
 
-    def __init__(self, process: Process, dht: DHTNode) -> None:
+    def __init__(self, process: Process, dht: DHTNode, reading: LowPriorityThread) -> None:
+        """`reading` checks what others answer, and ends with the node."""
         self._process = process
+        self._reading = reading
         self._dht = dht
         self._searches: set[asyncio.Task[Any]] = set()
+        self._holders: Holders[PeerID] = Holders(time.monotonic)
         self.pid: int = process._child.pid
         self.tried: dict[str, str] = {}
         """Per address dialled, why it did not answer the last time; empty when it did."""
@@ -111,17 +118,17 @@ class DhtNode:
 
         Raises AddressError when the port is taken, and DirectoryFailed when p2pd cannot be started. Both come within
         `startup_s` and a few seconds."""
-        process = await start_process(options, listen)
+        process, reading = await start_process(options, listen), LowPriorityThread()
         try:
             async with asyncio.timeout(options.startup_s):
-                dht = await _start_dht(process, options, gate)
+                dht = await _start_dht(process, options, gate, reading)
         except LOST as error:
             await stop(process)
             raise failed(f"died right after its start ({error!r})") from error
         except BaseException:
             await stop(process)
             raise
-        return cls(process, dht)
+        return cls(process, dht, reading)
 
     async def ended(self) -> str:
         """Wait for the process to end, and describe how it ended."""
@@ -129,7 +136,7 @@ class DhtNode:
 
     async def answers(self, timeout_s: float) -> None:
         """Ask the process something small. Raises one of LOST when it does not answer in time."""
-        await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), timeout_s)
+        await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), timeout_s)
 
     def resident_bytes(self) -> int:
         """Return the bytes of main memory that the process holds."""
@@ -151,7 +158,7 @@ class DhtNode:
             _note(self.tried, address, deaf)
             return False
         try:
-            await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
+            await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
             answered = await self._dht.protocol.call_ping(peer) is not None
         except TimeoutError:
             _note(self.tried, address, f"no answer within {timeout_s:.0f} s")
@@ -184,14 +191,14 @@ class DhtNode:
     async def addresses(self) -> list[str]:
         """Return the addresses that we can be seen under, with our peer id. Raises OSError or EOFError without an
         answer of p2pd."""
-        answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), _EXCHANGE_S)
-        return _full_addresses(answer.identify.id, answer.identify.addrs)
+        answer = await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), _EXCHANGE_S)
+        return _full_addresses(answer.identify.id, [str(Multiaddr(raw)) for raw in answer.identify.addrs])
 
     async def seen_addresses(self) -> list[str]:
         """Return the remote ends of our connections to nodes in the routing table. Raises as `addresses` does."""
-        answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), _EXCHANGE_S)
+        connected = await self._process.connections(_EXCHANGE_S)
         nodes = {peer.to_bytes() for peer in self._dht.protocol.routing_table.peer_id_to_uid}
-        return [text for peer in answer.peers if peer.id in nodes for text in _full_addresses(peer.id, peer.addrs)]
+        return [text for peer, seen in connected.items() if peer in nodes for text in _full_addresses(peer, seen)]
 
     async def store(self, key: bytes, subkey: bytes, value: bytes, expiry: float, others_only: bool = False) -> bool:
         """Put an entry into the DHT; return whether it was stored somewhere, which may be this node unless
@@ -200,9 +207,64 @@ class DhtNode:
         return ok
 
     async def store_in(self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
-        """Put an entry under each of several keys."""
-        count = len(keys)
-        await self._search(self._dht.store_many(list(keys), [value] * count, expiry, subkeys=[subkey] * count))
+        """Put an entry under each of several keys, at the nodes around it."""
+        packed = self._dht.protocol.serializer.dumps(value)
+        await self._search(_all(*(self._store_near(key, subkey, packed, expiry) for key in keys)))
+
+    async def _store_near(self, key: bytes, subkey: bytes, packed: bytes, expiry: float) -> None:
+        """Put an entry at the holders of a key, or else at the nearest nodes that a search finds."""
+        dht, slot = self._dht, DHTID.generate(key)
+
+        async def takes(peer: PeerID) -> bool:
+            return bool(any(await dht.protocol.call_store(peer, [slot], [packed], [expiry], subkeys=[subkey]) or ()))
+
+        if holders := self._holders.of(key):
+            if all(await _all(*map(takes, holders))):
+                return
+            self._holders.lost(key)
+        found = await dht.find_nearest_nodes([slot], k_nearest=dht.protocol.bucket_size, exclude_self=True)
+        nearest, took = list(found[slot].values()), list[PeerID]()
+        while nearest and (wanted := dht.num_replicas - len(took)) > 0:
+            asked, nearest = nearest[:wanted], nearest[wanted:]
+            took += [peer for peer, taken in zip(asked, await _all(*map(takes, asked)), strict=True) if taken]
+        self._holders.took(key, took)
+
+    async def find_near(self, key: bytes) -> list[bytes]:
+        """Return the values of all entries that this node and one holder of a key have under it. None: no holder is
+        known, or it did not answer, and `find_in` searches."""
+        slot, protocol = DHTID.generate(key), self._dht.protocol
+        if (holder := self._holders.one_of(key)) is None:
+            return []
+        answer = await self._search(protocol.call_find(holder, [slot]))
+        if not answer:
+            self._holders.lost(key)
+            return []
+        return [*self._own(slot), *_values(answer[slot][0])]
+
+    def _own(self, slot: DHTID) -> list[bytes]:
+        """The values that lie under a key in this node's own store."""
+        protocol = self._dht.protocol
+        held = protocol.storage.get(slot)
+        if held is None or not isinstance(held.value, DictionaryDHTValue):
+            return []
+        return [protocol.serializer.loads(entry.value) for _, entry in held.value.items()]
+
+    def hold(self, keys: Collection[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
+        """Put an entry into this node's own store, wherever in the DHT it belongs."""
+        protocol = self._dht.protocol
+        for key in keys:
+            protocol.storage.store(DHTID.generate(key), protocol.serializer.dumps(value), expiry, subkey=subkey)
+
+    def linked(self) -> list[str]:
+        """Return the peer ids at the addresses that we dialled and that answered the last time."""
+        return [split(address)[1] for address, deaf in self.tried.items() if not deaf]
+
+    async def find_at(self, peers: Sequence[str], key: bytes) -> list[bytes]:
+        """The values of all entries that these nodes hold under `key`, asked directly. Who does not answer has none."""
+        slot, protocol = DHTID.generate(key), self._dht.protocol
+        asked = (protocol.call_find(PeerID.from_base58(peer), [slot]) for peer in peers)
+        answers = await self._search(_all(*asked))
+        return [value for answer in answers if answer for value in _values(answer[slot][0])]
 
     async def find(self, key: bytes) -> list[bytes]:
         """The values of all entries under `key` that can be found, this node's own included."""
@@ -223,6 +285,7 @@ class DhtNode:
                 async with asyncio.timeout(1.0):
                     await self._dht.shutdown()
         self._process.fail_calls()
+        self._reading.close()
         if self._searches:
             await asyncio.wait(self._searches, timeout=2.0)
         await stop(self._process, at_once)
@@ -240,19 +303,9 @@ class DhtNode:
         if not task.cancelled():
             task.exception()  # its caller has it, or has stopped waiting
 
-    async def _ask(self, request: Any, timeout_s: float) -> Any:
-        """One question over p2pd's control socket. hivemind's own version has no deadline and leaks the socket."""
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await self._process._client.control.daemon_connector.open_connection()
-            try:
-                await write_pbmsg(writer, request)
-                answer = p2pd_pb2.Response()
-                await read_pbmsg_safe(reader, answer)
-            finally:
-                writer.close()
-        if answer.type == p2pd_pb2.Response.ERROR:
-            raise ConnectionError(answer.error.msg)
-        return answer
+
+async def _all(*calls: Awaitable[T]) -> list[T]:
+    return await asyncio.gather(*calls)
 
 
 def _values(found: Any) -> list[bytes]:
@@ -261,12 +314,14 @@ def _values(found: Any) -> list[bytes]:
     return [entry.value for entry in found.value.values() if isinstance(entry.value, bytes)]
 
 
-def _full_addresses(peer_id: bytes, maddrs: Sequence[bytes]) -> list[str]:
+def _full_addresses(peer_id: bytes, plain: Sequence[str]) -> list[str]:
     tail = f"/p2p/{PeerID(peer_id).to_base58()}"
-    return [f"{Multiaddr(raw)}{tail}" for raw in maddrs]
+    return [f"{address}{tail}" for address in plain]
 
 
-async def _start_dht(process: Process, options: DhtNodeOptions, gate: RecordGate | None) -> DHTNode:
+async def _start_dht(
+    process: Process, options: DhtNodeOptions, gate: RecordGate | None, reading: LowPriorityThread
+) -> DHTNode:
     validator = _Validator(gate) if gate is not None else None
     dht = await DHTNode.create(
         p2p=process,
@@ -278,7 +333,11 @@ async def _start_dht(process: Process, options: DhtNodeOptions, gate: RecordGate
         reuse_get_requests=False,  # it never forgets a key it was asked for
         record_validator=validator,
     )
-    if validator is not None:
+    if gate is not None and validator is not None:
         dht.protocol._validate_dictionary = validator.prune
+        loads, dumps = dht.protocol.serializer.loads, dht.protocol.serializer.dumps
+        reader = AnswerReader(loads, dumps, gate.first, reading)
+        dht.protocol.get_stub = reading_answers(dht.protocol.get_stub, reader, dht_pb2.FOUND_DICTIONARY)
+        dht.protocol.storage = EntryStore(gate)
         dht.protocol.cache = _NoCache()
     return dht

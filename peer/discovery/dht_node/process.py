@@ -1,7 +1,7 @@
 """The p2pd process: started within bounds, its output read, and ended without a trace.
 
-This module and `node.py` are the only ones that know hivemind, private parts included. They are written against
-hivemind 1.1.12.
+This module, `node.py` and `entry_store.py` are the only ones that know hivemind, private parts included. They are
+written against hivemind 1.1.12.
 
 hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, at its import. Without the "0", grpc runs its fork
 handlers for every process that we start. This module sets it, which is too late if grpc is loaded already. The command
@@ -16,25 +16,32 @@ import importlib.resources
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from peer.discovery.dht_node.entry_store import CallerBlocks, Handler, noting_callers
 from peer.discovery.dht_node.exit_report import Tail, in_words, oom_kills
 from peer.discovery.dht_node.hivemind_imports import without_the_rest
+from peer.discovery.dht_node.launch import launched
 from peer.discovery.multiaddr import address_taken
 from peer.errors import DirectoryFailed
 from peer.identity import peer_id_of
+from peer.observe.control_bytes import DIRECTORY, ControlMeter
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
 without_the_rest()
 with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.script, which torch deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
-    from hivemind.p2p import P2P, p2p_daemon
+    from hivemind.p2p import P2P, PeerID, p2p_daemon
     from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+    from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
+    from hivemind.proto import p2pd_pb2
     from hivemind.utils.logging import use_hivemind_log_handler
+    from hivemind.utils.multiaddr import Multiaddr
 
 logging.addLevelName(logging.WARNING, "WARNING")  # hivemind renames the level for everybody
 use_hivemind_log_handler("nowhere")  # it prints to our terminal otherwise; now it propagates to our handlers
@@ -43,17 +50,8 @@ logging.getLogger("hivemind").setLevel(logging.WARNING)
 BINARY: Path | None = None
 """Path of a p2pd to run in place of hivemind's, for tests."""
 
-_LAUNCH = """
-import os, resource, sys
-files, heap, *command = sys.argv[1:]
-os.setsid()
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-files = int(files) if hard == resource.RLIM_INFINITY else min(int(files), hard)
-resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-os.environ["GOMEMLIMIT"] = heap
-os.execv(command[0], command)
-"""
-"""Program of a Python of its own, which becomes p2pd. A preexec_fn would fork this process, with its threads."""
+_LIST_S = 2.0
+"""Seconds for the question with whom p2pd is connected."""
 LOST = (OSError, TimeoutError, EOFError, P2PDaemonError)
 """Errors of a question to a p2pd when it, or the peer behind it, does not answer."""
 
@@ -78,8 +76,10 @@ class DhtNodeLimits:
     """Bytes of heap that its garbage collector tries to stay below, at any cost."""
     connections: int = 256
     """Connections. Above this, the least used ones are closed until half are left."""
-    files: int = 1024
-    """Open files, sockets included, that the system grants."""
+    files: int = 8192
+    """Open files, sockets included. The system may grant fewer."""
+    data: int = 768 * 2**20
+    """Bytes of writable memory that the system grants. A p2pd that asks for more dies, and is replaced."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,30 +93,36 @@ class DhtNodeOptions:
     """Addresses to tell other peers; empty: those that p2pd sees."""
     startup_s: float = 30.0
     limits: DhtNodeLimits = DhtNodeLimits()
+    control: ControlMeter = dataclasses.field(default_factory=ControlMeter)
+    """Counts what is said to other nodes, and what they say."""
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
-    """hivemind's handle on the process, with four changes.
+    """hivemind's handle on the process, with six changes.
 
     - Ctrl+C in our terminal does not reach p2pd, which would end before our farewell is sent.
-    - Its resources are bounded.
+    - Its resources are bounded, and what it does not need is taken from it.
     - Its output is kept.
+    - The store of the DHT learns who asks it to store.
+    - What is said to other nodes is counted.
     - Once it is dead, its calls fail at once and not by timeout."""
 
     limits = DhtNodeLimits()
+    control = ControlMeter()
 
     def __init__(self) -> None:
         super().__init__()
         self.gone = False
         self.said = Tail()
         self._oom_kills = oom_kills()
+        self._callers = CallerBlocks(self._connections, time.monotonic)
 
     def _make_process_args(self, *args: Any, **options: Any) -> list[str]:
         high = self.limits.connections
         bounds = {"connLo": high // 2, "connHi": high, "connGrace": "30s"}
         command: list[str] = P2P._make_process_args(*args, **options, **bounds)
-        given = (str(self.limits.files), str(self.limits.heap))
-        return [sys.executable, "-E", "-S", "-c", _LAUNCH, *given, *command]
+        limits = self.limits
+        return launched(command, files=limits.files, heap=limits.heap, data=limits.data)
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
         """Read the output of p2pd.
@@ -133,7 +139,40 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     async def _call_unary_protobuf_handler(self, *args: Any) -> Any:
         if self.gone:
             raise ConnectionResetError("p2pd is gone")
-        return await super()._call_unary_protobuf_handler(*args)
+        _, _, asked, _ = args
+        self.control.count(DIRECTORY, sent=asked.ByteSize())
+        answer = await super()._call_unary_protobuf_handler(*args)
+        self.control.count(DIRECTORY, received=answer.ByteSize())
+        return answer
+
+    async def add_protobuf_handler(self, name: str, handler: Any, *args: Any, **options: Any) -> None:
+        if name.endswith(".rpc_store"):
+            handler = noting_callers(handler, self._callers)
+        handler = counting(handler, self.control)
+        await super().add_protobuf_handler(name, handler, *args, **options)
+
+    async def ask(self, request: p2pd_pb2.Request, timeout_s: float) -> p2pd_pb2.Response:
+        """One question over p2pd's control socket. hivemind's own version has no deadline and leaks the socket."""
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await self._client.control.daemon_connector.open_connection()
+            try:
+                await write_pbmsg(writer, request)
+                answer = p2pd_pb2.Response()
+                await read_pbmsg_safe(reader, answer)
+            finally:
+                writer.close()
+        if answer.type == p2pd_pb2.Response.ERROR:
+            raise ConnectionError(answer.error.msg)
+        return answer
+
+    async def connections(self, timeout_s: float) -> dict[bytes, list[str]]:
+        """Return the remote addresses of each connected node, by its peer id. Raises one of LOST."""
+        answer = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), timeout_s)
+        return {peer.id: [str(Multiaddr(raw)) for raw in peer.addrs] for peer in answer.peers}
+
+    async def _connections(self) -> dict[str, list[str]]:
+        found = await self.connections(_LIST_S)
+        return {PeerID(peer).to_base58(): addresses for peer, addresses in found.items()}
 
     def fail_calls(self) -> None:
         self.gone = True
@@ -182,6 +221,7 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
         """Process that is known even when `create` fails, so that it can be ended."""
 
         limits = options.limits
+        control = options.control
 
         def __init__(self) -> None:
             super().__init__()
@@ -197,6 +237,17 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
         startup_timeout=options.startup_s,
     )
     return process
+
+
+def counting(handler: Handler, control: ControlMeter) -> Handler:
+    """Wrap hivemind's handler of a question, so that question and answer are counted."""
+
+    async def wrapped(request: Any, context: Any) -> Any:
+        answer = await handler(request, context)
+        control.count(DIRECTORY, sent=answer.ByteSize(), received=request.ByteSize())
+        return answer
+
+    return wrapped
 
 
 def failed(said: str) -> DirectoryFailed:

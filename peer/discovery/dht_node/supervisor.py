@@ -15,11 +15,15 @@ from peer.aio.events import Signal
 from peer.aio.tasks import uninterrupted
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Health, Watcher
+from peer.discovery.dht_node.launch import files_granted
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeOptions
 from peer.discovery.multiaddr import advertised, claimed
 from peer.discovery.validator import RecordGate
 from peer.errors import AddressError, DirectoryFailed
 from peer.ports.directory import DialReport
+
+ENOUGH = 8
+"""Neighbours of which some may come and go unnoticed."""
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,9 @@ class SupervisorTimes:
     """Pause between two rounds of healing, give or take a third.
 
     With `dial` it bounds how long a bootstrap node that is back stays alone: 10 s."""
+    refresh: float = 120.0
+    """Pause between two searches for nodes near us, at most. It starts with `heal` and doubles while nobody comes or
+    goes, or `ENOUGH` are known. Those who come dial us, and looks notice those who go."""
     alone: float = 1.0
     """The same pause while the routing table is empty."""
     dial: float = 5.0
@@ -177,12 +184,13 @@ class DhtNodeSupervisor:
     async def _watch(self, node: DhtNode) -> str:
         """Wait until p2pd hangs or reaches one of its bounds, and return which."""
         owed, limits, name = 0, self._options.limits, "the DHT helper (p2pd)"
+        files = files_granted(limits.files)
         while True:
             await asyncio.sleep(self._pace.pulse if not owed else 0)
             if (held := node.resident_bytes()) > limits.memory:
                 return f"{name} held {held >> 20} MiB of memory, above its bound of {limits.memory >> 20} MiB"
-            if node.open_files() >= limits.files:  # it can no longer accept our questions, and spins
-                return f"{name} had all its {limits.files} files open: too many connections"
+            if node.open_files() >= files:  # it can no longer accept our questions, and spins
+                return f"{name} had all its {files} files open: too many connections"
             try:
                 await node.answers(self._pace.answer)
                 owed = 0
@@ -221,10 +229,18 @@ class DhtNodeSupervisor:
 
     async def _heal(self, node: DhtNode) -> None:
         """Dial in rounds, for ever. Raises one of LOST when p2pd no longer answers."""
+        now, known = asyncio.get_running_loop().time, set[str]()
+        refreshed, pause = -math.inf, self._pace.heal
         while True:
-            await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node)))
-            with contextlib.suppress(*LOST):
-                await node.refresh()
+            if node.neighbours() != known and len(known) < ENOUGH:
+                pause = self._pace.heal
+            known, due = node.neighbours(), now() - refreshed >= pause
+            await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node, others=due)))
+            if due or not known:
+                refreshed = now()
+                with contextlib.suppress(*LOST):
+                    await node.refresh()
+                pause = min(2 * pause, self._pace.refresh)
             await self._learn_addresses(node)
             if node.neighbours():
                 await self._meet(node)
@@ -250,17 +266,17 @@ class DhtNodeSupervisor:
         self.lost_at = None
         self._first_round.set()
 
-    async def _to_dial(self, node: DhtNode) -> list[str]:
+    async def _to_dial(self, node: DhtNode, *, others: bool) -> list[str]:
         """Return the addresses to dial: the bootstrap nodes that are missing, and cached ones.
 
-        Alone, we dial all cached addresses, and otherwise one. Two parts of a swarm that lost each other join again
-        when any two of their members meet. The routing table does not tell that: it lists dead nodes until they are
-        asked."""
+        Alone, we dial all cached addresses, and otherwise one if `others` are wanted. Two parts of a swarm that lost
+        each other join again when any two of their members meet. The routing table does not tell that: it lists dead
+        nodes until they are asked."""
         known = {_peer(address) for address in [*await node.seen_addresses(), *self.addresses]}
         bootstraps = [address for address in self._bootstraps if _peer(address) not in known]
         cached = [address for address in self._cache.addresses() if _peer(address) not in known]
         if node.neighbours() and cached:
-            cached = random.sample(cached, 1)
+            cached = random.sample(cached, 1) if others else []
         return list(dict.fromkeys(bootstraps + cached))
 
     async def _learn_addresses(self, node: DhtNode) -> None:

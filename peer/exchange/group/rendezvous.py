@@ -121,7 +121,7 @@ class Rendezvous:
         try:
             await around.transport.held(record, fragment, min(within_s, around.view.watch.timeout(peer)))
         except PartnerLost as error:
-            around.view.watch.failed(peer, f"it did not answer before a round: {error}", around.clock.now() - began)
+            around.view.watch.lost(peer, "it did not answer before a round", error, around.clock.now() - began)
             return False
         except ExchangeError:
             return False  # it lives, and has no state
@@ -274,7 +274,7 @@ class Rendezvous:
             reply = await around.transport.join_round(leader, asked, asked.wait_s + slack)
         except PartnerLost as error:
             after_s = around.clock.now() - began - asked.wait_s
-            watch.failed(peer, f"it did not answer as a leader: {error}", after_s)
+            watch.lost(peer, "it did not answer as a leader", error, after_s)
             raise
         if (way_s := around.clock.now() - began - asked.wait_s) >= 0:
             watch.answered(peer, way_s)

@@ -198,7 +198,7 @@ class ShardExchange:
                 around.conduct.penalize(shard.owner, error.code, str(error))
                 return ShardOutcome(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
-                around.view.watch.failed(shard.owner, f"lost as the owner of a shard: {error}", 0.0)
+                around.view.watch.lost(shard.owner, "lost as the owner of a shard", error, 0.0)
                 why, lost = f"{shard.owner}: {error}", lost + 1
                 if lost == LOST_TRIES:
                     return ShardOutcome(why=why)

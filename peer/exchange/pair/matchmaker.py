@@ -42,7 +42,7 @@ class Matchmaker:
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         self._around.view.watch.heard(sender, "it called")
-        answer, dialable = self._answer(sender, offer), self._around.view.dialable()
+        answer, dialable = self._answer(sender, offer), self._around.view.dialable(sender)
         return answer if answer.dialable == dialable else replace(answer, dialable=dialable)
 
     def _answer(self, sender: PeerId, offer: Offer) -> Answer:

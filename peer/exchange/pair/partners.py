@@ -53,7 +53,7 @@ class PartnerMemory:
     def exchanged(self, partner: PeerId, key: RoundKey, report: SwapReport) -> None:
         """Note a swap that succeeded."""
         self._view.acquaintance.met(partner, key.round)
-        self._view.watch.heard(partner, "it exchanged with us")
+        self._view.watch.exchanged(partner)
         self._conduct.patience.mark_known(partner)
         self._diagnosis.exchanged(partner, report)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from peer.aio.events import Signal
-from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
@@ -18,6 +18,7 @@ from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, 
 from peer.protocol.pair.address_quota import over_quota
 from peer.protocol.pair.matching import AWAIT_S, Matching, Send
 from peer.protocol.pair.proven import unbiased
+from peer.protocol.pair.scores import initiates
 from peer.protocol.swarm.rtt import FIRST_S, MOST_S
 
 CONFIRM_S = 1.5
@@ -66,12 +67,15 @@ class PartnerSearch:
             dialable=dialable,
             await_s=await_s,
             last_choice=lambda peer: around.conduct.last_choices.includes(peer, key.round),
+            unanswering=around.view.watch.asked_last,
         )
         self._unbiased = unbiased(around.run_id, key.round)
         self._proven: set[PeerId] = set()
         """The peers in view that are proven to us."""
         self._crowded: set[PeerId] = set()
         """Strangers in view that their address blocks have no place for in this round."""
+        self._said_near: set[PeerId] = set()
+        """Senders that nobody can dial but we, as they say: they found us in their own network."""
         self._changed = Signal()
         self._settled = Signal()
         self._met: Mapping[PeerId, PeerRecord] | None = None
@@ -107,7 +111,9 @@ class PartnerSearch:
                 return Answer(Verdict.TAKEN, reason="many strangers are here; your address block is tried later")
             if self._around.conduct.stranger_budget_spent(sender):
                 return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
-        answer = pairing.on_offer(sender, now, offer.dialable, offer.proven)
+        if offer.dialable and sender in self._around.view.undialable():
+            self._said_near.add(sender)
+        answer = pairing.on_offer(sender, now, offer.dialable or self._is_near(sender), offer.proven)
         if answer.verdict is not Verdict.LOCKED:
             return answer
         self._ready_at = now + offer.eta_s
@@ -130,7 +136,7 @@ class PartnerSearch:
 
     def _met_too_often(self, sender: PeerId) -> bool:
         view = self._around.view
-        return view.acquaintance.too_often(sender, self.key.round, view.others_training() + 1, self._proven)
+        return view.acquaintance.too_often(sender, self.key.round, view.live(), self._proven)
 
     # -- our own part ------------------------------------------------------------------------------------------------
 
@@ -164,8 +170,7 @@ class PartnerSearch:
         while pairing.locked is None:
             now = clock.now()
             if now >= for_strangers_until:
-                if pairing.exclude(self._around.conduct.is_stranger, "strange and only promising"):
-                    self._around.conduct.patience.charge(PROMISES_S, now)
+                self._exclude_strangers(now)
                 for_strangers_until = closes_at
             self._meet()
             if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
@@ -178,8 +183,24 @@ class PartnerSearch:
 
     def _for_strangers_until(self, now: float) -> float:
         """How long those that never exchanged with us may go on saying that they will."""
-        bound = self._around.conduct.patience.with_strangers(now)
-        return math.inf if bound is None else now + min(bound, PROMISES_S)
+        patience = self._around.conduct.patience
+        bound = patience.with_strangers(now)
+        if bound is None:
+            return math.inf
+        if not patience.waits_for_silent(PROMISES_S, now):
+            self._pairing.exclude(self._is_silent_stranger, "strange and silent")
+        return now + min(bound, PROMISES_S)
+
+    def _is_silent_stranger(self, peer: PeerId) -> bool:
+        return peer not in self._pairing.promising and self._around.conduct.is_stranger(peer)
+
+    def _exclude_strangers(self, now: float) -> None:
+        """Wait no longer for strangers, and charge what it took."""
+        conduct, pairing = self._around.conduct, self._pairing
+        promised = any(map(conduct.is_stranger, pairing.promising))
+        if pairing.exclude(conduct.is_stranger, "strange and only promising"):
+            charge = conduct.patience.charge if promised else conduct.patience.charge_silence
+            charge(PROMISES_S, now)
 
     def lost(self, partner: PeerId, reason: str) -> None:
         """The locked partner is gone: look for another while the window is open."""
@@ -207,7 +228,10 @@ class PartnerSearch:
 
     @property
     def we_dial(self) -> bool:
-        """Whether the swap with the locked partner is ours to dial."""
+        """Whether the swap with the locked partner is ours to dial. In one network each can dial the other."""
+        partner = self._pairing.locked
+        if partner is not None and self._is_near(partner):
+            return initiates(self._around.me, partner)
         return self._pairing.we_dial
 
     @property
@@ -228,12 +252,15 @@ class PartnerSearch:
         """Whether a locked partner still answers and still holds us."""
         view = self._around.view
         record = self._held_record(partner)
-        if record is None or not record.endpoints or not record.reachable:
+        if record is None or not record.endpoints or partner in view.undialable():
             return True  # we cannot dial it; the deadline decides
-        offer = Offer(self.key, dialable=view.dialable())
+        offer = Offer(self.key, dialable=view.dialable(partner))
         # one that never answered a call may be one that cannot be called: it is not to hold us for long
         most_s = FIRST_S if view.watch.trips.srtt(partner) is None else MOST_S
-        answer = await self._offer(record, offer, most_s)
+        try:
+            answer = await self._offer(record, offer, most_s)
+        except NotDialled:
+            return True  # as above
         return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
 
     async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S) -> Answer:
@@ -242,7 +269,7 @@ class PartnerSearch:
         try:
             answer = await self._around.transport.offer(record, offer, min(most_s, watch.timeout(peer)))
         except PartnerLost as error:
-            watch.failed(peer, f"it did not answer an offer: {error}", self._around.clock.now() - began)
+            watch.lost(peer, "it did not answer an offer", error, self._around.clock.now() - began)
             raise
         except PartnerRefused:
             watch.heard(peer, "it refused an offer")
@@ -282,17 +309,33 @@ class PartnerSearch:
         await self._changed.wait_for(pause)
         self._changed.clear()
 
+    def _is_near(self, peer: PeerId) -> bool:
+        return peer in self._said_near or peer in self._around.view.near()
+
+    def _complete(self, send: Send) -> Offer:
+        dialable = send.offer.dialable or self._around.view.dialable(send.to)
+        return replace(send.offer, dialable=dialable, eta_s=self._around.ready_in())
+
+    def _late(self, peer: PeerId) -> None:
+        self._pairing.on_late(peer)
+        self._poke()
+
     def _poke(self) -> None:
         self._changed.set()
         self._settled.set()
 
     async def _send(self, send: Send) -> None:
         pairing, record = self._pairing, self._around.view.peers.get(send.to)
+        late_s = None if send.offer.withdraw else self._around.view.watch.late_after(send.to)
+        timer = None if late_s is None else asyncio.get_running_loop().call_later(late_s, self._late, send.to)
         try:
             if record is None:
                 raise PartnerLost("its address is not known yet")
-            offer = send.offer if send.offer.withdraw else replace(send.offer, eta_s=self._around.ready_in())
+            offer = send.offer if send.offer.withdraw else self._complete(send)
             answer = await self._offer(record, offer)
+        except NotDialled:
+            if not send.offer.withdraw:
+                pairing.on_failed(send.to, "not dialled, as others at their addresses did not answer")
         except PartnerLost:
             if not send.offer.withdraw:
                 pairing.on_failed(send.to, "not answering")
@@ -309,4 +352,6 @@ class PartnerSearch:
                 if answer.verdict is Verdict.LOCKED and pairing.locked == send.to:
                     self._ready_at = now + answer.eta_s
         finally:
+            if timer is not None:
+                timer.cancel()
             self._poke()  # what else went wrong is raised by `run`, which waits for this

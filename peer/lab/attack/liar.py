@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from peer.codec.plain import Codec, Payload
@@ -15,13 +18,19 @@ from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.sparse_result import SparseResult
 from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.exchange.payloads import Concatenated
-from peer.lab.attack.lies import BACKDOOR, OWNER_LIE, PAIR_LIES, Lie
+from peer.lab.attack.lies import BACKDOOR, DONOR, OWNER_LIE, PAIR_LIES, Lie
+from peer.node.handler import DonatedState
+from peer.outer.state import OuterState
 from peer.protocol.messages import SwapReport
 from peer.run.codec_specs import SPARSE
 from peer.run.method import Method
 
 OWNERS_FACTOR = -10.0
 """What a lying owner multiplies its shard's mean with."""
+DONORS_AHEAD = 60
+"""Rounds that a lying donor names beyond its own."""
+DONORS_RMS = 0.1
+"""Root mean square of a lying donor's noise: of the size of weights, so that nothing but the loss gives it away."""
 
 
 class LyingSwap:
@@ -66,12 +75,19 @@ class LyingCodec:
 
 def liar_of(kind: str, seed: int) -> MakeStrategy:
     """Return what builds the topology of one liar. Liars of the same seed collude."""
-    if kind == BACKDOOR:
+    if kind in (BACKDOOR, DONOR):
         return make_strategy
     if kind == OWNER_LIE:
         return partial(make_strategy, sayings=Sayings(mean=_turned))
     lie = PAIR_LIES[kind](seed)
     return partial(make_strategy, sayings=Sayings(swaps=lambda swaps: LyingSwap(swaps, lie)))
+
+
+def lying_donor(outer: OuterState, round_: Callable[[], int], now: Callable[[], float], **more: Any) -> DonatedState:
+    """Build what joiners are given by a donor that lies: noise, of a round far ahead."""
+    noise = torch.randn(outer.params.shape, generator=torch.Generator().manual_seed(0))
+    wild = OuterState(outer.layout, noise.mul_(DONORS_RMS), torch.zeros_like(noise))
+    return DonatedState(wild, lambda: round_() + DONORS_AHEAD, now, **more)
 
 
 def _turned(terms: MeanTerms) -> MeanTerms:
@@ -81,6 +97,8 @@ def _turned(terms: MeanTerms) -> MeanTerms:
 
 def ensure_fits(kind: str, method: Method) -> None:
     """Raise UsageError where the method has nothing that this lie could be told in."""
+    if kind == DONOR:
+        return
     needed = "group" if kind == OWNER_LIE else "pair"
     if method.topology != needed:
         fix = "Choose --preset diloco." if needed == "group" else "Choose a preset of pairs: gossip or noloco."

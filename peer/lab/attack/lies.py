@@ -25,6 +25,8 @@ BACKDOOR = "backdoor"
 """The trainer of this one learns other targets. It says what it learnt."""
 OWNER_LIE = "owner-lie"
 """An owner of a group's shard gives another mean."""
+DONOR = "donor"
+"""Joiners are given noise for a state, of a round that nobody has reached yet."""
 
 
 def _times_work(factor: float) -> Lie:
@@ -97,7 +99,7 @@ PAIR_LIES: dict[str, Callable[[int], Lie]] = {
 }
 """Makes the lie of one liar, from the seed that all liars share."""
 
-KINDS = (*PAIR_LIES, BACKDOOR, OWNER_LIE)
+KINDS = (*PAIR_LIES, BACKDOOR, OWNER_LIE, DONOR)
 
 
 def ensure_kind(kind: str) -> str:

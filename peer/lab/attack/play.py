@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from peer.errors import UsageError
 from peer.lab.attack.liar import ensure_fits, liar_of
-from peer.lab.attack.lies import BACKDOOR, ensure_kind
+from peer.lab.attack.lies import BACKDOOR, DONOR, ensure_kind
 from peer.lab.attack.report import AttackReport, Excluded, excluded, mean_last_loss
 from peer.lab.sim.report import Report
 from peer.lab.sim.run import Cast, Wish, simulate
@@ -25,6 +25,10 @@ def simulate_attack(wish: Wish, kind: str, share: float) -> tuple[Report, Attack
     ensure_kind(kind)
     manifest = parse_manifest(wish.manifest.encode())
     ensure_fits(kind, resolve(manifest.sync))
+    if kind == DONOR:
+        raise UsageError(
+            "nobody joins a simulated swarm later", f"Play it with: peer swarm --attack K@{DONOR} --join K@S."
+        )
     if kind == BACKDOOR and wish.trainer != "tiny":
         raise UsageError("a backdoor needs a trainer that learns", "Add --trainer tiny.")
     numbers = liars_among(wish.peers, share)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
-from peer.exchange.build import MakeStrategy
 from peer.join.preflight import check_volunteer
-from peer.lab.attack.liar import liar_of
-from peer.lab.attack.lies import ensure_kind
-from peer.node.daemon_parts import DaemonParts
+from peer.lab.attack.liar import liar_of, lying_donor
+from peer.lab.attack.lies import DONOR, ensure_kind
+from peer.node.daemon_parts import DaemonParts, PartMakers
 from peer.node.display import PlainLines
+from peer.node.handler import DonatedState
 from peer.node.open import LocalNode, open_node
 from peer.node.peer import PeerDaemon
 from peer.node.process import leave_with_input
@@ -28,7 +28,7 @@ from peer.run.options import JoinOptions
 from peer.run.ticket import Ticket
 
 
-def read(arguments: Sequence[str]) -> tuple[MakeStrategy, JoinOptions]:
+def read(arguments: Sequence[str]) -> tuple[PartMakers, JoinOptions]:
     """Read the command line. Raises UsageError for an unknown kind, and SystemExit as argparse does."""
     parser = argparse.ArgumentParser(prog="peer.lab.attack.process", description=__doc__)
     parser.add_argument("kind")
@@ -61,16 +61,18 @@ def read(arguments: Sequence[str]) -> tuple[MakeStrategy, JoinOptions]:
         data_dir=given.data,
         agreed=True,
     )
-    return liar_of(ensure_kind(given.kind), given.seed), options
+    kind = ensure_kind(given.kind)
+    donated = lying_donor if kind == DONOR else DonatedState
+    return PartMakers(strategy=liar_of(kind, given.seed), donated=donated), options
 
 
-async def take_part(make: MakeStrategy, options: JoinOptions) -> int:
-    """Take part as `peer.node.peer.run_peer` does, with another topology. Return the exit code."""
+async def take_part(liar: PartMakers, options: JoinOptions) -> int:
+    """Take part as `peer.node.peer.run_peer` does, with the parts that lie. Return the exit code."""
     check_volunteer(options)
     display, laps = PlainLines(say), PhaseTimer()
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
-        parts = replace(DaemonParts.of(local, options), make=make)
+        parts = replace(DaemonParts.of(local, options), make=liar)
         async with open_node(local, parts.listeners(local)) as node:
             laps.end("network")
             return await PeerDaemon(node, parts, display, None, laps).run()
@@ -81,9 +83,9 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    make, options = read(sys.argv[1:])
+    liar, options = read(sys.argv[1:])
     try:
-        code = asyncio.run(take_part(make, options))
+        code = asyncio.run(take_part(liar, options))
     except PeerError as error:
         say(f"{error}. {error.fix}")
         code = error.exit_code

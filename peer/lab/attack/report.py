@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from peer.join.donors import FIRST_ROUNDS
 from peer.observe import events
 
 WRONG_VALUES = frozenset({"norm", "not_finite", "implausible"})
@@ -24,6 +25,20 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True)
+class Newcomer:
+    """The state that an honest newcomer began with."""
+
+    donor: str
+    """Peer id of the one that gave most of it."""
+    loss: float | None
+    """The newcomer's first evaluation, nats. None: not finite, or there was none."""
+    others_loss: float | None
+    """The mean of the other honest peers' last evaluations before it."""
+    refused: int
+    """States that the newcomer refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class AttackReport:
     """The effect of the lies. Losses are the mean of the honest peers' last evaluations, nats. None: not finite, or
     there was no evaluation."""
@@ -35,6 +50,8 @@ class AttackReport:
     honest_loss_alone: float | None
     """The same seeds, without the liars. None of real processes: they do not play it."""
     excluded: Excluded
+    newcomers: tuple[Newcomer, ...] = ()
+    """Honest peers that began with a state of donors after the first rounds."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,6 +72,22 @@ def mean_last_loss(journals: Iterable[Iterable[events.Event]]) -> float | None:
         lasts += losses[-1:]
     mean = sum(lasts) / len(lasts) if lasts else math.nan
     return mean if math.isfinite(mean) else None
+
+
+def newcomers(journals: Sequence[Sequence[tuple[float, events.Event]]]) -> tuple[Newcomer, ...]:
+    """Return the states of those who came after the first rounds. A journal has the time of each event."""
+    found = list[Newcomer]()
+    for journal in journals:
+        fetched = [event for _, event in journal if isinstance(event, events.StateFetched)]
+        if not fetched or fetched[0].round <= FIRST_ROUNDS:
+            continue
+        first = next(((at, event.loss) for at, event in journal if isinstance(event, events.Evaluated)), None)
+        until = math.inf if first is None else first[0]
+        others = [[event for at, event in other if at < until] for other in journals if other is not journal]
+        refused = sum(isinstance(event, events.StateRefused) for _, event in journal)
+        loss = None if first is None or not math.isfinite(first[1]) else first[1]
+        found.append(Newcomer(fetched[0].donor, loss, mean_last_loss(others), refused))
+    return tuple(found)
 
 
 def excluded(journals: Iterable[Iterable[events.Event]], liars: Collection[str]) -> Excluded:

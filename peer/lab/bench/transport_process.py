@@ -20,6 +20,7 @@ from peer.codec.stream import Adding, Encoding
 from peer.errors import PartnerLost
 from peer.identity import Identity
 from peer.node.process import tune
+from peer.ports.directory import Shown
 from peer.ports.handler import GroupHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, StateIndex, Status, Verdict
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
@@ -55,6 +56,12 @@ class Willing:
         return []
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        return []
+
+    def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
+        return []
+
+    def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
         return []
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:

@@ -64,6 +64,8 @@ class PeerSetups:
     """Further options of every peer's `peer join`, such as its caps."""
     attacks: dict[int, str] = field(default_factory=dict)
     """The lies of those that lie (`peer.lab.attack`)."""
+    sybil_records: int = 0
+    """Records of fresh keys beside the peers (`peer.lab.attack.sybil_records`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +98,10 @@ def peer_setups(
     data: tuple[str, ...],
     step_seconds: float,
     attacks: dict[int, str] | None = None,
+    sybil_records: int = 0,
 ) -> PeerSetups:
     """Return the settings of the peers that begin and of those that join. `kind`: of the run's data. `attacks`: of
-    those that lie.
+    those that lie. `sybil_records`: how many are announced beside them.
 
     Raises UsageError or DataError as `data_folders` does."""
     numbers = {*range(1, peers + 1), *(join.number for join in joins)}
@@ -107,6 +110,7 @@ def peer_setups(
         data=data_folders(data, kind, numbers),
         join_options=("--step-seconds", repr(step_seconds)) if step_seconds else (),
         attacks=attacks or {},
+        sybil_records=sybil_records,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from peer.join.reset import digest_of
-from peer.lab.attack.report import AttackReport, excluded, mean_last_loss
+from peer.lab.attack.report import AttackReport, excluded, mean_last_loss, newcomers
 from peer.lab.localswarm.attendance import Attendance, attendance, recoveries
 from peer.lab.localswarm.chaos import Happened
 from peer.lab.localswarm.processes import Daemon
@@ -198,7 +198,9 @@ def attack_report(accounts: Sequence[PeerAccount], attacks: Mapping[int, str]) -
     honest = [[event for _, event in a.events] for number, a in enumerate(accounts, 1) if number not in attacks]
     liars = tuple(a.row["peer_id"] for number, a in enumerate(accounts, 1) if number in attacks)
     kinds = " ".join(sorted(set(attacks.values())))
-    return AttackReport(kinds, liars, mean_last_loss(honest), None, excluded(honest, liars))
+    journals = [a.events for number, a in enumerate(accounts, 1) if number not in attacks]
+    away = excluded(honest, liars)
+    return AttackReport(kinds, liars, mean_last_loss(honest), None, away, newcomers(journals))
 
 
 def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: Sequence[Happened]) -> Attendance | None:
@@ -256,7 +258,12 @@ def table(report: dict[str, Any]) -> str:
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]
-    more = (*_unevaluated(report["peers"]), *_attack_lines(report), *_fault_lines(report["faults"]))
+    more = (
+        *_unevaluated(report["peers"]),
+        *_sybil_lines(report),
+        *_attack_lines(report),
+        *_fault_lines(report["faults"]),
+    )
     return "\n".join([*lines, *more])
 
 
@@ -269,6 +276,15 @@ def _unevaluated(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _sybil_lines(report: dict[str, Any]) -> list[str]:
+    if (sybils := report.get("sybil_records")) is None:
+        return []
+    return [
+        f"records of fresh keys                {sybils['records']}, {sybils['seen']} in sight",
+        f"the silent address they name         {sybils['connections']} connections in {sybils['seconds']:.0f} s",
+    ]
+
+
 def _attack_lines(report: dict[str, Any]) -> list[str]:
     if "attack" not in report:
         return []
@@ -278,7 +294,14 @@ def _attack_lines(report: dict[str, Any]) -> list[str]:
         f"liars                                {', '.join(liars)} ({attack['kind']})",
         f"validation loss of the honest        {_number(attack['honest_loss'])} nats a token",
         f"exchanges they turned away           {away['liars']} with liars, {away['honest']} with each other",
+        *(_newcomer_line(newcomer, attack["liars"]) for newcomer in attack["newcomers"]),
     ]
+
+
+def _newcomer_line(newcomer: dict[str, Any], liars: Sequence[str]) -> str:
+    giver = "a liar" if newcomer["donor"] in liars else "an honest peer"
+    loss = f"{_number(newcomer['loss'])} nats a token, the others had {_number(newcomer['others_loss'])}"
+    return f"state of a newcomer                  from {giver}, {newcomer['refused']} refused: {loss}"
 
 
 def _fault_lines(faults: list[dict[str, Any]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from peer import identity as identities
 from peer.errors import RunEnded, SwarmFailed, UsageError
+from peer.lab.attack.sybil_records import SybilRecords, sybil_records
 from peer.lab.localswarm.chaos import Chaos
 from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
@@ -18,6 +20,7 @@ from peer.lab.localswarm.report import account, attack_report, swarm_report, was
 from peer.node.process import on_stop_signals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
+from peer.run.ticket import Ticket
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
@@ -46,6 +49,7 @@ class Swarm:
         """Who had to be ended because nothing moved any more."""
         self._chaos = None if plan.churn.faults is None else Chaos(plan.churn.faults, plan.peers, plan.home, say)
         self._signed: SignedManifest | None = None
+        self._sybils: SybilRecords | None = None
 
     async def run(self) -> dict[str, Any]:
         """Run the plan and return the report. Raises SwarmFailed when a peer that was not killed ended with an
@@ -69,11 +73,12 @@ class Swarm:
         self._stop.set()
 
     async def _processes(self) -> None:
-        try:
-            await self._launch()
-            await self._play()
-        finally:
-            await self._end()
+        async with contextlib.AsyncExitStack() as beside:
+            try:
+                await self._launch(beside)
+                await self._play()
+            finally:
+                await self._end()
 
     # -- before ------------------------------------------------------------------------------------------------------
 
@@ -85,12 +90,15 @@ class Swarm:
         operator = identities.load_or_create(Home(self._bootstrap.home).identity)
         self._signed = sign_text(self._plan.manifest, operator, home / "run.toml")
 
-    async def _launch(self) -> None:
+    async def _launch(self, beside: contextlib.AsyncExitStack) -> None:
         plan = self._plan
         self._say(f"swarm of {plan.peers} peers under {plan.home}")
         where = self._chaos.seats[0].options if self._chaos is not None else ANYWHERE
         manifest = plan.home / "run.toml"
         self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where)
+        if (records := plan.setups.sybil_records) > 0:
+            farming = sybil_records(records, Ticket.decode(self._ticket), plan.home / "sybils")
+            self._sybils = await beside.enter_async_context(farming)
         for number in range(1, plan.peers + 1):
             await self._start_peer(number, plan.peers)
         self._say("the processes start; that takes a quarter of a minute")
@@ -145,6 +153,8 @@ class Swarm:
     async def _play(self) -> None:
         """Wait until training begins, then do what the plan says, until all peers have ended."""
         await self._until_training()
+        if self._sybils is not None:
+            self._sybils.begin()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._progress())]
             helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.churn.kills]
@@ -251,6 +261,8 @@ class Swarm:
         happened = self._chaos.happened if self._chaos is not None else []
         seconds, attacks = time.time() - self._began, self._plan.setups.attacks
         report = swarm_report(self._signed, self._plan.seed, seconds, accounts, happened, self.hung)
+        if self._sybils is not None:
+            report["sybil_records"] = self._sybils.report()
         return report | ({"attack": attack_report(accounts, attacks).to_json()} if attacks else {})
 
 

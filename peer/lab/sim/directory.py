@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import cast
 
-from peer.discovery.record_store import RecordStore, live_record
+from peer.discovery.record_store import LentRecords, RecordStore, live_record
 from peer.identity import Identity
-from peer.ports.directory import DialReport
+from peer.ports.directory import DialReport, Shown
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status, first_expiry
 from peer.protocol.swarm.buckets import SPLIT, DirectoryBuckets
 from peer.signed_record import InvalidRecord, seal, unseal
@@ -36,6 +36,7 @@ class MemoryDirectoryHub:
         self.look = look
         self.now = now
         """Seconds since the epoch, usually a virtual clock's."""
+        self._homes: dict[PeerId, tuple[str, ...]] = {}
         self._hide: Callable[[PeerId, PeerId], bool] | None = None
         self._readers: list[MemoryDirectory] = []
         self.alike = True
@@ -48,6 +49,14 @@ class MemoryDirectoryHub:
         self._forgot_at = 0.0
         if hide is not None:
             self.hide = hide
+
+    def put_on_one_router(self, homes: Iterable[PeerId]) -> None:
+        """Let these find each other in their own network."""
+        self._homes = dict.fromkeys(homes, ("192.168.7.2:1",))
+
+    def own_network(self, reader: PeerId) -> Mapping[PeerId, tuple[str, ...]]:
+        """Return the peers of a reader's own network, and where they listen."""
+        return self._homes if reader in self._homes else {}
 
     @property
     def hide(self) -> Callable[[PeerId, PeerId], bool] | None:
@@ -186,6 +195,7 @@ class MemoryDirectory:
         self.peer_id = PeerId(own.peer_id) if isinstance(own, Identity) else own
         self._own: PeerRecord | None = None
         self._view = RecordStore(run_id, self.peer_id)
+        self._lent = LentRecords()
         self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
         """Records that the view has taken, by bucket and id()."""
         self._last: dict[PeerId, PeerRecord] = {}
@@ -225,7 +235,10 @@ class MemoryDirectory:
         self._good_until = first_expiry(live)
         if self._hub.hide is None:
             return live
-        return {peer: record for peer, record in live.items() if not self._hub.hidden(self.peer_id, peer)}
+        return {peer: r for peer, r in live.items() if peer in self._lent or not self._hub.hidden(self.peer_id, peer)}
+
+    def own_network(self) -> Mapping[PeerId, tuple[str, ...]]:
+        return self._hub.own_network(self.peer_id)
 
     @property
     def good_until(self) -> float:
@@ -246,7 +259,30 @@ class MemoryDirectory:
             self._view.take(held, now)
         self._taken[bits] = found
         live = (live_record(held, self._run_id, now) for held in found.values())
-        return {record.peer_id: record for record in live if record is not None}
+        there = {record.peer_id: record for record in live if record is not None}
+        self._lent.found(there)
+        return there
+
+    def own(self) -> Shown:
+        """As `peer.ports.directory.SharedRecords` has it, like the next five."""
+        if self._own is None:
+            return b""
+        return self._own if self._identity is None else seal(self._own, self._identity)
+
+    def known(self) -> dict[PeerId, PeerRecord]:
+        return dict(self._last) if self._hub.alike else self._view.live(self._hub.now())
+
+    def shown(self, peer: PeerId) -> Shown | None:
+        return self._last.get(peer) if self._hub.alike else self._view.shown(peer)
+
+    def learn(self, found: Shown, of: PeerId | None = None) -> bool:
+        return not self._hub.alike and self._lent.learn(self._view, found, self._hub.now(), of)
+
+    def is_lent(self, peer: PeerId) -> bool:
+        return peer in self._lent
+
+    def looks_show_all(self) -> bool:
+        return not self.buckets.depth
 
     def remember(self) -> None:
         """Keep the records seen so far: from here on each reader has its own view."""

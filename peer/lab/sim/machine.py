@@ -20,6 +20,7 @@ from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import Gate
 from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import PeerTable
 from peer.membership.reachability import ReachabilityProbe
 from peer.node.assemble import LocalPolicy, PeerParts
@@ -241,6 +242,10 @@ class SimulatedPeer:
     @property
     def amendments(self) -> AmendmentSync:
         return self.life.policy.amendments
+
+    @property
+    def papers(self) -> PaperSync:
+        return self.life.policy.papers
 
     def journal(self, event: Event) -> None:
         self.events.append(event)

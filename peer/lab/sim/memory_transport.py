@@ -16,10 +16,12 @@ from peer.lab.sim.network import Network
 from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
 from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting
 from peer.ports.clock import Clock
+from peer.ports.directory import Shown
 from peer.ports.handler import Handler
 from peer.protocol.diagnosis.analysis import believed
 from peer.protocol.messages import (
     MAX_ARTIFACTS,
+    MAX_SHOWN_RECORDS,
     Answer,
     Offer,
     PayloadDigests,
@@ -121,7 +123,11 @@ class MemoryTransport:
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         await self._ask(by.peer_id, timeout_s, lambda host: None)
         reached = self._network.dialable(self._me)
-        return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer")
+        return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer", by.endpoints[0])
+
+    def take_callers(self) -> tuple[str, ...]:
+        """Nobody: addresses mean nothing here."""
+        return ()
 
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
         async def call() -> Vouched:
@@ -230,6 +236,15 @@ class MemoryTransport:
     ) -> Coroutine[Any, Any, list[tuple[bytes, bytes]]]:
         return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head), even_banned=True)
 
+    def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> Coroutine[Any, Any, list[bytes]]:
+        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_papers(held))
+
+    def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> Coroutine[Any, Any, list[Shown]]:
+        def serve(host: MemoryTransport) -> list[Shown]:
+            return host._handler.on_peers(self._me, own)[:MAX_SHOWN_RECORDS]
+
+        return self._ask(to.peer_id, timeout_s, serve)
+
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
         async def call() -> tuple[bytes, bytes]:
             host = await self._network.reach(self._me, to.peer_id)
@@ -253,6 +268,9 @@ class MemoryTransport:
             return index
 
         return await self._ask(donor.peer_id, timeout_s, serve)
+
+    def answered_at(self, peer: PeerId) -> str:
+        return self._network.address(peer)
 
     async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
         assert len(digests) <= MAX_ARTIFACTS

@@ -47,6 +47,7 @@ class Network:
         """Links of single peers."""
         self.connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
         """Whether a message passes between two peers now, besides `cut` and `partition`."""
+        self._homes: frozenset[PeerId] = frozenset()
         self.tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
         """Replaces a sender's payload by the one that receivers get."""
         self.path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
@@ -56,6 +57,8 @@ class Network:
         self.gave: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda sender, key, source: None
         """Called with every payload that is sent for a round, and with (None, None) for every state described."""
         self.carried: dict[PeerId, LinkLoad] = {}
+        self.address: Callable[[PeerId], str] = lambda peer: ""
+        """Where a peer answers, `host:port`. Empty: nobody has an address."""
         self.gates: dict[PeerId, Gate] = {}
         """Gates of the peers that can be stopped."""
         self.meetings = Meetings()
@@ -115,6 +118,10 @@ class Network:
             carried = self.carried[peer] = LinkLoad()
         return carried
 
+    def put_on_one_router(self, homes: Iterable[PeerId]) -> None:
+        """Let these dial each other, whatever others can."""
+        self._homes = frozenset(homes)
+
     async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
         """Take one way of a call. Raises TimeoutError when it is not there at `by`, a moment of the loop, and
         PartnerLost when nobody listens. A call to a peer that is cut off never arrives."""
@@ -126,7 +133,7 @@ class Network:
                 raise TimeoutError
         else:
             await _until(seconds, by)
-        if not self.passes(sender, to) or not (answer or self.dialable(to)):
+        if not self.passes(sender, to) or not (answer or self.dialable(to) or {sender, to} <= self._homes):
             await _until(math.inf, by)
         if (gate := self.gates.get(to)) is not None and gate.shut:
             async with asyncio.timeout_at(None if by == math.inf else by):

@@ -10,7 +10,9 @@ from torch import Tensor
 from peer.outer.rules import step_along_
 from peer.ports.trainer import ProbeTerms
 from peer.protocol.pair.probe_verdict import ProbeLosses
+from peer.protocol.pair.state_verdict import StateLosses
 
+NO_MODEL = "a trainer without a model has no loss"
 SYMBOLS = 16
 """Tokens of the simulator's models."""
 
@@ -32,6 +34,11 @@ def probed(
         return window_losses(params, terms.seed)
 
     if not (found := losses(own)):
-        return "a trainer without a model has no loss"
+        return NO_MODEL
     mixed = losses(own.lerp(partner, terms.taken / 2))
     return ProbeLosses(losses(base), found, mixed, losses(partner), math.log(SYMBOLS))
+
+
+def weighed(windows: tuple[float, ...]) -> StateLosses | str:
+    """Return the losses of a whole state, or why there are none."""
+    return StateLosses(windows, math.log(SYMBOLS)) if windows else NO_MODEL

@@ -19,6 +19,8 @@ from peer.exchange.build import MakeStrategy, make_strategy
 from peer.exchange.deadlines import ASSUMED_RATE
 from peer.identity import Identity
 from peer.join.context import JoinContext
+from peer.join.fetch_terms import FetchTerms
+from peer.join.papers import catch_up_papers
 from peer.join.resume import Staleness
 from peer.join.state import obtain_state
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
@@ -27,8 +29,10 @@ from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.virtual_clock import Gate, VirtualClock, nap
-from peer.membership.amendment_sync import ASK_EVERY_S, AmendmentSync
+from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.operators_word import ASK_EVERY_S
 from peer.membership.own_record import OwnRecord
+from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import lifetime, pace
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.reputation import Reputation
@@ -50,6 +54,7 @@ from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.amendments import Chain
 from peer.run.codec_specs import FORMS
+from peer.run.papers.shelf import PaperShelf
 from peer.run.plan import RunPlan
 from peer.state.checkpoint import CheckpointStore
 from peer.transport.policy import TransportPolicy
@@ -108,7 +113,8 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     clock, handler, live = VirtualClock(), RequestHandler(), RoundStatus()
     rng = random.Random(run.setting.seed * 1000 + peer.number + len(peer.lives) * 10**9)
     gate = run.network.gates[peer.peer_id] = Gate()
-    in_steps, endpoints = run.setting.rounds.kind == "steps", (f"memory:{peer.number}",)
+    in_steps = run.setting.rounds.kind == "steps"
+    waits_for_paper = not in_steps and not run.setting.rounds.start
     made: list[Life] = []
 
     def emit(event: events.Event) -> None:
@@ -120,6 +126,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         quota=quota,
         reputation=Reputation(clock.now, emit),
         amendments=AmendmentSync(Chain(RUN, OPERATOR.peer_id), None, emit, in_steps=in_steps),
+        papers=PaperSync(PaperShelf(RUN, OPERATOR.peer_id), None, emit, wants_start=waits_for_paper),
         invited=InvitedPeers(RUN, OPERATOR.peer_id, clock.now, required=False),
     )
     transport = MemoryTransport(
@@ -135,13 +142,14 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         MemoryDirectory(run.hub, peer.peer_id, RUN),
         transport,
         handler,
-        ReachabilityProbe(transport, clock, rng, lambda: endpoints),
+        ReachabilityProbe(transport, clock, rng, lambda: address_of(run, peer)),
         policy,
         live,
         rng,
     )
     made.append(life)
     handler.serve(ServedParts(amendments=policy.amendments))
+    handler.hand_on(policy.papers)
     peer.lives.append(life)
     return life
 
@@ -176,16 +184,20 @@ def journal(peer: SimulatedPeer, life: Life, event: events.Event) -> None:
         peer.journal(event)
 
 
+def address_of(run: SimulatedRun, peer: SimulatedPeer) -> tuple[str, ...]:
+    """Return where the peer says that others can dial it."""
+    return (run.network.address(peer.peer_id) or f"memory:{peer.number}",)
+
+
 def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     """Make the peer's record of this moment."""
-    address = PeerAddress(peer.peer_id, RUN, lambda: (f"memory:{peer.number}",), lambda: life.reach.reachable)
+    address = PeerAddress(peer.peer_id, RUN, lambda: address_of(run, peer), lambda: life.reach.reachable)
     live = life.live
     return life.says(
         describe_self(
             address,
             status=live.announced(life.policy.quota.why_not()),
             round_=live.round,
-            run_start=live.run_start,
             tokens_per_s=1.0,
             now=run.hub.now(),
             lifetime_s=lifetime(run.pace_s),
@@ -198,7 +210,7 @@ def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecor
     last, live = life.record, life.live
     if last is None or last.round != live.round or last.status is not live.announced(life.policy.quota.why_not()):
         return describe(run, peer, life)
-    if last.reachable != life.reach.reachable or last.run_start != live.run_start:
+    if last.reachable != life.reach.reachable:
         return describe(run, peer, life)
     return last
 
@@ -317,8 +329,10 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
         say=lambda text: None,
         rng=life.rng,
     )
+    await catch_up_papers(context, life.policy.papers, run.world.nodes)
     checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
-    state = await obtain_state(context, run.layout, checkpoints, momentum=momentum)
+    terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
+    state = await obtain_state(context, run.layout, checkpoints, terms)
     parts = build(run, peer, life, state.outer, state.stale)
     journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
     if (transfer := state.fetched) is not None:

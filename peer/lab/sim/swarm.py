@@ -79,6 +79,12 @@ class SimulatedSwarm:
             self._begin(peer)
         self.mischief = Mischief(self)
 
+    def put_on_one_router(self, numbers: Iterable[int]) -> None:
+        """Give these peers a network of their own. To be called before the run."""
+        homes = [peer_id_of(number) for number in numbers]
+        self.network.put_on_one_router(homes)
+        self.hub.put_on_one_router(homes)
+
     def _views_missing(self, part: float, seed: int) -> Callable[[PeerId, PeerId], bool]:
         """Every peer misses each of the others with this probability, drawn every round's length."""
         length, drawn = self.rounds.round_length, dict[PeerId, tuple[int, frozenset[PeerId]]]()

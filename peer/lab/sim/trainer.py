@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from peer.aio.tasks import race
 from peer.errors import TrainerDied
-from peer.lab.sim.probing import probed
+from peer.lab.sim.probing import probed, weighed
 from peer.lab.sim.trainer_orders import ResultArrival, WorkGoal, pending
 from peer.outer.rules import merge_
 from peer.ports.clock import Clock
@@ -24,6 +24,7 @@ from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, ProbeTerms,
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.protocol.pair.probe_verdict import ProbeLosses
+from peer.protocol.pair.state_verdict import StateLosses
 from peer.protocol.schedule import margin
 from peer.trainer.accounting import Account, WorkAccounts
 
@@ -169,6 +170,10 @@ class VirtualTrainer(ABC):
         span = self._layout.fragment_span(key.fragment)
         own = self._slots[slice(*span)].clone()
         return probed(self._params().clone(), span, (outer_params, own, partner), terms, self._window_losses)
+
+    async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
+        await asyncio.sleep(0)
+        return weighed(self._window_losses(params, seed))
 
     async def save(self, folder: Path) -> int:
         await self._breath()

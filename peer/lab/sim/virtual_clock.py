@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
+from peer.clock.clock_filter import ClockFilter
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -266,6 +268,7 @@ class VirtualClock:
     def __init__(self, skew_s: float = 0.0) -> None:
         self._skew = self._off = skew_s
         self._correction = 0.0
+        self._filter = ClockFilter()
         self._loop: VirtualLoop | None = None
 
     def now(self) -> float:
@@ -288,11 +291,20 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         await nap(max(seconds, 0.0))
 
-    def forget_offsets(self) -> None:
-        """Nothing: only the last offset counts here."""
+    def bound(self, seconds: float) -> None:
+        self._filter.bound(seconds)
+        self._correct(self._filter.within(self._correction))
 
-    def observe(self, offset_s: float) -> None:
-        self._correction, self._off = offset_s, self._skew + offset_s
+    def forget_offsets(self) -> None:
+        self._filter.forget()
+
+    def observe(self, offset_s: float, voice: str = "") -> None:
+        self._filter.observe(offset_s, voice)
+        if (found := self._filter.correction()) is not None:
+            self._correct(found)
+
+    def _correct(self, seconds: float) -> None:
+        self._correction, self._off = seconds, self._skew + seconds
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

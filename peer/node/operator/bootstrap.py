@@ -4,23 +4,27 @@ not train, and the run goes on without it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from peer.aio.threads import LowPriorityThread
-from peer.errors import PeerError, UsageError
+from peer.errors import ManifestError, PeerError, UsageError
 from peer.join.artifacts import RunFiles, operator_files
 from peer.join.clock import clock_from
 from peer.join.ended import operator_nodes
 from peer.join.invitation import invited_peers
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
-from peer.membership.peer_table import RECORD_TTL_S
+from peer.membership.operators_word import ASK_EVERY_S
+from peer.membership.paper_sync import PaperSync
 from peer.membership.reputation import Reputation
 from peer.node.control import ControlServer
+from peer.node.daemon_parts import pace_of
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import ServedParts
 from peer.node.metrics import MetricsEndpoint, serving
@@ -32,16 +36,17 @@ from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.node.operator.judge import StateJudge
 from peer.node.operator.keeper import RunView, StateKeeper
 from peer.node.operator.kept import StateArchive
+from peer.node.operator.presence import announce, known
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.node.operator.start_time import StartTime
 from peer.node.process import freeze_gc, on_stop_signals
-from peer.node.record import describe_self
-from peer.node.status import caps
+from peer.node.status import caps, control_bytes
 from peer.observe import events
 from peer.ports.console import Say
-from peer.protocol.messages import MAX_ROUND, PeerRecord, RunId
+from peer.protocol.messages import MAX_ROUND, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import describe
+from peer.protocol.schedule import RoundClock
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.amendments import Chain, beside
 from peer.run.home import Home, write_whole
@@ -49,6 +54,9 @@ from peer.run.manifest import Manifest, SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
+from peer.run.papers.shelf import PAPERS, PaperShelf
+from peer.run.papers.shelf import beside as beside_papers
+from peer.run.papers.start import wants_paper
 from peer.run.presets import resolve
 from peer.run.ticket import MAX_ADDRESSES, Ticket
 from peer.state.artifacts.cache import ArtifactCache
@@ -60,8 +68,11 @@ READ_EVERY_S = 2.0
 KEEP_EVERY_S = 600.0
 SCRATCH = "fetched"
 """Folder of the states whose mean is taken, in the run's folder."""
-LEARN_EVERY_S = 3.0
-"""How often it looks how far the run has come."""
+ADVICE = (
+    "keep it offline, give the node a key of its own, and delegate to that: "
+    "peer manifest delegate run.toml NODE --identity-path OPERATOR_KEY"
+)
+"""The fix for an operator whose key lies on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,8 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         node.directory.read_everybody()
     layout = layout_for(signed.manifest.model, method, run.files.tensors)
     amendments = _amendments(node.local, signed)
+    papers = _papers(node.local, signed.manifest, beside_papers(run.path))
+    node.handler.hand_on(papers)
     terms = RunTerms(
         layout.digest(),
         signed.manifest.limits.max_fragment_bytes,
@@ -126,11 +139,15 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
     node.handler.serve(ServedParts(manifest=signed, amendments=amendments, artifacts=shelf))
     first = FirstFiles(run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path)
-    run_start = StartTime(node, signed.manifest.start, wishes.min_peers)
-    progress = RunProgress(folder.path / "run_round")
+    run_start = StartTime(node, papers, signed.manifest, wishes.min_peers)
+
+    def clock() -> RoundClock:
+        return clock_from(signed.manifest, run_start.value)
+
+    progress = RunProgress(folder.path / "run_round", clock, node.local.clock.now)
     view = RunView(
         manifest=signed.manifest,
-        end=RunEnd(lambda: clock_from(signed.manifest, run_start.value), signed.manifest.rounds, progress),
+        end=RunEnd(clock, signed.manifest.rounds, progress),
         progress=progress,
         activity=RunActivity(),
         ruling=lambda: amendments.ruling(MAX_ROUND),
@@ -145,10 +162,12 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     def status() -> dict[str, Any]:
         return _status(node, layout, began, keeper)
 
+    if _has_operators_key(node):
+        say(f"the operator's key lies on this node: {ADVICE}")
     with hold(cache, signed, run.files):
         async with serving(MetricsEndpoint(status), node.local.options, say):
             try:
-                await _serve(node, run_start, giving, keeper, status, beside(run.path))
+                await _serve(node, run_start, giving, keeper, status, run.path, pace_of(method))
             finally:
                 copying.close()
     return 0
@@ -182,7 +201,8 @@ async def _serve(
     giving: GivenState,
     keeper: StateKeeper,
     status: Callable[[], dict[str, Any]],
-    operators_file: Path,
+    manifest: Path,
+    look_every_s: float,
 ) -> None:
     stop = asyncio.Event()
 
@@ -198,10 +218,10 @@ async def _serve(
     await server.start()
     freeze_gc()
     with on_stop_signals(stop.set):
-        announcing = asyncio.create_task(_announce(node, run_start, giving, keeper))
+        announcing = asyncio.create_task(announce(node, run_start, giving, keeper, look_every_s))
         stopping = asyncio.create_task(stop.wait())
         duties = {announcing, asyncio.create_task(keeper.run()), asyncio.create_task(_ask_who_reaches(node))}
-        duties |= {asyncio.create_task(duty) for duty in _about_amendments(node, operators_file)}
+        duties |= {asyncio.create_task(duty) for duty in _about_operators_word(node, manifest, look_every_s)}
         try:
             await asyncio.wait({stopping, *duties}, return_when=asyncio.FIRST_COMPLETED)
             for duty in duties:
@@ -216,6 +236,12 @@ async def _serve(
     node.local.say("left")
 
 
+def _has_operators_key(node: OpenNode) -> bool:
+    """Whether whoever takes this node over can amend the run."""
+    held = node.handler.papers
+    return held is not None and node.local.me == held.shelf.operator
+
+
 def _status(node: OpenNode, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
     return {
@@ -227,47 +253,18 @@ def _status(node: OpenNode, layout: Layout, began: float, keeper: StateKeeper) -
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
+        "operators_key": f"on this node: {ADVICE}" if _has_operators_key(node) else "not on this node",
+        "papers": None if node.handler.papers is None else node.handler.papers.report(),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "parameters": layout.elements,
         "kept": keeper.report(),
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
+        "control_bytes": control_bytes(node),
         "caps": caps(node),
         "clock_correction_s": node.local.clock.correction,
     }
-
-
-def _record(node: OpenNode, run_start: float, keeper: StateKeeper) -> PeerRecord:
-    return describe_self(
-        node.address(),
-        status=keeper.status,
-        round_=keeper.round,
-        run_start=run_start,
-        tokens_per_s=0.0,
-        now=node.local.clock.now(),
-        lifetime_s=RECORD_TTL_S,
-    )
-
-
-async def _announce(node: OpenNode, run_start: StartTime, giving: GivenState, keeper: StateKeeper) -> None:
-    """Keep our record fresh for ever; until the run has begun look every half second whether it can."""
-    announced = learnt = 0.0
-    said = keeper.status, keeper.round
-    while True:
-        known = bool(run_start.value)
-        if await run_start.settle() and not known:
-            announced = 0.0
-        if time.monotonic() - learnt >= LEARN_EVERY_S:
-            giving.learn((await node.directory.peers()).values())
-            learnt = time.monotonic()
-        if keeper.ended and said != (keeper.status, keeper.round):
-            announced = 0.0  # peers wait for this word
-        if time.monotonic() - announced >= RECORD_TTL_S / 3:
-            said = keeper.status, keeper.round
-            await node.directory.announce(_record(node, run_start.value, keeper))
-            announced = time.monotonic()
-        await asyncio.sleep(1.0 if run_start.value else 0.5)
 
 
 def _listeners(local: LocalNode) -> NodeListeners:
@@ -289,7 +286,9 @@ def _invited(node: OpenNode, manifest: Manifest, amendments: AmendmentSync) -> I
     """Return who is let in here: the other nodes of --initial-peers without an invitation."""
     local = node.local
     nodes = operator_nodes(manifest, local.options.initial_peers)
-    return invited_peers(local.run_id, manifest, amendments, local.clock.now, nodes)
+    held = node.handler.papers
+    assert held is not None
+    return invited_peers(local.run_id, manifest, amendments, local.clock.now, nodes, held.shelf)
 
 
 def _amendments(local: LocalNode, signed: SignedManifest) -> AmendmentSync:
@@ -298,22 +297,46 @@ def _amendments(local: LocalNode, signed: SignedManifest) -> AmendmentSync:
     return AmendmentSync(chain, kept, lambda event: None, lambda amendment: local.say(describe(amendment)))
 
 
-def _about_amendments(node: OpenNode, operators_file: Path) -> list[Coroutine[Any, Any, None]]:
-    """Read the operator's file whenever it changed, and ask other nodes of the run, which may hold more."""
-    held = node.handler.parts.amendments
-    assert held is not None
-    asking = held.run(node.transport, node.local.clock, random.Random(), node.directory.peers)
-    return [_read_amendments(node, held, operators_file), asking]
+def _papers(local: LocalNode, manifest: Manifest, operators_file: Path) -> PaperSync:
+    """Read the papers that were kept, and the operator's delegations."""
+    shelf, kept = PaperShelf(local.run_id, manifest.operator), local.folder.path / PAPERS
+    held = PaperSync(shelf, kept, lambda event: _tell_paper(local, event), wants_start=wants_paper(manifest))
+    with contextlib.suppress(ManifestError):  # said when the file is read again, in a moment
+        held.read(operators_file)
+    return held
 
 
-async def _read_amendments(node: OpenNode, held: AmendmentSync, operators_file: Path) -> None:
+def _tell_paper(local: LocalNode, event: events.Event) -> None:
+    """A bootstrap node keeps no journal."""
+    match event:
+        case events.PaperHeld(by=by, says=says):
+            local.say(f"{says} (signed by {by})")
+        case events.PaperRefused(peer=peer, reason=reason):
+            local.say(f"refused a paper of {peer or 'this home'}: {reason}")
+
+
+def _about_operators_word(node: OpenNode, manifest: Path, look_every_s: float) -> list[Coroutine[Any, Any, None]]:
+    """Read the operator's files whenever they changed, and ask other nodes of the run, which may hold more."""
+    amendments, papers = node.handler.parts.amendments, node.handler.papers
+    assert amendments is not None
+    assert papers is not None
+    files = {beside(manifest): amendments.read, beside_papers(manifest): papers.read}
+    reading = [_read(node, file, read) for file, read in files.items()]
+    ask, every_s = partial(known, node), max(ASK_EVERY_S, look_every_s)
+    asking = [
+        word.run(node.transport, node.local.clock, random.Random(), ask, every_s) for word in (amendments, papers)
+    ]
+    return [*reading, *asking]
+
+
+async def _read(node: OpenNode, operators_file: Path, read: Callable[[Path], None]) -> None:
     seen: tuple[int, int] | None = None
     while True:
         try:
             state = _state_of(operators_file)
             if state != seen:
                 seen = state
-                held.read(operators_file)
+                read(operators_file)
         except PeerError as error:  # said once for each state of the file; those in force stay in force
             node.local.say(f"{error.found}: nothing of it is handed on from there")
         await asyncio.sleep(READ_EVERY_S)
@@ -329,7 +352,7 @@ def _state_of(file: Path) -> tuple[int, int] | None:
 
 async def _ask_who_reaches(node: OpenNode) -> None:
     """A node nobody can reach is no bootstrap: say so."""
-    await node.reach.run(node.directory.peers)
+    await node.reach.run(partial(known, node))
 
 
 def _print_ticket(node: OpenNode, ticket_file: Path | None) -> None:

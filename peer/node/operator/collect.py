@@ -21,12 +21,15 @@ from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import PeerError
 from peer.join.context import JoinContext
-from peer.join.donors import COMPLETE, OLD_ROUNDS
+from peer.join.donors import COMPLETE
+from peer.join.fetch_terms import FetchTerms
+from peer.join.offers import OLD_ROUNDS
 from peer.join.state import StateFetch
 from peer.observe.progress import untold
 from peer.ports.directory import DialReport, Directory
 from peer.protocol.messages import NODES, PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
+from peer.protocol.swarm.claimed_round import claimed_round
 from peer.state.transfer.pieces import PieceStore
 from peer.state.unnamed import unnamed_values
 
@@ -104,8 +107,8 @@ class StateCollector:
             if isinstance(found, str):
                 problem = f"{donor.peer_id}: {found}"
                 continue
-            if rounds and abs(found.round - max(rounds)) > OLD_ROUNDS:
-                problem = f"{donor.peer_id}: its round {found.round} is far from the others'"
+            if abs(found.round - await self._round_of(donors)) > OLD_ROUNDS:
+                problem = f"{donor.peer_id}: its round {found.round} is far from the run's"
                 continue
             await self._offload(partial(_write, self._scratch / str(len(given)), found))
             given.append(donor.peer_id)
@@ -116,20 +119,17 @@ class StateCollector:
         params = await self._offload(lambda: self._mean_of(files))
         return Collected(params, None, min(rounds), tuple(sorted(given)))
 
+    async def _round_of(self, donors: Sequence[PeerRecord]) -> int:
+        """Return the round that the peers among the donors are in now. The first donor's word must not decide it."""
+        now = await self._context.directory.peers()
+        return claimed_round({donor.peer_id: now.get(donor.peer_id, donor).round for donor in donors}) or 0
+
     async def _fetch(self, donors: Sequence[PeerRecord]) -> Collected | str:
         """Fetch one state from these donors together."""
         context = replace(self._context, directory=cast(Directory, _These(donors)))
         pieces = await self._offload(self._pieces)
-        fetch = StateFetch(
-            context,
-            self._layout,
-            pieces,
-            untold,
-            self._offload,
-            momentum=self._momentum,
-            patience_s=PATIENCE_S,
-            fresh=True,
-        )
+        terms = FetchTerms(momentum=self._momentum, patience_s=PATIENCE_S, fresh=True)
+        fetch = StateFetch(context, self._layout, pieces, terms, untold, self._offload)
         try:
             state = await fetch.state(None)
             momentum = state.outer.momentum if self._momentum else None

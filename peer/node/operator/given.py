@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from peer.aio.threads import Start
+from peer.errors import BadPayload
 from peer.join.reset import digest_of
 from peer.node.handler import DonatedState
 from peer.node.open import OpenNode
 from peer.node.operator.keeper import RunView, ServableState
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord
+from peer.state.snapshot import digest_of_state
 
 
 class GivenState:
@@ -39,9 +42,12 @@ class GivenState:
         self._run.activity.look(records, _now())
 
     async def first(self, outer: OuterState, *, named: bool) -> None:
-        """Serve the first state, or one that the operator has `named`, which nothing replaces before the end."""
+        """Serve the first state, or one that the operator has `named`, which nothing replaces before the end.
+
+        Its digest is signed, so that nobody begins the run with another state."""
         self._fixed = named
         digest = await asyncio.to_thread(digest_of, outer.params)
+        self._sign(0, await asyncio.to_thread(digest_of_state, outer, momentum=self.momentum))
 
         def why_not() -> str:
             return "" if self._run.ruling().founded == digest else self._run.progress.why_not_first()
@@ -53,6 +59,8 @@ class GivenState:
         if self._fixed and not self._over():
             return
         facts = state.facts
+        if state.digest:
+            self._sign(facts.round, state.digest)
 
         def why_not() -> str:
             if facts.founded != self._run.ruling().founded.hex():
@@ -65,6 +73,13 @@ class GivenState:
 
     def _over(self) -> bool:
         return self._run.end.over(self._node.local.clock.now())
+
+    def _sign(self, round_: int, digest: bytes) -> None:
+        """Sign what the state of a round is, and hand it on. A node that may not sign digests signs none."""
+        local, papers = self._node.local, self._node.handler.papers
+        assert papers is not None
+        with contextlib.suppress(BadPayload):
+            papers.hold([papers.shelf.sign_digest(local.identity, round_, digest, local.clock.now())])
 
     def _serve(self, outer: OuterState, round_: Callable[[], int], why_not: Callable[[], str]) -> None:
         state = DonatedState(

@@ -58,6 +58,9 @@ class ServableState:
 
     facts: KeptFacts
     outer: OuterState
+    digest: bytes = b""
+    """What may be signed of it: `peer.state.snapshot.digest_of_state`. Empty: it was not judged, or is a pair's, where
+    each peer has another state."""
 
 
 class StateKeeper:
@@ -113,21 +116,25 @@ class StateKeeper:
         candidate = await self._offload(self._states.candidate) if self._collector is not None else None
         if candidate is not None:
             await self._unless_over(self._consider(candidate))
-        while not self._over():
-            if self._is_due():
-                await self._unless_over(self._keep())
-            await asyncio.sleep(LOOK_S)
-        last = await self._last_candidate()
-        self._end(last)
-        if last is not None:
-            await self._consider(last, await self._serve_unjudged(last))
-            self._end(None)
-        await asyncio.Event().wait()
+        while True:
+            while not self._over():
+                if self._is_due():
+                    await self._unless_over(self._keep())
+                await asyncio.sleep(LOOK_S)
+            last = await self._last_candidate()
+            self._end(last)
+            if last is not None:
+                await self._consider(last, await self._serve_unjudged(last))
+                self._end(None)
+            while self._over():
+                await asyncio.sleep(LOOK_S)
+            self.ended = False  # in steps only: records alone had said so, and nobody bears them out
 
     # -- when --------------------------------------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        return self._run.end.over(self._context.clock.now())
+        done = self._kept_round >= self._run.end.total_rounds
+        return done or self._run.end.over(self._context.clock.now())
 
     def _is_due(self) -> bool:
         """Whether there is a newer state, and it is time to fetch it."""
@@ -184,10 +191,11 @@ class StateKeeper:
         """Write a candidate in a thread, and let the fetched state go. None: it is of before the run's restart."""
         assert found.params is not None
         try:
-            founded = founded_on(found.params, found.round, policy)
+            round_ = min(found.round, self._run.progress.furthest())
+            founded = founded_on(found.params, round_, policy)
             if policy.founded and not founded:
                 return None
-            facts = KeptFacts(found.round, self._run.activity.tokens, None, found.donors, founded.hex())
+            facts = KeptFacts(round_, self._run.activity.tokens, None, found.donors, founded.hex())
             return self._states.propose(found.params, found.momentum, facts)
         finally:
             found.let_go()
@@ -233,11 +241,13 @@ class StateKeeper:
         except CheckpointError as error:
             self._tell(f"the kept state cannot be served: {error}")
             return
+        judged = facts.loss is not None
+        digest = await self._offload(lambda: self._states.digest(outer)) if judged else b""
         self._kept = facts
         self._run.activity.had(facts.tokens)
         loss = "unchecked" if facts.loss is None else f"loss {facts.loss:.4f}"
         self._tell(f"kept the state of round {facts.round} ({loss}), from {_count(facts.donors)}")
-        self._serve(ServableState(facts, outer))
+        self._serve(ServableState(facts, outer, digest))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from peer.protocol.model.layout import Layout
 from peer.run.home import RunFolder
 from peer.state.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 from peer.state.sealed_state import OUTER
+from peer.state.snapshot import digest_of_state
 from peer.state.unnamed import unnamed_values
 
 KEPT = 2
@@ -101,6 +102,10 @@ class StateArchive:
             raise CheckpointError(f"no room for a copy of {kept.folder}: {error.strerror}") from error
         kept.load_into(params, momentum)
         return OuterState(self._layout, params, momentum)
+
+    def digest(self, outer: OuterState) -> bytes:
+        """Return what may be signed of a kept state. Empty in pairs, where each peer has another state."""
+        return digest_of_state(outer, momentum=True) if self._momentum else b""
 
     def propose(self, params: torch.Tensor, momentum: torch.Tensor | None, facts: KeptFacts) -> Checkpoint:
         """Write a candidate. Raises CheckpointError."""

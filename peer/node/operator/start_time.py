@@ -1,35 +1,75 @@
-"""When round 0 began, as the operator's node settles it."""
+"""When round 0 begins, as the operator's node signs it."""
 
 from __future__ import annotations
 
+import asyncio
+import random
+
+from peer.errors import BadPayload
+from peer.membership.paper_sync import PaperSync
 from peer.node.open import OpenNode
-from peer.protocol.messages import Status
-from peer.run.home import write_whole
+from peer.protocol.messages import PeerRecord, Status
+from peer.run.manifest import Manifest
+from peer.run.papers.start import former_start, known_start, wants_paper
 
 START_DELAY_S = 4.0
-"""Between the last peer's being ready and round 0: by then all have read it in the directory."""
+"""Between the last peer's being ready and round 0: by then all have been told the paper."""
+ASKED = 8
+"""Before a node signs a start, so many peers are asked whether one was signed already."""
 
 
 class StartTime:
-    """When round 0 began: the manifest's word, else when enough peers were first ready; kept over restarts."""
+    """When round 0 began: the manifest's word, else a paper's, which this node signs when enough peers were first
+    ready. A node whose key may not sign says so as soon as it starts, since the run cannot begin by it."""
 
-    def __init__(self, node: OpenNode, from_manifest: float, min_peers: int) -> None:
+    def __init__(self, node: OpenNode, papers: PaperSync, manifest: Manifest, min_peers: int) -> None:
         self._node = node
-        self._kept = node.local.folder.path / "run_start"
+        self._papers = papers
+        self._manifest = manifest
         self._min_peers = min_peers
-        self.value = from_manifest or self._load()
+        self._told = False
+        if not papers.wanting:
+            return
+        if kept := former_start(node.local.folder.path):
+            self._sign(kept)
+        elif not papers.shelf.may(node.local.identity.peer_id, "start", node.local.clock.now()):
+            self._tell_not_allowed()
 
-    def _load(self) -> float:
-        try:
-            return float(self._kept.read_text())
-        except (OSError, ValueError):
-            return 0.0
+    @property
+    def value(self) -> float:
+        """Seconds since the epoch; 0: not known yet."""
+        return known_start(self._manifest, self._papers.shelf, self._node.local.folder.path)
 
     async def settle(self) -> bool:
         """Look once; True when the start is known."""
-        if not self.value:
-            records = await self._node.directory.peers()
-            if sum(record.status is Status.TRAINING for record in records.values()) >= self._min_peers:
-                self.value = self._node.local.clock.now() + START_DELAY_S
-                write_whole(self._kept, repr(self.value).encode())
+        if not self.value and wants_paper(self._manifest):
+            records = list((await self._node.directory.peers()).values())
+            if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
+                await self._ask(records)
+                if self._papers.wanting:
+                    self._sign(self._node.local.clock.now() + START_DELAY_S)
         return bool(self.value)
+
+    async def _ask(self, records: list[PeerRecord]) -> None:
+        """A node that lost its home, or another one of the operator, may have signed it already."""
+        able = [record for record in records if record.reachable and record.endpoints]
+        some = random.sample(able, min(ASKED, len(able)))
+        await asyncio.gather(*(self._papers.ask(self._node.transport, record) for record in some))
+
+    def _sign(self, start: float) -> None:
+        """Sign and keep it; say so when this node's key may not."""
+        local = self._node.local
+        try:
+            self._papers.hold([self._papers.shelf.sign_start(local.identity, start, local.clock.now())])
+        except BadPayload:
+            self._tell_not_allowed()
+
+    def _tell_not_allowed(self) -> None:
+        """Tell once what the operator has to do."""
+        local = self._node.local
+        if not self._told:
+            local.say(
+                f"this node's key {local.me} may not sign when the run begins, so it waits for one that may. "
+                f"The operator lets it with: peer manifest delegate run.toml {local.me}"
+            )
+        self._told = True

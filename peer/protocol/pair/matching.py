@@ -17,80 +17,32 @@ Nobody waits for it so, and its own order needs no agreement.
 
 A lock is safe. A peer has one offer in flight at a time, and until that is answered it locks only with the peer it
 asked. So a peer that answers LOCKED knows that the asker takes the lock. After a lost answer the asker asks again, and
-the answer is the same."""
+the answer is the same.
+
+One silent candidate must not hold up the search. An offer whose answer is late no longer counts as the one in flight,
+and the next candidate is asked. A late LOCKED waits for the offer in flight. If that one locks, the late one hears
+`withdraw`, which ends a lock that its asker did not take. Candidates that did not answer lately are asked last."""
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
+from peer.protocol.pair.scores import RoundScores, initiates
 
 AWAIT_S = 1.5
 """Seconds after which a candidate that cannot be dialled and has not called ranks after all other candidates."""
 MAX_NOTICES = 32
 """Most peers that an undialable peer tells of its lock. They could only wait for its call."""
-MULTIPLIER = 0x9E3779B97F4A7C15
-"""The golden ratio in 64 bits, an odd number (Knuth, vol. 3, 6.4)."""
-LOW_BITS = 2**64 - 1
-MAX_MARKS = 16384
-"""Most peers of a run whose hashes are kept. A peer that has seen more computes the hashes again."""
 HELD_BACK = "our last choice"
+LATE = "not answering yet"
+MOST_OUT = 3
+"""Offers whose answers are late, beyond which no other candidate is asked."""
 POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
-
-
-def score(run_id: RunId, key: RoundKey, one: PeerId, other: PeerId) -> int:
-    """Return the weight of a pair in a round, 64 bits, the same on every peer. The hash is keyed by the run, so that
-    nobody can prepare ids for a run that is not written yet."""
-    return _Scores(run_id, key).of([one], other)[one]
-
-
-class _Scores:
-    """The scores of one (round, fragment).
-
-    One keyed hash is made of each peer and one of the round. A pair's score is a multiplicative hash of all three
-    (Dietzfelbinger et al. 1997): its high bits, which rank, depend on every bit. A hash for every pair in every round
-    would be most of a peer's computing in a large swarm."""
-
-    def __init__(self, run_id: RunId, key: RoundKey) -> None:
-        self._run_id = run_id
-        self._turn = _hashed(run_id, f"round {key.round}/{key.fragment}")
-
-    def of(self, peers: Iterable[PeerId], me: PeerId) -> dict[PeerId, int]:
-        """Return the score of each peer with this one."""
-        marks = _marks(self._run_id)
-        own = self._turn ^ marks[me]
-        return {peer: (own ^ marks[peer]) * MULTIPLIER & LOW_BITS for peer in peers}
-
-
-class _Marks(dict[PeerId, int]):
-    """Hashes of the peers of a run, at most `MAX_MARKS`."""
-
-    def __init__(self, run_id: RunId) -> None:
-        self._run_id = run_id
-
-    def __missing__(self, peer: PeerId) -> int:
-        if len(self) >= MAX_MARKS:
-            self.clear()
-        mark = self[peer] = _hashed(self._run_id, f"peer {peer}")
-        return mark
-
-
-_marks = lru_cache(maxsize=4)(_Marks)
-
-
-def _hashed(run_id: RunId, text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=run_id[:32]).digest(), "big")
-
-
-def initiates(me: PeerId, other: PeerId, me_dialable: bool = True, other_dialable: bool = True) -> bool:
-    """Whether `me` dials: the one of a locked pair that cannot be dialled, else the one with the smaller id."""
-    return me < other if me_dialable == other_dialable else not me_dialable
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +69,15 @@ class Matching:
         dialable: bool = True,
         await_s: float = AWAIT_S,
         last_choice: Callable[[PeerId], bool] = lambda peer: False,
+        unanswering: Callable[[PeerId], bool] = lambda peer: False,
     ) -> None:
         """`closes_at`: when the window closes, in the time of `now`. `dialable`: whether others can dial this peer.
         `await_s`: how many seconds it waits for candidates that it cannot dial. `last_choice`: whether a candidate
-        comes after all others."""
+        comes after all others. `unanswering`: whether it did not answer lately."""
         self.run_id, self.key, self.me = run_id, key, me
         self.dialable = dialable
         self._last_choice = last_choice
+        self._unanswering = unanswering
         self._held_back: set[PeerId] = set()
         """Candidates of last choice while others are there. Each is among `_gone` too."""
         self._closes_at, self._await_s = closes_at, await_s
@@ -144,9 +98,17 @@ class Matching:
         self._awaited_since: float | None = None
         """The moment at which a caller became the best candidate."""
         self._silent: set[PeerId] = set()
-        """Callers that did not call in time: they rank after all other candidates."""
+        """Candidates that rank after all others: they did not call in time, or did not answer lately."""
         self._target: PeerId | None = None
         self._in_flight: PeerId | None = None
+        self._late: set[PeerId] = set()
+        """Candidates that were asked and whose answers are late. Each is among `_gone`, unless it called since."""
+        self._promised: set[PeerId] = set()
+        """Those whose late answer was LOCKED, and waits for the answer to the offer in flight."""
+        self.promising: set[PeerId] = set()
+        """Candidates that said in this round that they may exchange with us."""
+        self._by_offer = False
+        """Whether the lock came by an offer of the other."""
         self._retry_at = 0.0
         self._waiting: set[PeerId] = set()
         """Peers that offered and were told HELD: they learn it when this peer locks with another."""
@@ -165,12 +127,13 @@ class Matching:
         new = [peer for peer in peers if peer not in known and peer != self.me]
         if not new:
             return
-        known |= _Scores(self.run_id, self.key).of(new, self.me)
+        known |= RoundScores(self.run_id, self.key).of(new, self.me)
         for peer in filter(undialable.__contains__, new):
             self._callers.add(peer)
             if not self.dialable:
                 self._gone[peer] = "not to be dialled, and neither are we"
         self._proven.update(filter(proven.__contains__, new))
+        self._silent.update(peer for peer in filter(self._unanswering, new) if peer not in self._callers)
         for peer in filter(self._last_choice, new):
             self._held_back.add(peer)
             self._gone.setdefault(peer, HELD_BACK)
@@ -189,53 +152,68 @@ class Matching:
             self.add([sender])
         if not self.dialable and not dialable:
             return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
+        if sender in self._promised:
+            return Answer(Verdict.LATER, eta_s=POLL_S, reason="another is asked")
         if self._comes_last(sender):
             return Answer(Verdict.TAKEN, reason="others are asked first in this round")
         self._comes(sender, dialable)
         self._hear(sender, proven)
+        self.promising.add(sender)
         if not dialable:
             self._called_at[sender] = now
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
-            self._lock(sender)
+            self._lock(sender, by_offer=True)
             return Answer(Verdict.LOCKED)
         self._waiting.add(sender)
         return Answer(Verdict.HELD, proven=sender in self._proven)
 
     def on_withdraw(self, sender: PeerId) -> None:
-        """Drop a candidate: it is locked elsewhere."""
+        """Drop a candidate: it is locked elsewhere. A lock that it asked for ends: it had asked another too."""
         self._waiting.discard(sender)
+        self._promised.discard(sender)
+        if sender == self.locked and self._by_offer:
+            self.locked = None
         if sender in self._candidates and sender != self.locked:
             self._gone[sender] = "taken"
 
+    def on_late(self, peer: PeerId) -> None:
+        """Ask others too: the offer in flight has not been answered for a while. Its answer still counts."""
+        if self._in_flight != peer:
+            return
+        self._in_flight = self._target = None
+        self._gone[peer] = LATE
+        self._late.add(peer)
+        self._take_promise()
+
     def on_answer(self, peer: PeerId, answer: Answer, now: float) -> None:
-        """Take the answer to the offer in flight."""
-        if self._in_flight == peer:
-            self._in_flight = None
+        """Take the answer to an offer."""
+        self._settle(peer)
         if answer.verdict is Verdict.LOCKED:
-            if self.locked is None and not self.closed:
-                self._set_dialable(peer, answer.dialable)
-                self._lock(peer)
+            self._hear_locked(peer, answer)
         elif answer.verdict is Verdict.LATER and now + answer.eta_s > self._closes_at:
             self._drop(peer, "behind")
         elif answer.verdict in (Verdict.HELD, Verdict.LATER):
+            self.promising.add(peer)
             if answer.verdict is Verdict.HELD:
                 self._hear(peer, answer.proven)
             wait = POLL_S if answer.verdict is Verdict.HELD else min(max(answer.eta_s, 0.02), POLL_S)
             self._retry_at = now + wait
         else:
             self._drop(peer, answer.verdict.value if not answer.reason else answer.reason)
+        self._take_promise()
 
     def on_failed(self, peer: PeerId, reason: str) -> None:
         """Drop a peer whose offer was not answered, or a locked partner that was lost. The search continues."""
-        if self._in_flight == peer:
-            self._in_flight = None
+        self._settle(peer)
         if self.locked == peer:
             self.locked = None
         self._drop(peer, reason)
+        self._take_promise()
 
     def exclude(self, unwanted: Callable[[PeerId], bool], reason: str) -> int:
-        """Drop the candidates that `unwanted` names, but not a locked or asked one. Return how many."""
+        """Drop unwanted candidates, but not a locked or asked one. Return how many. Wait for no unwanted late one."""
         busy = (self.locked, self._in_flight)
+        self._late = {peer for peer in self._late if not unwanted(peer)}
         out = [peer for peer in self._free() if peer not in busy and unwanted(peer)]
         for peer in out:
             self._drop(peer, reason)
@@ -250,15 +228,17 @@ class Matching:
         """Return the offers to send now."""
         sends, self._outbox = self._outbox, []
         if self.locked is None and not self.closed and self._in_flight is None:
-            best = self._best_to_ask(now)
-            if best is not None and (best != self._target or now >= self._retry_at):
+            best = self._best_to_ask(now) if len(self._late) < MOST_OUT else None
+            if best is not None and best not in self._late and (best != self._target or now >= self._retry_at):
                 self._target = self._in_flight = best
                 sends.append(Send(best, Offer(self.key, dialable=self.dialable, proven=best in self._proven)))
         return sends
 
     def wake_at(self) -> float | None:
         """Return when `actions` may have something new although nothing happened."""
-        if self.locked is not None or self.closed or self._in_flight is not None or (best := self._best()) is None:
+        if self.locked is not None or self.closed or self._in_flight is not None or len(self._late) >= MOST_OUT:
+            return None
+        if (best := self._best()) is None or best in self._late:
             return None
         if best not in self._callers:
             return self._retry_at
@@ -272,7 +252,7 @@ class Matching:
     @property
     def exhausted(self) -> bool:
         """Whether nobody is left to ask."""
-        return self.locked is None and self._in_flight is None and self._best() is None
+        return self.locked is None and self._in_flight is None and not self._late and self._best() is None
 
     @property
     def has_candidates(self) -> bool:
@@ -373,10 +353,39 @@ class Matching:
         if self._target == peer:
             self._target = None
 
-    def _lock(self, peer: PeerId) -> None:
-        self.locked = peer
+    def _settle(self, peer: PeerId) -> None:
+        """Note that the offer to this peer is over. A late one is a candidate again."""
+        if self._in_flight == peer:
+            self._in_flight = None
+        if peer in self._late:
+            self._late.discard(peer)
+            if self._gone.get(peer) == LATE:
+                self._comes(peer, peer not in self._callers)
+
+    def _hear_locked(self, peer: PeerId, answer: Answer) -> None:
+        """Take a lock that another offers, if none is taken and no other may come."""
+        if self.locked == peer or (self.closed and self.locked is None):
+            return
+        self._set_dialable(peer, answer.dialable)
+        if self.locked is not None:
+            self._outbox.append(Send(peer, Offer(self.key, withdraw=True)))
+            self._drop(peer, "late")
+        elif self._in_flight is not None:
+            self._promised.add(peer)
+            self._drop(peer, "late")
+        else:
+            self._lock(peer)
+
+    def _take_promise(self) -> None:
+        """Lock with the best of those that locked late, once no offer is in flight."""
+        if self._promised and self.locked is None and self._in_flight is None and not self.closed:
+            self._lock(max(self._promised, key=self._weight))
+
+    def _lock(self, peer: PeerId, *, by_offer: bool = False) -> None:
+        self.locked, self._by_offer = peer, by_offer
         self.we_dial = initiates(self.me, peer, self.dialable, peer not in self._callers)
-        self._waiting.discard(peer)
+        self._waiting = (self._waiting | self._promised) - {peer}
+        self._promised.clear()
         if not self.dialable:
             self._tell_those_who_wait()
         self._release_waiting()

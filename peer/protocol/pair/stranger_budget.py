@@ -26,6 +26,8 @@ LEAST_S = 0.3
 MOST_CALLS, LEAST_CALLS = 5.0, 1.5
 """Round trips that one stranger may cost, and that must be in the allowance to try one, if they are longer. The first
 byte comes a round trip and a half after the partner has begun."""
+KEPT_S = 2 * LEAST_S
+"""Seconds in the allowance that only strangers who answer may use up."""
 RESERVE_S = 40.0
 """Seconds that strangers may cost beyond the usual allowance where lines or steps are slow. The reserve refills after
 the allowance."""
@@ -74,6 +76,16 @@ class StrangerBudget:
         self._left = max(0.0, left - seconds)
         self._reserve = max(0.0, reserve - max(0.0, seconds - left))
         self._at = now
+
+    def charge_silence(self, seconds: float, now: float) -> None:
+        """Charge seconds in which only strangers were waited for that said nothing. They use up no more than what is
+        above `KEPT_S`: records that nobody stands behind must not cost others their chance."""
+        left, _ = self._refilled(now)
+        self.charge(min(seconds, max(0.0, left - KEPT_S)), now)
+
+    def waits_for_silent(self, seconds: float, now: float) -> bool:
+        """Whether strangers that say nothing may hold up the trainer for so long now."""
+        return self._usual_s is None or self._refilled(now)[0] >= KEPT_S + seconds
 
     def _refilled(self, now: float) -> tuple[float, float]:
         """Return the usual allowance and the reserve."""

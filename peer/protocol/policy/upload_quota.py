@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Literal
 
+STRANGERS_SHARE = 0.25
+"""Share of a quota that strangers may have as one-way state. Exchanges have the rest, for they bring back as much."""
 Period = Literal["day", "month"]
 PERIODS: tuple[Period, ...] = ("day", "month")
 
@@ -65,6 +67,8 @@ class Used:
     date: date
     day: int
     month: int
+    strangers: int = 0
+    """Those of the day that went to strangers as one-way state."""
 
 
 def on_the_line(payload: int, chunks: int) -> int:
@@ -76,7 +80,7 @@ def lost(limits: UploadLimits, moment: Moment) -> Used:
     """Return the bytes that count as used where the count cannot be read. For the day they are its full quota. For the
     month they are as much as its days so far could have used, without a daily limit all of it."""
     daily, monthly = limits.day or 0, limits.month or 0
-    return Used(moment.date, daily, min(monthly, daily * moment.date.day) if daily else monthly)
+    return Used(moment.date, daily, min(monthly, daily * moment.date.day) if daily else monthly, daily)
 
 
 class QuotaLedger:
@@ -86,13 +90,15 @@ class QuotaLedger:
         self.limits = limits
         self._date = used.date
         self._used: dict[Period, float] = {"day": used.day, "month": used.month}
+        self._strangers: float = used.strangers
         self._open = 0
         """Bytes claimed, and neither sent nor returned yet."""
 
     @property
     def used(self) -> Used:
         """Bytes used in a period. Bytes under way count as sent."""
-        return Used(self._date, math.ceil(self._used["day"]), math.ceil(self._used["month"]))
+        day, month = (math.ceil(self._used[period]) for period in PERIODS)
+        return Used(self._date, day, month, math.ceil(self._strangers))
 
     def turn(self, moment: Moment, elapsed_s: float) -> None:
         """Count the control traffic of the seconds that have passed, in the period in which they ended. Claimed bytes
@@ -101,6 +107,7 @@ class QuotaLedger:
         before = self._date
         if moment.date > before:
             self._used["day"] = self._open
+            self._strangers = 0.0
             if (moment.date.year, moment.date.month) != (before.year, before.month):
                 self._used["month"] = self._open
         self._date = moment.date
@@ -122,9 +129,17 @@ class QuotaLedger:
                 short = period
         return short
 
-    def claim(self, nbytes: int) -> None:
+    def holds_for_strangers(self, nbytes: int) -> bool:
+        """Return whether strangers may have so many bytes more today, of their share. Without a daily limit it is a
+        share of what the month has for a day."""
+        day, month = self.limits.day, self.limits.month
+        quotas = [quota for quota in (day, None if month is None else month / LONGEST_MONTH) if quota is not None]
+        return not quotas or self._strangers + nbytes <= STRANGERS_SHARE * quotas[0]
+
+    def claim(self, nbytes: int, *, stranger: bool = False) -> None:
         """Claim bytes that are about to be sent."""
         self._open += nbytes
+        self._strangers += nbytes if stranger else 0
         self._add(nbytes)
 
     def sent(self, nbytes: int) -> None:
@@ -132,9 +147,10 @@ class QuotaLedger:
         assert nbytes <= self._open, (nbytes, self._open)
         self._open -= nbytes
 
-    def give_back(self, nbytes: int) -> None:
+    def give_back(self, nbytes: int, *, stranger: bool = False) -> None:
         """Return claimed bytes that will not be sent."""
         self.sent(nbytes)
+        self._strangers = max(0.0, self._strangers - (nbytes if stranger else 0))
         self._add(-nbytes)
 
     def _add(self, nbytes: float) -> None:
@@ -158,6 +174,12 @@ def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment) 
     if period == "day":
         return f"today's upload of {size(limit)} is used. Next exchange after 00:00"
     return f"this month's upload of {size(limit)} is used. Next exchange after 00:00 on {first_of_next(moment.date)}"
+
+
+def why_not_strangers(limits: UploadLimits) -> str:
+    """Why strangers get no state any more today."""
+    period, limit = next(limits.each())
+    return f"strangers have had their {STRANGERS_SHARE:.0%} of the upload of {size(limit)} a {period}"
 
 
 def holds_never(limit: int, period: Period, nbytes: int) -> bool:

@@ -1,16 +1,24 @@
 """Reachability: whether others can dial this peer, and where. Other peers decide it by dialling back, as AutoNAT does
-in libp2p. No peer can see it for itself. A single prober may lie or sit in the same network. So the majority of the
-last answers of up to `MAX_VOICES` different peers decides. An address counts only when some peer reached this one
-there."""
+in libp2p. No peer can see it for itself.
+
+A prober may lie, and keys are free. So the networks of the probers decide, each with one voice, and one network alone
+never makes this peer "closed". The node of the operator is believed, and so is a call that came in from outside. An
+address counts only if this peer asked about it, or if networks enough name it. The module is pure."""
 
 from __future__ import annotations
 
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from peer.protocol.endpoints import block_of, block_of_host, version_of, voice_of
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, Probed
 
 MAX_VOICES = 3
-"""Most probers whose last answers count."""
+"""Most probers whose last answers count, for each version of IP."""
+NETWORKS = 2
+"""Networks of which the word is enough."""
 WORD_LASTS_S = 900.0
 """A verdict older than this no longer counts."""
 SETTLED_EVERY_S = 300.0
@@ -22,9 +30,37 @@ that believes it may lose a round."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Voice:
+class Question:
+    """A question that a prober was asked."""
+
+    prober: PeerId
+    ours: tuple[str, ...]
+    """The endpoints that it was asked about."""
     at: float
+    """Seconds."""
+    trusted: bool = False
+    """Whether the prober is the operator's node."""
+    only_network: bool = False
+    """Whether no peer of another network is in sight. Then nobody else can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Voice:
+    question: Question
     probed: Probed
+
+    @property
+    def reached(self) -> bool:
+        return bool(self.probed.answered)
+
+    @property
+    def network(self) -> str:
+        return voice_of(self.probed.asked_at)
+
+    @property
+    def enough(self) -> bool:
+        """Whether this word counts without that of another network."""
+        return self.question.trusted or self.question.only_network
 
 
 @dataclass(slots=True)
@@ -32,65 +68,88 @@ class Reachability:
     """The answers of probers. Feed it `Probed`s, read `reachable`, `why` and `endpoints`. Times in seconds of one
     clock."""
 
-    _voices: dict[PeerId, _Voice] = field(default_factory=dict)
+    _voices: dict[tuple[PeerId, int], _Voice] = field(default_factory=dict)
+    """By prober and version of IP: a dial over one says nothing of the other."""
     _asked_at: float | None = None
+    _called_at: float | None = None
+    _caller: str = ""
     _verdict: bool | None = None
-    """The majority of the answers. `reachable` is read more often than answers arrive, so it is kept."""
+    """What the answers come to. `reachable` is read more often than answers arrive, so it is kept."""
 
-    def heard(self, prober: PeerId, probed: Probed, now: float) -> None:
+    def heard(self, question: Question, probed: Probed) -> None:
         """Take the answer of a peer that tried to dial this one. A declined probe says nothing."""
         if not probed.tried:
             return
-        self._voices.pop(prober, None)
-        self._voices[prober] = _Voice(now, probed)
-        for peer, voice in list(self._voices.items()):
-            if now - voice.at > WORD_LASTS_S or len(self._voices) > MAX_VOICES:
-                del self._voices[peer]
-        yes = sum(bool(voice.probed.answered) for voice in self._voices.values())
-        self._verdict = 2 * yes >= len(self._voices)
+        key = (question.prober, version_of(probed.asked_at))
+        self._voices.pop(key, None)
+        self._voices[key] = _Voice(question, probed)
+        for other, voice in list(self._voices.items()):
+            if question.at - voice.question.at > WORD_LASTS_S:
+                del self._voices[other]
+        for versions in self._by_version().values():
+            if len(versions) > MAX_VOICES:
+                del self._voices[_least_needed(versions)]
+        self._judge(question.at)
+
+    def called(self, hosts: Iterable[str], ours: Iterable[str], now: float) -> None:
+        """Take note who called. A call from outside our own networks proves that calls come in."""
+        own = set(map(block_of, ours))
+        outside = [host for host in hosts if _is_global(host) and block_of_host(host) not in own]
+        if outside:
+            self._called_at, self._caller = now, outside[-1]
+            self._judge(now)
 
     def reachable(self) -> bool | None:
-        """Whether others can dial this peer. None: nobody has tried yet."""
+        """Whether others can dial this peer. None: nobody has tried yet, or too few networks say that they cannot."""
         return self._verdict
 
     def endpoints(self) -> tuple[str, ...]:
         """Return the addresses at which this peer was reached, the latest first."""
-        found = [e for voice in reversed(self._voices.values()) for e in voice.probed.answered]
-        return tuple(dict.fromkeys(found))[:MAX_ENDPOINTS]
+        found = [(e, voice) for voice in reversed(self._voices.values()) for e in voice.probed.answered]
+        return tuple(dict.fromkeys(e for e, voice in found if self._believed(e, voice)))[:MAX_ENDPOINTS]
 
     def why(self) -> str:
         """Return the reason as a sentence."""
-        reached = self.reachable()
-        if reached is None:
+        if self._called_at is not None:
+            return f"a peer called this one from {self._caller}"
+        if not self._voices:
             return "nobody has tried to dial this peer yet"
-        yes = [voice for voice in self._voices.values() if voice.probed.answered]
-        of = f"{len(yes)} of {len(self._voices)} peers that tried reached this one"
-        if reached:
-            return f"{of}, at {', '.join(self.endpoints())}"
-        newest = list(self._voices.values())[-1].probed
+        voices = list(self._voices.values())
+        of = f"{sum(voice.reached for voice in voices)} of {len(voices)} peers that tried reached this one"
+        if self._verdict:
+            at = f", at {', '.join(found)}" if (found := self.endpoints()) else ""
+            return f"{of}{at}"
+        if self._verdict is None:
+            return f"{of}; all who did not are of one network, and others are asked"
         likely = "most likely a router or firewall lets nothing in"
-        return f"{of} ({newest.reason}): {likely}. This peer can still dial other peers"
+        return f"{of} ({voices[-1].probed.reason}): {likely}. This peer can still dial other peers"
 
-    def has_word_of(self, peer: PeerId) -> bool:
-        """Whether its verdict is among those that count: others are asked first."""
-        return peer in self._voices
+    def has_word_of(self, peer: PeerId, version: int) -> bool:
+        """Whether its verdict over this version of IP is among those that count: others are asked first."""
+        return (peer, version) in self._voices
+
+    def has_word_of_network(self, network: str) -> bool:
+        """Whether the verdict of a peer of this network is among those that count."""
+        return any(voice.network == network for voice in self._voices.values())
 
     def due(self, now: float) -> bool:
         """Whether it is time to ask (somebody else): soon until enough have spoken with one voice, seldom then."""
         if self._asked_at is None:
             return True
         every_s = SETTLED_EVERY_S if self.settled() else UNSETTLED_EVERY_S
-        return now - self._asked_at >= (UNHEARD_EVERY_S if self._verdict is None else every_s)
+        return now - self._asked_at >= (every_s if self._voices else UNHEARD_EVERY_S)
 
     def at_once(self) -> int:
         """Return how many peers to ask. They are several while no peer has answered: an undialable address takes long
         to fail."""
-        return MAX_VOICES if self._verdict is None else 1
+        return 1 if self._voices else MAX_VOICES
 
     def settled(self) -> bool:
         """Whether enough have spoken, with one voice."""
-        agree = len({bool(voice.probed.answered) for voice in self._voices.values()}) == 1
-        return len(self._voices) >= MAX_VOICES and agree
+        if self._verdict is None:
+            return False
+        agree = [len({voice.reached for voice in voices.values()}) == 1 for voices in self._by_version().values()]
+        return bool(agree) and all(agree) and all(len(v) >= MAX_VOICES for v in self._by_version().values())
 
     def asked(self, now: float) -> None:
         self._asked_at = now
@@ -98,4 +157,59 @@ class Reachability:
     def forget(self) -> None:
         """Forget the answers after a change of our own addresses."""
         self._voices.clear()
-        self._asked_at = self._verdict = None
+        self._asked_at = self._called_at = self._verdict = None
+
+    def _judge(self, now: float) -> None:
+        """Come to a verdict. Where too few networks say "closed", the last one stays."""
+        if self._called_at is not None and now - self._called_at > WORD_LASTS_S:
+            self._called_at = None
+        found = [_count(list(voices.values())) for voices in self._by_version().values()]
+        if self._called_at is not None or (True, True) in found:
+            self._verdict = True
+        elif (False, True) in found:
+            self._verdict = False
+        elif any(reached for reached, _ in found):
+            self._verdict = True
+
+    def _by_version(self) -> dict[int, dict[tuple[PeerId, int], _Voice]]:
+        found: dict[int, dict[tuple[PeerId, int], _Voice]] = defaultdict(dict)
+        for key, voice in self._voices.items():
+            found[key[1]][key] = voice
+        return found
+
+    def _believed(self, endpoint: str, voice: _Voice) -> bool:
+        """Whether this peer may be at an endpoint that a prober names."""
+        if endpoint in voice.question.ours:
+            return True
+        if not version_of(endpoint):
+            return False
+        near = voice.question.only_network and block_of(endpoint) == voice.network
+        named = {other.network for other in self._voices.values() if endpoint in other.probed.answered}
+        return voice.question.trusted or near or len(named) >= NETWORKS
+
+
+def _count(voices: list[_Voice]) -> tuple[bool, bool]:
+    """Return what most networks say, and whether those are enough."""
+    networks: dict[str, list[bool]] = defaultdict(list)
+    for voice in voices:
+        networks[voice.network].append(voice.reached)
+    words = {network: 2 * sum(words) >= len(words) for network, words in networks.items()}
+    reached = 2 * sum(words.values()) >= len(words)
+    agreeing = sum(word == reached for word in words.values())
+    enough = agreeing >= NETWORKS or any(voice.enough and voice.reached == reached for voice in voices)
+    return reached, enough
+
+
+def _least_needed(voices: dict[tuple[PeerId, int], _Voice]) -> tuple[PeerId, int]:
+    """Return the oldest voice of the network that has most; the operator's node stays as long as another may go."""
+    counts: dict[str, int] = defaultdict(int)
+    for voice in voices.values():
+        counts[voice.network] += 1
+    return max(voices, key=lambda key: (not voices[key].question.trusted, counts[voices[key].network]))
+
+
+def _is_global(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False

@@ -12,7 +12,8 @@ import torch
 from peer.aio.threads import Offload
 from peer.errors import SourceError, StateError
 from peer.join.context import JoinContext
-from peer.join.donors import DonorQuery, SnapshotOffer, candidates, compatible_offers, live_round
+from peer.join.donors import DonorQuery, candidates, live_round
+from peer.join.offers import SnapshotOffer, compatible_offers
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
 from peer.state.transfer.download import Download, Outcome

@@ -17,6 +17,8 @@ from peer.identity import load_or_create
 from peer.join.artifacts import check_foreign, opened
 from peer.join.ended import operator_nodes
 from peer.join.manifest import obtain_manifest
+from peer.join.papers import catch_up_papers
+from peer.membership.paper_sync import PaperSync
 from peer.membership.reputation import Reputation
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
@@ -28,8 +30,9 @@ from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, So
 from peer.result.remote.fetch import GuestFetch
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.files.artifact import ArtifactRef
-from peer.run.manifest import SignedManifest
+from peer.run.manifest import Manifest, SignedManifest
 from peer.run.options import CACHE_DISK, NodeOptions
+from peer.run.papers.shelf import PaperShelf
 from peer.run.presets import resolve
 from peer.run.ticket import Ticket
 from peer.state.artifacts.cache import ArtifactCache
@@ -101,7 +104,7 @@ class _Guest:
             if request.guest.donors > 1:
                 self._say("the peers of a group have one state: --donors changes nothing")
         run = await self._files(signed)
-        node.transport.begin_run(self._terms(run))
+        node.transport.begin_run(self._terms(run, await self._papers(manifest)))
         fetch = GuestFetch(context, run.layout, self._work, group=group)
         found = await fetch.states(request.guest.donors, request.guest.wait_s)
         round_ = min(found.rounds)
@@ -110,7 +113,15 @@ class _Guest:
         self._say(f"state: {origin}")
         return RunModel(run=run, params=found.mean(), round=round_, origin=origin, donors=tuple(found.donors))
 
-    def _terms(self, run: OpenedRun) -> RunTerms:
+    async def _papers(self, manifest: Manifest) -> PaperShelf:
+        """Learn which nodes may invite, where only the invited take part."""
+        papers = PaperSync(PaperShelf(self._node.local.run_id, manifest.operator), None, lambda event: None)
+        if manifest.admission.kind == "invited":
+            nodes = operator_nodes(manifest, self._node.local.options.initial_peers)
+            await catch_up_papers(self._node.join_context(), papers, nodes)
+        return papers.shelf
+
+    def _terms(self, run: OpenedRun, papers: PaperShelf) -> RunTerms:
         """Only peers of the run give a state. Which invitations the operator took back, a guest does not know."""
         local, manifest = self._node.local, run.manifest
         invited = InvitedPeers(
@@ -119,6 +130,7 @@ class _Guest:
             local.clock.now,
             required=manifest.admission.kind == "invited",
             exempt=operator_nodes(manifest, local.options.initial_peers),
+            papers=papers,
         )
         return RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes, why_uninvited=invited.why_not)
 

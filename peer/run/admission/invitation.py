@@ -1,17 +1,17 @@
-"""Invitations: an operator's signed word that a peer may take part in a run until a day.
+"""Invitations: the signed word of an operator, or of a node with that duty, that a peer may take part until a day.
 
     base32( magic, 4 bytes | version, 1 | run id, 32 | public key, 32 | expiry, 8 | signature, 64 | checksum, 4 )
 
-The signature is by the operator over domain, run id, public key and expiry. So anybody who knows the manifest can check
-it without asking anyone. The magic makes every invitation begin with `peerin`. An invitation is no secret: it serves
-only the key that it names."""
+The signature is over domain, run id, public key and expiry. So anybody can check it who knows the manifest, and the
+delegations that all peers hand on. The magic makes every invitation begin with `peerin`. An invitation is no secret: it
+serves only the key that it names."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from peer.errors import TicketError
 from peer.identity import Identity, peer_id_of, public_key_of, verify
 from peer.protocol.messages import PeerId, RunId
+from peer.run.papers.shelf import PaperShelf
 
 DOMAIN = b"peer invitation v1"
 BYTES = 1 + 32 + 32 + 8 + 64
@@ -105,13 +106,14 @@ class Invitation:
             raise TicketError("this is no invitation, or it is mistyped or truncated", _FIX)
         return found
 
-    def why_not(self, run_id: bytes, operator: str, peer: str, now: float) -> Refused | None:
-        """Return why it does not let this peer into this run: a code and a sentence. None: it does."""
+    def why_not(self, run_id: bytes, signers: Iterable[str], peer: str, now: float) -> Refused | None:
+        """Return why it does not let this peer into this run: a code and a sentence. None: it does. `signers`: the keys
+        that may invite."""
         if self.run_id != run_id:
             return FOREIGN, f"the invitation of {peer} is for another run, {self.run_id.hex()[:16]}"
         if self.peer != peer:
             return FOREIGN, f"the invitation that {peer} shows was given to {self.peer}"
-        if not verify(public_key_of(operator), DOMAIN, self._body(), self.signature):
+        if not any(verify(public_key_of(key), DOMAIN, self._body(), self.signature) for key in signers):
             return ALTERED, f"the invitation of {peer} is altered, or the operator never signed it"
         if now >= self.expires:
             return EXPIRED, f"the invitation of {peer} expired on {day_of(self.expires)}. {ASK}"
@@ -139,20 +141,22 @@ class InvitedPeers:
         required: bool,
         revoked: Callable[[], Mapping[PeerId, str]] = dict,
         exempt: Container[PeerId] = (),
+        papers: PaperShelf | None = None,
     ) -> None:
         """`required`: only the invited take part. `revoked`: whose invitations the operator took back, and why.
-        `exempt`: the operator's nodes, which need no invitation."""
+        `exempt`: the operator's nodes, which need no invitation. `papers`: tell which nodes may sign one."""
         self._run_id = run_id
         self._operator = operator
         self._now = now
         self.required = required
         self._revoked = revoked
         self._exempt = exempt
+        self._papers = papers or PaperShelf(run_id, operator)
         self._known: OrderedDict[PeerId, int] = OrderedDict()
 
     def why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
         """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
-        if peer == self._operator or peer in self._exempt:
+        if peer == self._operator or peer in self._exempt or peer in self._papers.nodes:
             return None
         found = self._why_not(peer, shown)
         return found if self.required else None
@@ -163,7 +167,8 @@ class InvitedPeers:
         invitation = Invitation.parse(shown)
         if invitation is None:
             return ALTERED, f"the invitation of {peer} cannot be read"
-        if found := invitation.why_not(self._run_id, self._operator, peer, self._now()):
+        now = self._now()
+        if found := invitation.why_not(self._run_id, self._papers.signers("invitations", now), peer, now):
             return found
         if (why := self._revoked().get(peer)) is not None:
             return REVOKED, f"the operator took back the invitation of {peer}: {why}"

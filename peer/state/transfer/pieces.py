@@ -159,6 +159,12 @@ class PieceStore:
         assert self.complete, (len(self.held), len(self._cut))
         return self._params, self._momentum
 
+    def take(self, params: torch.Tensor, round_: int) -> None:
+        """Hold this whole state, flat fp32, in the place of all pieces; in a thread. It comes without momentum."""
+        assert self._momentum is None
+        self._params.copy_(params)
+        self.held = {number: Held(Piece(*cut, b""), round_) for number, cut in enumerate(self._cut)}
+
     def let_go(self) -> None:
         """Forget the state, whose space goes back with the last reference. No piece may come any more."""
         self.held.clear()

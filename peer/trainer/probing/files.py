@@ -1,8 +1,11 @@
-"""The file by which a partner's params come to the trainer."""
+"""What daemon and trainer agree on for probes: the file by which a partner's params come, and an answer."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+AWAITED = "the hold-out is on its way"
+"""Why there are no windows to weigh a state by yet."""
 
 
 def probe_file(folder: Path, fragment: int) -> Path:

@@ -22,10 +22,10 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.data.desk import DataDesk
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.loss import window_losses
-from peer.trainer.models.flat import fragment_views
-from peer.trainer.probing.files import probe_file
+from peer.trainer.models.flat import fragment_views, views_of
+from peer.trainer.probing.files import AWAITED, probe_file
 from peer.trainer.probing.run_sample import RunSample
-from peer.trainer.probing.windows import COMMON, WindowForm, common_text, draw
+from peer.trainer.probing.windows import COMMON, HOLDOUT, USUAL_WINDOWS, WindowForm, common_text, draw
 
 
 class Prober:
@@ -41,6 +41,7 @@ class Prober:
         self._loop = loop
         self._data = desk.data
         self._form = WindowForm.affordable(config.tokens_per_step, config.train.context)
+        self._shards = desk.shards
         self._sample = None if desk.shards is None else RunSample(desk.shards, self._form.length)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +49,32 @@ class Prober:
         until = boottime() + message["within_s"]
         losses = self._losses(message, lambda: boottime() > until)
         return {"ok": {"why": losses} if isinstance(losses, str) else losses}
+
+    def weigh(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the losses of the whole model that lies in the arena, or why there are none.
+
+        A run of token shards has only its hold-out this early. It is asked for where it is not here yet."""
+        until = boottime() + message["within_s"]
+        windows, source = self._first_windows(message["seed"])
+        if isinstance(windows, str):
+            return {"ok": {"why": windows}}
+        network, device = self._loop.network, self._loop.device
+        views = views_of(self._arena.inn.to(device), self._layout)
+        weights = {f"network.{network.prefix}{name}": view for name, view in views}
+        losses = window_losses(self._loop.token_loss, windows, weights, lambda: boottime() > until)
+        if losses is None:
+            return {"ok": {"why": "it took too long"}}
+        return {"ok": {"windows": losses, "guess": math.log(network.vocab_size), "source": source}}
+
+    def _first_windows(self, seed: int) -> tuple[Windows | str, str]:
+        form = WindowForm(max(self._form.count, USUAL_WINDOWS), self._form.length)
+        if self._shards is None:
+            text = common_text(self._config.data, self._data)
+            return text if isinstance(text, str) else draw(text, seed=seed, form=form), COMMON
+        if self._shards.holdout is None:
+            self._shards.expect([])
+            return AWAITED if self._shards.holdout_awaited else "nobody gives the hold-out", HOLDOUT
+        return draw(self._shards.holdout, seed=seed, form=form), HOLDOUT
 
     def arrived(self) -> None:
         """Look for a shard that came, or that cannot be had."""

@@ -23,6 +23,7 @@ PASSES = 4
 USUAL_WINDOWS, SHORTEST = 8, 16
 """Windows become shorter where a small batch pays for fewer than so many, down to so many tokens."""
 COMMON = "from anywhere in the run's data"
+HOLDOUT = "from anywhere in the run's hold-out"
 
 
 @dataclass(frozen=True, slots=True)

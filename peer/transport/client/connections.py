@@ -10,12 +10,14 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 
-from peer.errors import PartnerLost
+from peer.errors import NotDialled, PartnerLost
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.wire.frames import USUAL_CHUNK
+from peer.transport.client.dialling import Dialler
 from peer.transport.tls import channel_credentials
 
 MAX_PEERS = 64
@@ -96,12 +98,14 @@ class Connection:
 class ConnectionPool:
     """Pool of at most `MAX_PEERS` connections. It closes the least recently used one first."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialler: Dialler) -> None:
         self._open: OrderedDict[PeerId, Connection] = OrderedDict()
+        self._dialler = dialler
 
     async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
-        """Return the open connection to a peer, or connect to the first of its endpoints that answers. Raises
-        PartnerLost."""
+        """Return the open connection to a peer, or connect to the first of its endpoints that answers.
+
+        Raises PartnerLost; NotDialled when none of them was dialled."""
         held = self._open.get(to.peer_id)
         if held is not None and held.endpoint in to.endpoints:
             self._open.move_to_end(to.peer_id)
@@ -109,11 +113,25 @@ class ConnectionPool:
         await self.drop(to.peer_id)
         if not to.endpoints:
             raise PartnerLost(f"{to.peer_id}: no address is known")
-        for endpoint in to.endpoints:
-            connection = await self._connect(to.peer_id, endpoint, timeout_s / len(to.endpoints))
+        near = self._dialler.near(to.peer_id, to.endpoints)
+        refused = list[NotDialled]()
+        for endpoint in near:
+            dial = partial(self._connect, to.peer_id, endpoint, timeout_s / len(near))
+            try:
+                connection = await self._dialler.dial(to.peer_id, endpoint, dial)
+            except NotDialled as error:
+                refused.append(error)
+                continue
             if connection is not None:
                 return await self._keep(to.peer_id, connection)
-        raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(to.endpoints)}")
+        if len(refused) == len(near):
+            raise refused[0]
+        raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(near)}")
+
+    def endpoint_of(self, peer: PeerId) -> str:
+        """Return the endpoint of the open connection to a peer; empty: there is none."""
+        held = self._open.get(peer)
+        return "" if held is None else held.endpoint
 
     async def drop(self, peer: PeerId, failed: Connection | None = None) -> None:
         """Close a connection that failed: the peer may come back at the same address with another TLS key.
@@ -144,25 +162,28 @@ class ConnectionPool:
             await oldest.close()
         return connection
 
-    async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float) -> Connection | None:
+    async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float, address: str) -> Connection | None:
+        """Connect to `address`, which is one that `endpoint` stands for."""
         try:
             credentials, pinned = channel_credentials(peer)
         except ValueError as error:
             raise PartnerLost(f"{peer}: {error}") from None
 
         def channel() -> grpc.aio.Channel:
-            return grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned])
+            return grpc.aio.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, pinned])
 
-        connection = Connection(endpoint, channel)
-        if await _ready(connection.control, timeout_s):
-            return connection
-        await connection.close()
-        return None
+        connection, ready = Connection(endpoint, channel), False
+        try:
+            ready = await _ready(connection.control, timeout_s)
+        finally:
+            if not ready:  # also when the caller gives up: gRPC would go on to dial a channel that is left open
+                await connection.close()
+        return connection if ready else None
 
 
 async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
     """Return why the peer does not answer at an endpoint with its key, for a person. An empty string means that it
-    does."""
+    does. It keeps to no budget: see `checked_dial`."""
     host, _, port = endpoint.rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):
@@ -175,6 +196,19 @@ async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
     credentials, pinned = channel_credentials(peer)
     async with grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned]) as channel:
         return "" if await _ready(channel, timeout_s) else "somebody else answers there"
+
+
+async def checked_dial(dialler: Dialler, peer: PeerId, endpoint: str, timeout_s: float) -> str:
+    """As `dial_check`, for an address out of a record. Raises NotDialled when it may not be dialled now."""
+    why = "no answer"
+
+    async def connect(address: str) -> bool | None:
+        nonlocal why
+        why = await dial_check(peer, address, timeout_s)
+        return None if why else True
+
+    (near,) = dialler.near(peer, [endpoint])
+    return "" if await dialler.dial(peer, near, connect) else why
 
 
 async def _ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:

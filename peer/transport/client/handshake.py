@@ -7,6 +7,7 @@ from typing import Any
 
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import public_key_of
+from peer.protocol.endpoints import voice_of
 from peer.protocol.messages import PeerRecord, Welcome
 from peer.transport.client.connections import Connection
 from peer.transport.client.streams import SERVICE, Ended
@@ -26,8 +27,8 @@ async def say_hello(
     terms = facts.terms
     method = connection.control.stream_stream(
         f"/{SERVICE}/Hello",
-        request_serializer=pb.HelloRequest.SerializeToString,
-        response_deserializer=pb.HelloReply.FromString,
+        request_serializer=facts.control.encoder("Hello", pb.HelloRequest.SerializeToString),
+        response_deserializer=facts.control.decoder("Hello", pb.HelloReply.FromString),
     )
     opening = pb.HelloOpen(
         run_id=facts.run_id,
@@ -55,7 +56,7 @@ async def say_hello(
         await stream.done_writing()
     connection.accept_token(granted.token[:64])
     connection.observe_round_trip(after - before)
-    return Welcome(offset + corrected, after - before, challenge.seen_as[:128])
+    return Welcome(offset + corrected, after - before, challenge.seen_as[:128], voice_of(connection.endpoint))
 
 
 def _expect(reply: Any, step: str, who: str) -> Any:

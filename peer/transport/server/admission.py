@@ -15,7 +15,9 @@ from google.protobuf.message import DecodeError
 from peer.errors import PartnerRefused
 from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import PeerId
-from peer.transport.server.rate_limits import Caller, CallLimits, network_of
+from peer.transport.front.callers import CallerTable
+from peer.transport.server.call_places import CallPlaces
+from peer.transport.server.rate_limits import Caller, CallLimits, block_of_network, network_of
 from peer.transport.server.read_slots import ReadSlots
 from peer.transport.server.tokens import TokenTable
 from peer.transport.wire.refusals import TOKEN_KEY, Context, refuse, served
@@ -26,36 +28,64 @@ MAX_REQUEST = 16 * 1024
 """Most bytes of any message but a payload's. A Hello with a record has about 1 KiB."""
 HELLO_S = 12.0
 """Seconds for a complete Hello, with the caller's reading of our answers."""
+HELLO_PLACES, HELLOS_RESERVED = 72, 8
+"""Hellos at once, and those among them for connections of proven peers: somewhat more than those of one address."""
+CALL_PLACES, CALLS_RESERVED = 176, 32
+"""Other calls at once, and those among them for proven peers. With all Hellos they are fewer than gRPC takes, which
+turns callers away without regard to their network."""
 
 
 class Admission:
     """One server's gate. `now`: seconds since the epoch. `why_banned`: why the operator keeps a peer out, for a person;
-    empty: it is not banned. `reputation` is told what callers do wrong, and asked whom to turn away."""
+    empty: it is not banned. `reputation` is told what callers do wrong, and asked whom to turn away. `callers`: of the
+    front that all callers come through; None: there is no front, and gRPC itself sees their addresses."""
 
     def __init__(
         self,
         now: Callable[[], float],
         why_banned: Callable[[PeerId], str] = lambda peer: "",
         reputation: CallerReputation | None = None,
+        callers: CallerTable | None = None,
     ) -> None:
         self._now = now
         self.tokens = TokenTable()
         self.limits = CallLimits(now)
         self.places = ReadSlots()
+        self._hellos = CallPlaces(HELLO_PLACES, HELLOS_RESERVED, "Hellos")
+        self._calls = CallPlaces(CALL_PLACES, CALLS_RESERVED, "calls")
         self.conduct = reputation or NoReputation()
         self._why_banned = why_banned
+        self._callers = callers
+
+    async def origin(self, context: Context) -> str:
+        """Return the caller's address, as `context.peer()` would without a front.
+
+        A call that did not come through the front is refused, as its caller could pass for anybody."""
+        origin = self._origin(context)
+        return origin or await refuse(context, "busy", "this connection has lost its place; call again")
+
+    def greeted(self, context: Context, peer: PeerId) -> None:
+        """Let the caller's connection keep its place: it has proven its key."""
+        if self._callers is not None:
+            self._callers.greeted(context.peer(), peer, proven=self.conduct.is_proven(peer))
+
+    def _origin(self, context: Context) -> str:
+        return context.peer() if self._callers is None else self._callers.origin(context.peer()) or ""
 
     @contextlib.asynccontextmanager
     async def greeting(self, context: Context) -> AsyncIterator[None]:
         """Guard a Hello: keep to the limits of its address, and bound its time."""
-        address = network_of(context.peer())
+        address = network_of(await self.origin(context))
         if why := self.limits.enter_hello(address):
             await self.turn_away(context, "limit", why)
         try:
-            async with asyncio.timeout(HELLO_S):
+            proven = self._callers is not None and self._callers.is_proven(context.peer())
+            async with self._hellos.held(block_of_network(address), proven=proven, timeout_s=HELLO_S):
                 yield
         except TimeoutError:
             await self.turn_away(context, "timeout", "Hello took too long")
+        except PartnerRefused as busy:  # no fault of this caller
+            await refuse(context, busy.code, busy.reason, busy.eta_s)
         finally:
             self.limits.leave_hello(address)
 
@@ -67,11 +97,15 @@ class Admission:
             await refuse(context, "banned", why)
         if why := self.conduct.exclusion_reason(peer):
             await refuse(context, "standing", why)
-        caller = Caller(network_of(context.peer()), peer)
+        caller = Caller(network_of(await self.origin(context)), peer)
+        self.greeted(context, peer)
         if why := self.limits.enter_call(caller):
             await self.turn_away(context, "limit", why, peer)
         try:
-            yield caller
+            async with self._calls.held(block_of_network(caller.address), proven=self.conduct.is_proven(peer)):
+                yield caller
+        except PartnerRefused as busy:
+            await refuse(context, busy.code, busy.reason, busy.eta_s)
         finally:
             self.limits.leave_call(caller)
 
@@ -83,7 +117,7 @@ class Admission:
                     return owner
                 if self.tokens.gave(value):  # honest callers meet this when their token runs out
                     await refuse(context, "no_token", "your token has run out; say Hello again")
-        address = network_of(context.peer())
+        address = network_of(self._origin(context))
         self.conduct.refused(address, "no_token", "called without a token that was given here (since the last start)")
         return await refuse(context, "no_token", "say Hello first")
 
@@ -92,7 +126,7 @@ class Admission:
         if peer is not None:
             self.conduct.penalize(peer, code, reason)
         else:
-            address = network_of(context.peer())
+            address = network_of(self._origin(context))
             self.limits.blame(address)
             self.conduct.refused(address, code, reason)
         await refuse(context, code, reason)

@@ -1,4 +1,4 @@
-"""Check of the addresses that a server is to listen at."""
+"""The sockets that a server listens at."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from peer.errors import AddressError
+from peer.protocol.endpoints import join_host
 
 
 def listening(hosts: Sequence[str]) -> list[str]:
@@ -14,19 +15,39 @@ def listening(hosts: Sequence[str]) -> list[str]:
     return ["::"] if "::" in hosts else list(dict.fromkeys(hosts))
 
 
-def check_vacant(host: str, port: int, where: str) -> None:
-    """Raise AddressError, with the cause, when a port cannot be bound.
+def bind(hosts: Sequence[str], port: int) -> tuple[list[socket.socket], int]:
+    """Return listening sockets at all hosts on one port, and that port. 0 takes any free one.
 
-    gRPC does not tell the cause, and prints its failure on the terminal."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
-        try:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if trial.family == socket.AF_INET6:
-                trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            trial.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                fix = f"Stop the other program, or choose another --port than {port} (0 takes any free one)."
-                raise AddressError(f"cannot listen on {where}: another program holds this port", fix) from error
-            fix = "Choose an address of this machine (--host-maddrs) and a --port above 1023."
-            raise AddressError(f"cannot listen on {where}: {error.strerror}", fix) from error
+    Raises AddressError, with the cause, when the port is occupied or a host is not an address of this machine."""
+    sockets = list[socket.socket]()
+    try:
+        for host in listening(hosts):
+            sockets.append(_bind(host, port))
+            port = sockets[0].getsockname()[1]
+    except BaseException:
+        for one in sockets:
+            one.close()
+        raise
+    return sockets, port
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    where = join_host(host, port)
+    bound: socket.socket | None = None
+    try:
+        bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        bound.bind((host, port))
+        bound.listen()
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        if error.errno == errno.EADDRINUSE:
+            fix = f"Stop the other program, or choose another --port than {port} (0 takes any free one)."
+            raise AddressError(f"cannot listen on {where}: another program holds this port", fix) from error
+        fix = "Choose an address of this machine (--host-maddrs) and a --port above 1023."
+        raise AddressError(f"cannot listen on {where}: {error.strerror}", fix) from error
+    return bound

@@ -1,33 +1,37 @@
 """Dial-back of callers, for only another peer can tell whether a peer can be dialled.
 
-Asked by a caller with a token, we dial the address that it calls from and the endpoints that it names. We check that
+Asked by a caller with a token, we dial the address that its call comes from, at the ports that it names. We check that
 its key answers there.
 
-Callers cannot use this to scan other people's networks. An endpoint elsewhere than the caller's own address is dialled
-only if it is public. Each caller has one dial-back per `EVERY_S`."""
+Callers cannot use this to look about in networks. No other address is dialled, and no name is resolved. A failure has
+one word, whatever failed. Keys are free, so an address block has a budget as well."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
-import socket
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 
-from peer.protocol.endpoints import host_of_caller, join_host
-from peer.protocol.messages import MAX_ENDPOINTS, PeerId, Probed
+from peer.protocol.endpoints import block_of_host, join_host
+from peer.protocol.messages import PeerId, Probed
+from peer.protocol.token_bucket import Rate, TokenBuckets
 
 EVERY_S = 10.0
 """Seconds between two dial-backs of one caller, at least."""
+OF_A_BLOCK = Rate(1.0, 64.0)
+"""Dial-backs of one address block: all peers of a laboratory may ask when they start."""
 DIAL_S = 4.0
-RESOLVE_S = 2.0
-MAX_AT_ONCE = 4
+MAX_AT_ONCE = 8
+MAX_AT_ONCE_OF_A_BLOCK = 4
+MAX_PORTS = 3
 MAX_REMEMBERED = 1024
+SILENT = "no answer there"
+"""The reason of every failure: a caller learns whether its own key answers, and nothing else."""
 
 Dial = Callable[[PeerId, str, float], Awaitable[str]]
 """Function (peer, endpoint, timeout) that returns why the peer does not answer there; empty: it does."""
-_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z.-]{1,253}):(\d{1,5})\Z")
+_PORT = re.compile(r":(\d{1,5})\Z", re.ASCII)
 
 
 class DialBack:
@@ -37,58 +41,43 @@ class DialBack:
         self._dial = dial
         self._now = now
         self._last: OrderedDict[PeerId, float] = OrderedDict()
-        self._running = 0
+        self._budget: TokenBuckets[str] = TokenBuckets(OF_A_BLOCK)
+        self._running = Counter[str]()
 
-    async def probe(self, caller: PeerId, seen_as: str, endpoints: list[str], port: int) -> Probed:
-        """Dial a caller back and report the endpoints that answered. Takes at most `RESOLVE_S` and `DIAL_S`; never
-        raises."""
-        if (declined := self._decline(caller)) is not None:
+    async def probe(self, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed:
+        """Dial a caller back at `host`, where its call comes from, and report the endpoints that answered. Takes at
+        most `DIAL_S`; never raises."""
+        block = block_of_host(host)
+        if (declined := self._decline(caller, host, block)) is not None:
             return Probed((), (), declined)
-        self._running += 1
+        chosen = [join_host(host, number) for number in _ports(endpoints, port)]
+        self._running[block] += 1
         try:
-            chosen = await self._choose(host_of_caller(seen_as), endpoints[:MAX_ENDPOINTS], port)
             found = await asyncio.gather(*(self._dial(caller, endpoint, DIAL_S) for endpoint in chosen))
         finally:
-            self._running -= 1
+            self._running -= Counter([block])
         answered = tuple(endpoint for endpoint, why in zip(chosen, found, strict=True) if not why)
-        reasons = [f"{endpoint}: {why}" for endpoint, why in zip(chosen, found, strict=True) if why]
-        return Probed(tuple(chosen), answered, "; ".join(reasons) or ("" if chosen else "no address to dial"))
+        reason = SILENT if len(answered) < len(chosen) else "" if chosen else "no port to dial"
+        return Probed(tuple(chosen), answered, reason)
 
-    def _decline(self, caller: PeerId) -> str | None:
+    def _decline(self, caller: PeerId, host: str, block: str) -> str | None:
         now = self._now()
-        if self._running >= MAX_AT_ONCE:
+        if not host:
+            return "your address is not known here"
+        if self._running.total() >= MAX_AT_ONCE or self._running[block] >= MAX_AT_ONCE_OF_A_BLOCK:
             return "busy with other probes"
         if now - self._last.get(caller, -EVERY_S) < EVERY_S:
             return f"asked again within {EVERY_S:.0f} s"
+        if self._budget.take(block, now) > 0:
+            return "too many probes for your network; ask another"
         self._last[caller] = now
         self._last.move_to_end(caller)
         while len(self._last) > MAX_REMEMBERED:
             self._last.popitem(last=False)
         return None
 
-    async def _choose(self, seen: str, endpoints: list[str], port: int) -> list[str]:
-        chosen = [join_host(seen, port)] if seen and 0 < port < 65536 else []
-        for endpoint in endpoints:
-            if endpoint not in chosen and await self._may_dial(endpoint, seen):
-                chosen.append(endpoint)
-        return chosen[:MAX_ENDPOINTS]
 
-    async def _may_dial(self, endpoint: str, seen: str) -> bool:
-        match = _ENDPOINT.match(endpoint)
-        if match is None or not 0 < int(match[2]) < 65536:
-            return False
-        addresses = await _resolve(match[1].strip("[]"), int(match[2]))
-        return bool(addresses) and all(str(a) == seen or a.is_global for a in addresses)
-
-
-async def _resolve(host: str, port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    try:
-        return [ipaddress.ip_address(host)]
-    except ValueError:
-        pass
-    try:
-        async with asyncio.timeout(RESOLVE_S):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [ipaddress.ip_address(entry[4][0]) for entry in found[:8]]
-    except (OSError, ValueError, TimeoutError):  # the name resolves to no address
-        return []
+def _ports(endpoints: list[str], port: int) -> list[int]:
+    """Return the ports to dial: the one that the caller listens at, and those of its endpoints."""
+    named = [port, *(int(match[1]) for match in map(_PORT.search, endpoints) if match is not None)]
+    return [number for number in dict.fromkeys(named) if 0 < number < 65536][:MAX_PORTS]

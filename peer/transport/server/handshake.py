@@ -6,12 +6,14 @@ version, and that they take part in the same run."""
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from peer.identity import peer_id_of, verify
 from peer.ports.handler import Handler
+from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import PeerId
 from peer.signed_record import InvalidRecord, open_record
 from peer.transport.config import TransportConfig
@@ -21,6 +23,7 @@ from peer.transport.wire.hello import HELLO_DOMAIN, proof_message
 from peer.transport.wire.refusals import Context, refuse
 from peer.v1 import exchange_pb2 as pb
 
+KEPT_CALLERS = 64
 RECORD_FRESH_S = 30.0
 """Seconds. A record issued longer than this before the clock of its Hello is a replay, as callers seal it for the
 Hello."""
@@ -29,10 +32,20 @@ Hello."""
 class Handshake:
     """Serves Hellos, and gives tokens to callers that prove their key."""
 
-    def __init__(self, facts: TransportConfig, gate: Admission, handler: Handler) -> None:
+    def __init__(
+        self, facts: TransportConfig, gate: Admission, handler: Handler, called: Callable[[PeerId, str], None]
+    ) -> None:
+        """`called` is told each caller that gets a token, and from where it calls."""
         self._facts = facts
+        self._called = called
         self._gate = gate
         self._handler = handler
+        self._callers: dict[str, None] = {}
+
+    def take_callers(self) -> tuple[str, ...]:
+        """Return the hosts of the last callers that proved a key, at most `KEPT_CALLERS`, and forget them."""
+        callers, self._callers = tuple(self._callers), {}
+        return callers
 
     async def serve(self, _: Any, context: Context) -> None:
         """Serve a Hello: its opening, our challenge, the caller's proof, our token."""
@@ -47,7 +60,7 @@ class Handshake:
         challenge = pb.HelloChallenge(
             nonce=nonce,
             clock=self._facts.now(),
-            seen_as=context.peer()[:128],
+            seen_as=(await self._gate.origin(context))[:128],
             invitation=self._facts.invitation,
         )
         await context.write(pb.HelloReply(challenge=challenge))
@@ -66,6 +79,11 @@ class Handshake:
         if why := self._gate.conduct.exclusion_reason(caller):
             await refuse(context, "standing", why)
         await self._learn(opened, caller, context)
+        self._gate.greeted(context, caller)
+        origin = await self._gate.origin(context)
+        self._called(caller, origin)
+        if (host := host_of_caller(origin)) and len(self._callers) < KEPT_CALLERS:
+            self._callers[host] = None
         token = self._gate.tokens.issue(caller, self._facts.now())
         await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
 

@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from peer.errors import NotDialled
 from peer.protocol.messages import PeerId, PeerRecord, Vouched
 from peer.protocol.swarm.failure_detection import HEARD_S
-from peer.transport.server.dial_back import Dial
+from peer.transport.server.dial_back import SILENT, Dial
 
 V = TypeVar("V")
 
@@ -29,7 +30,7 @@ MAX_PEER_ID = 64
 
 
 class IndirectProbe:
-    """Answers indirect probes. `dial` makes the connection, and `now` is in seconds."""
+    """Answers indirect probes. `dial` makes the connection or raises NotDialled, and `now` is in seconds."""
 
     def __init__(self, dial: Dial, now: Callable[[], float]) -> None:
         self._dial = dial
@@ -63,12 +64,22 @@ class IndirectProbe:
     async def _look(self, about: PeerId, endpoints: tuple[str, ...]) -> Vouched:
         self._running.add(about)
         try:
-            whys = await asyncio.gather(*(self._dial(about, endpoint, DIAL_S) for endpoint in endpoints))
+            tried = await asyncio.gather(*(self._try(about, endpoint) for endpoint in endpoints))
         finally:
             self._running.discard(about)
-        found = Vouched(True, "it answers") if not all(whys) else Vouched(False, "; ".join(whys)[:200])
+        whys = [why for why in tried if why is not None]
+        if not whys:
+            return Vouched(None, "its addresses are not dialled from here now")
+        found = Vouched(True, "it answers") if not all(whys) else Vouched(False, SILENT)
         _remember(self._found, about, (self._now(), found))
         return found
+
+    async def _try(self, about: PeerId, endpoint: str) -> str | None:
+        """Return what `Dial` does. None: this address is not dialled."""
+        try:
+            return await self._dial(about, endpoint, DIAL_S)
+        except NotDialled:
+            return None
 
     def _too_often(self, caller: PeerId, now: float) -> str:
         if 0 <= now - self._asked.get(caller, float("-inf")) < CALLER_EVERY_S:

@@ -8,13 +8,15 @@ import contextlib
 import grpc
 
 from peer.errors import AddressError
-from peer.identity import Identity
+from peer.observe.control_bytes import BULK, ControlMeter
 from peer.ports.handler import Handler
-from peer.protocol.endpoints import join_host
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.transport.client.connections import CHANNEL_OPTIONS
 from peer.transport.client.streams import SERVICE
-from peer.transport.server.bind import check_vacant, listening
+from peer.transport.config import TransportConfig
+from peer.transport.front.callers import CallerTable
+from peer.transport.front.front import INSIDE, AcceptingFront
+from peer.transport.server.bind import bind
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.receipt_service import ReceiptService
 from peer.transport.server.service import ExchangeService
@@ -25,17 +27,14 @@ from peer.v1 import exchange_pb2 as pb
 
 CLOSE_S = 3.0
 MAX_CALLS = 256
-MAX_CONNECTIONS = 384
-"""Most connections that the server accepts.
-
-gRPC cannot count connections by address. Without a bound, one caller could use up the open files of the process. A peer
-that is kept out can still be dialled by us."""
+MAX_INSIDE = 1024
+"""Connections that gRPC accepts on loopback: more than any front makes. Other programs of this machine get no more."""
 SERVER_OPTIONS = [
     *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_CHUNK + 2**10),
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", 64),
-    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    ("grpc.max_allowed_incoming_connections", MAX_INSIDE),
     ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and the first HTTP/2 frames together
     ("grpc.max_connection_idle_ms", 90_000),  # without a call; callers reconnect unnoticed
     ("grpc.keepalive_time_ms", 60_000),  # finds callers that vanished without closing
@@ -48,39 +47,54 @@ SERVER_OPTIONS = [
 class ExchangeServer:
     """One peer's server. `start` it first, and `close` it in the end."""
 
-    def __init__(self, identity: Identity, handler: Handler, service: ExchangeService, caps: Caps) -> None:
-        self._identity = identity
+    def __init__(
+        self, facts: TransportConfig, handler: Handler, service: ExchangeService, caps: Caps, callers: CallerTable
+    ) -> None:
+        self._facts = facts
         self._service = service
         self._groups = GroupService(handler, service.gate, caps)
         self._receipts = ReceiptService(handler, service.gate)
+        self._callers = callers
+        self._front: AcceptingFront | None = None
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int, *more_hosts: str) -> int:
         """Listen at all hosts on one port and return that port.
 
         Raises AddressError when the port is occupied or a host is not an address of this machine."""
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
-        server.add_generic_rpc_handlers((self._handlers(),))
-        credentials = server_credentials(self._identity)
-        for one in listening([host, *more_hosts]):
-            where = join_host(one, port)
-            check_vacant(one, port, where)
-            try:
-                port = server.add_secure_port(where, credentials)
-            except RuntimeError as error:
-                raise AddressError(f"cannot listen on {where}: {error}", "Choose another --port.") from error
-            if port == 0:
-                raise AddressError(f"cannot listen on {where}: the port is in use", "Choose another --port, or none.")
-        await server.start()
-        self._server = server
+        sockets, port = bind([host, *more_hosts], port)
+        async with contextlib.AsyncExitStack() as undo:
+            for one in sockets:
+                undo.callback(one.close)
+            undo.push_async_callback(self.close)
+            inner = await self._serve_inside()
+            self._front = AcceptingFront(self._callers)
+            await self._front.open(sockets, inner)
+            undo.pop_all()
         return port
 
     async def close(self) -> None:
         """End all calls within a second, and stop listening."""
+        if self._front is not None:
+            self._front.stop_listening()
         if self._server is not None:
             with contextlib.suppress(TimeoutError):  # gRPC's stop may never return; the process ends anyway
                 async with asyncio.timeout(CLOSE_S):
                     await self._server.stop(0.5)
+        if self._front is not None:
+            await self._front.close()
+
+    async def _serve_inside(self) -> int:
+        """Start gRPC on loopback, and return its port."""
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        try:
+            port: int = self._server.add_secure_port(f"{INSIDE}:0", server_credentials(self._facts.identity))
+        except RuntimeError as error:
+            fix = f"Let this program use the loopback address {INSIDE}."
+            raise AddressError(f"cannot listen on {INSIDE}: {error}", fix) from error
+        await self._server.start()
+        return port
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         service, receipts, unary = self._service, self._receipts, self._service.gate.unary
@@ -95,6 +109,8 @@ class ExchangeServer:
                 pb.AmendmentsReply.SerializeToString,
                 even_banned=True,  # a banned peer learns from the amendments why it is banned
             ),
+            "Papers": unary(service.papers, pb.PapersRequest.FromString, pb.PapersReply.SerializeToString),
+            "Peers": unary(service.peers, pb.PeersRequest.FromString, pb.PeersReply.SerializeToString),
             "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
             "Artifacts": unary(service.artifacts, pb.ArtifactsRequest.FromString, pb.ArtifactsReply.SerializeToString),
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
@@ -104,4 +120,14 @@ class ExchangeServer:
             "FetchPiece": served(service.fetch_piece),
             **self._groups.methods(),
         }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        counted = {call: _counted(call, method, self._facts.control) for call, method in methods.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, counted)
+
+
+def _counted(call: str, method: grpc.RpcMethodHandler, control: ControlMeter) -> grpc.RpcMethodHandler:
+    """Return the handler of a call, whose messages are counted if they are control."""
+    if call in BULK:
+        return method
+    decode = control.decoder(call, method.request_deserializer or bytes)
+    encode = control.encoder(call, method.response_serializer or bytes)
+    return grpc.stream_stream_rpc_method_handler(method.stream_stream, decode, encode)

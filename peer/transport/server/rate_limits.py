@@ -6,7 +6,8 @@ The limits leave room for 64 honest peers behind one address, such as a universi
 loopback. Each of them needs a Hello in ten minutes, and two after a reconnect. It has up to three calls under way (a
 swap, its heartbeat, a piece of state) and makes about five calls a second.
 
-An address gets 64 times that with some slack. All addresses together never get all calls that the server takes. A peer
+An address gets 64 times that with some slack. What all addresses share is given out in places
+(`peer.transport.server.call_places`), so that no few of them use it up. A peer
 gets up to ten times its need: over a long line two swaps alone take eight calls (`peer.transport.wire.striping`)."""
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from peer.protocol.endpoints import host_of_caller
+from peer.protocol.endpoints import block_of_host, host_of_caller
 from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import K, Rate, TokenBuckets
 
@@ -31,11 +32,9 @@ CALLS = Rate(50.0, 200.0)
 """Calls of one peer. A joiner that fetches small pieces over a fast line needs the most."""
 CALLS_OF_ADDRESS = Rate(400.0, 2000.0)
 HELLOS_AT_ONCE = 64
-HELLOS_AT_ONCE_IN_ALL = 128
 CALLS_AT_ONCE = 16
 CALLS_AT_ONCE_OF_ADDRESS = 160
-"""Calls at once of one address. With HELLOS_AT_ONCE it is less than the server takes, so one address cannot use up
-all."""
+"""Calls at once of one address."""
 PIECES_AT_ONCE_OF_ADDRESS = 4
 STATES = 3.0
 """Complete states that one peer may fetch in STATES_S: one, and some retries."""
@@ -55,6 +54,11 @@ def network_of(seen_as: str) -> str:
     if ":" in host:
         return str(ipaddress.ip_network((host, 64), strict=False))
     return host or "unknown"
+
+
+def block_of_network(network: str) -> str:
+    """Return the block of a network that `network_of` returned."""
+    return block_of_host(network.partition("/")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,8 @@ class CallLimits:
         self._pieces: Counter[str] = Counter()
 
     def enter_hello(self, address: str) -> str:
-        if self._greeting[address] >= HELLOS_AT_ONCE or self._greeting.total() >= HELLOS_AT_ONCE_IN_ALL:
-            return "too many Hellos are under way; try again in a second"
+        if self._greeting[address] >= HELLOS_AT_ONCE:
+            return "too many Hellos of your address are under way; try again in a second"
         if (wait := self._hellos.take(address, self._now())) > 0:
             return _later("Hellos from your address", wait)
         self._greeting[address] += 1

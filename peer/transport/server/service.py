@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from peer.errors import BadPayload, PartnerRefused
 from peer.ports.handler import Handler
 from peer.ports.reputation import CallerReputation
+from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
     FRAGMENT_PREFIX,
     MAX_ENDPOINTS,
+    MAX_RECORD_BYTES,
+    MAX_SHOWN_RECORDS,
     PIECE_BYTES,
     SHARD_PREFIX,
     Offer,
@@ -22,13 +26,16 @@ from peer.protocol.messages import (
 )
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.client.connections import dial_check
+from peer.transport.client.connections import checked_dial, dial_check
+from peer.transport.client.dialling import Dialler
 from peer.transport.config import TransportConfig
+from peer.transport.front.callers import CallerTable
 from peer.transport.server.admission import Admission
+from peer.transport.server.call_places import AGAIN_S, CallPlaces
 from peer.transport.server.dial_back import DialBack
 from peer.transport.server.handshake import Handshake
 from peer.transport.server.indirect_probe import MAX_PEER_ID, IndirectProbe
-from peer.transport.server.rate_limits import Caller
+from peer.transport.server.rate_limits import Caller, block_of_network, network_of
 from peer.transport.server.state_uploads import StateUploads
 from peer.transport.server.swap_rendezvous import SwapRendezvous
 from peer.transport.wire.payload_stream import Caps, Throttle, send_payload
@@ -37,8 +44,10 @@ from peer.transport.wire.resumption import A_PIECE
 from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, digests_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
-MAX_PIECES = 6
-"""Pieces sent at once: two more than one address may have."""
+MAX_PIECES, PIECES_RESERVED = 8, 2
+"""Pieces sent at once, and those among them for proven peers. The rest is two more than one address may have."""
+MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED = 5, 1
+"""Pieces of artifacts among them. Joiners that fetch the state find a place all the same."""
 NO_SNAPSHOT = "that snapshot is no longer kept; ask for the state again"
 NO_ARTIFACT = "that artifact is not given here, or no longer; ask another peer"
 COPY_S = 10.0
@@ -53,18 +62,26 @@ class ExchangeService:
     bound."""
 
     def __init__(
-        self, facts: TransportConfig, handler: Handler, caps: Caps, reputation: CallerReputation | None = None
+        self,
+        facts: TransportConfig,
+        handler: Handler,
+        caps: Caps,
+        reputation: CallerReputation | None = None,
+        callers: CallerTable | None = None,
+        dialler: Dialler | None = None,
     ) -> None:
+        dialler = dialler or Dialler()
         self._facts = facts
         self._handler = handler
         self._caps = caps
-        self.gate = Admission(facts.now, facts.why_banned, reputation)
-        self.handshake = Handshake(facts, self.gate, handler)
+        self.gate = Admission(facts.now, facts.why_banned, reputation, callers)
+        self.handshake = Handshake(facts, self.gate, handler, dialler.called)
         self.swaps = SwapRendezvous(handler, self.gate, caps)
-        self._pieces = 0
+        self._pieces = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
+        self._artifacts = CallPlaces(MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED, "pieces of artifacts")
         self._giving = StateUploads(caps)
         self._prober = DialBack(dial_check, facts.now)
-        self._voucher = IndirectProbe(dial_check, facts.now)
+        self._voucher = IndirectProbe(partial(checked_dial, dialler), facts.now)
 
     # -- small calls -------------------------------------------------------------------------------------------------
 
@@ -83,7 +100,8 @@ class ExchangeService:
 
     async def probe(self, request: pb.ProbeRequest, context: Context) -> pb.ProbeReply:
         caller = await self._caller(context)
-        found = await self._prober.probe(caller, context.peer(), list(request.endpoints[:MAX_ENDPOINTS]), request.port)
+        host = host_of_caller(await self.gate.origin(context))
+        found = await self._prober.probe(caller, host, list(request.endpoints[:MAX_ENDPOINTS]), request.port)
         return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
     async def vouch(self, request: pb.VouchRequest, context: Context) -> pb.VouchReply:
@@ -99,6 +117,15 @@ class ExchangeService:
         given = self._handler.on_amendments(request.held, request.head)
         return pb.AmendmentsReply(amendments=[pb.SignedAmendment(raw=raw, signature=sig) for raw, sig in given])
 
+    async def papers(self, request: pb.PapersRequest, context: Context) -> pb.PapersReply:
+        await self._caller(context)
+        return pb.PapersReply(papers=self._handler.on_papers(request.held))
+
+    async def peers(self, request: pb.PeersRequest, context: Context) -> pb.PeersReply:
+        caller = await self._caller(context)
+        given = self._handler.on_peers(caller, request.record[: MAX_RECORD_BYTES + 1])
+        return pb.PeersReply(records=[record for record in given if isinstance(record, bytes)][:MAX_SHOWN_RECORDS])
+
     async def manifest(self, request: pb.ManifestRequest, context: Context) -> pb.ManifestReply:
         await self._caller(context)
         held = self._handler.on_manifest()
@@ -112,13 +139,14 @@ class ExchangeService:
             digests = digests_of(request)
         except BadPayload as error:
             await self.gate.turn_away(context, error.code, error.reason, caller)
-        if why := self._giving.why_not_give():
+        if why := self._giving.why_not_give(proven=self._is_proven(caller)):
             await refuse(context, "busy", *why)
         return pb.ArtifactsReply(held=self._handler.on_artifacts(digests))
 
     async def state(self, request: pb.StateRequest, context: Context) -> pb.StateReply:
         caller = await self._caller(context)
-        if why := self._giving.why_busy(caller):
+        block = block_of_network(network_of(await self.gate.origin(context)))
+        if why := self._giving.why_busy(caller, block, proven=self._is_proven(caller)):
             await refuse(context, "busy", *why)
         try:
             index = self._handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
@@ -156,30 +184,35 @@ class ExchangeService:
             return
         data = await self._piece(caller, request, context)
         assert caller.peer is not None
-        if busy := self._giving.why_busy(caller.peer):
+        block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
+        if busy := self._giving.why_busy(caller.peer, block, proven=proven):
             await refuse(context, "busy", *busy)
         await self._may_enter(caller, len(data), context)
-        with self._place(caller), self._giving.to(caller.peer, len(data) - request.offset):
-            await self._send(caller, data, request, self._giving, context)
+        giving = self._giving.to(caller.peer, len(data) - request.offset, block, proven=proven)
+        async with self._place(caller, context):
+            with giving:
+                await self._send(caller, data, request, self._giving.given(proven=proven), context)
 
     async def _give_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send a part of a fragment's state, or of what a shard's owner averaged. A state is copied for that, so it
         costs nothing before there is a place."""
         await self._may_enter(caller, PIECE_BYTES, context)
-        with self._place(caller):
+        async with self._place(caller, context):
             if (making := self._handler.making(request.snapshot)) is not None:
                 await asyncio.wait({asyncio.wrap_future(making)}, timeout=COPY_S)
             data = await self._piece(caller, request, context)
-            await self._send(caller, data, request, None, context)
+            given = self._giving.given(proven=self._is_proven(caller.peer), fragment=True)
+            await self._send(caller, data, request, given, context)
 
     async def _give_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send a piece of an artifact. It is read from the disk, so it costs nothing before there is a place."""
-        if busy := self._giving.why_no_artifact():
+        proven = self._is_proven(caller.peer)
+        if busy := self._giving.why_not_give(proven=proven):
             await refuse(context, "busy", *busy)
         await self._may_enter(caller, PIECE_BYTES, context, artifact=True)
-        with self._place(caller), self._giving.artifact():
+        async with self._place(caller, context, artifact=True):
             data = await self._piece(caller, request, context)
-            await self._send(caller, data, request, self._giving, context)
+            await self._send(caller, data, request, self._giving.given(proven=proven), context)
 
     async def _piece(self, caller: Caller, request: pb.PieceRequest, context: Context) -> memoryview:
         data = self._handler.on_piece(request.snapshot, request.piece)
@@ -192,20 +225,38 @@ class ExchangeService:
 
     async def _may_enter(self, caller: Caller, nbytes: int, context: Context, *, artifact: bool = False) -> None:
         """Refuse a piece for which there is no place. Otherwise `_place` has to follow at once."""
-        if self._pieces >= MAX_PIECES:
-            await refuse(context, "busy", f"{MAX_PIECES} pieces are being sent already; ask again or ask another")
+        block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
+        for places in self._kinds(artifact=artifact):
+            if why := places.why_busy(block, proven=proven):
+                await refuse(context, "busy", why, AGAIN_S)
+        assert caller.peer is not None
+        rationed = self._giving.why_rationed(caller.peer, block, nbytes, proven=proven, artifact=artifact)
+        if rationed is not None:
+            await refuse(context, "busy", *rationed)
         # a piece that is resumed is hashed again from its start, so all of it counts
         if why := self.gate.limits.enter_piece(caller, nbytes, artifact=artifact):
             await refuse(context, "busy", why)
+        self._giving.give(caller.peer, block, nbytes, proven=proven, artifact=artifact)
 
-    @contextlib.contextmanager
-    def _place(self, caller: Caller) -> Iterator[None]:
-        self._pieces += 1
+    @contextlib.asynccontextmanager
+    async def _place(self, caller: Caller, context: Context, *, artifact: bool = False) -> AsyncIterator[None]:
+        """Hold a place for a piece, which may go to a caller of another network before the piece is sent."""
+        block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
         try:
-            yield
+            async with contextlib.AsyncExitStack() as held:
+                for places in self._kinds(artifact=artifact):
+                    await held.enter_async_context(places.held(block, proven=proven))
+                yield
+        except PartnerRefused as lost:
+            await refuse(context, lost.code, lost.reason, lost.eta_s)
         finally:
-            self._pieces -= 1
             self.gate.limits.leave_piece(caller)
+
+    def _kinds(self, *, artifact: bool) -> list[CallPlaces]:
+        return [self._pieces, self._artifacts] if artifact else [self._pieces]
+
+    def _is_proven(self, peer: PeerId | None) -> bool:
+        return peer is not None and self.gate.conduct.is_proven(peer)
 
     async def _send(
         self, caller: Caller, data: memoryview, request: pb.PieceRequest, giving: Throttle | None, context: Context

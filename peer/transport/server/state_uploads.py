@@ -10,24 +10,28 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from peer.protocol.block_places import BlockPlaces
 from peer.protocol.messages import PeerId
+from peer.protocol.policy.state_ration import StateRation
 from peer.transport.wire.pacing import Pacer
-from peer.transport.wire.payload_stream import Caps
+from peer.transport.wire.payload_stream import Caps, Throttle
 
 SHARE = 0.5
 """Share of the upload cap."""
-MAX_JOINERS = 4
-ARTIFACTS_AT_ONCE = 4
-"""Pieces of artifacts that are sent at once. Joiners that fetch the state find a place all the same."""
+MAX_JOINERS, JOINERS_RESERVED = 5, 1
+"""Joiners that are served at once, and those among them that are proven peers."""
 ACTIVE_S = 3.0
 """Seconds since its last piece after which a joiner counts as gone."""
 YIELD_S = 2.0
 """Seconds that a chunk waits for an exchange to end, at most. It is less than the stall that a receiver tolerates."""
 LOOK_S = 0.05
-ARTIFACT_S = 1.0
-"""Seconds after which a peer that found no place for a piece of an artifact may ask again."""
 BUDGET_S = 600.0
 """Seconds after which a joiner may ask again, once our upload quota is used up."""
+
+
+ARTIFACTS_AS_STATE = 1e9
+"""Bytes of artifacts that are rationed like one state."""
+RATIONED = "proven peers want state now, and you or your network had your ration; ask another, or again in {:.0f} s"
 
 
 @dataclass(slots=True)
@@ -54,47 +58,59 @@ class StateUploads:
         self._now = now
         self._sleep = sleep
         self._joiners: dict[PeerId, _Joiner] = {}
+        self._rations = {False: StateRation(), True: StateRation(ARTIFACTS_AS_STATE)}
+        """Of states, and of artifacts (True)."""
+        self._places: BlockPlaces[PeerId] = BlockPlaces(MAX_JOINERS, JOINERS_RESERVED)
         self._state_nbytes = 0
-        self._artifacts = 0
 
     def state_is(self, nbytes: int) -> None:
         """Set the bytes of a complete state, which tell how long one takes."""
         self._state_nbytes = nbytes
+        self._rations[False].state_is(nbytes)
 
-    def why_busy(self, peer: PeerId) -> tuple[str, float] | None:
-        """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served."""
-        if why := self.why_not_give():
+    def why_busy(self, peer: PeerId, block: str, *, proven: bool) -> tuple[str, float] | None:
+        """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served.
+
+        A joiner may take the place of one whose address block has more of them. That one hears of it as it asks for
+        its next piece."""
+        if why := self.why_not_give(proven=proven):
             return why
         self._forget()
-        if peer in self._joiners or len(self._joiners) < MAX_JOINERS:
+        if peer in self._places or self._places.would_admit(block, proven=proven):
             return None
         eta_s = self._eta_s()
-        return f"{MAX_JOINERS} joiners are fetching from here; ask another peer, or again in {eta_s:.0f} s", eta_s
+        return f"{len(self._places)} joiners are fetching from here; ask another peer, or again in {eta_s:.0f} s", eta_s
 
-    def why_not_give(self) -> tuple[str, float] | None:
+    def why_not_give(self, *, proven: bool) -> tuple[str, float] | None:
         """Return why nothing is given now, and the seconds to wait; None: the upload quota holds it."""
-        why = self._meter.budget.why_not_give()
+        why = self._meter.budget.why_not_give(stranger=not proven)
         return (f"{why}; ask another peer", BUDGET_S) if why else None
 
-    def why_no_artifact(self) -> tuple[str, float] | None:
-        """Return why no piece of an artifact is sent now, and the seconds to wait; None: one may be."""
-        if self._artifacts < ARTIFACTS_AT_ONCE:
-            return self.why_not_give()
-        return f"{ARTIFACTS_AT_ONCE} pieces of artifacts are being sent; ask again or ask another", ARTIFACT_S
+    def why_rationed(
+        self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool
+    ) -> tuple[str, float] | None:
+        """Return why a peer may not have so many bytes of one-way state now, and the seconds to wait. None: it may."""
+        ration, now = self._rations[artifact], self._now()
+        if proven:
+            ration.wanted(now)
+            return None
+        wait_s = ration.wait_s(peer, block, nbytes, now)
+        return (RATIONED.format(wait_s), wait_s) if wait_s > 0 else None
+
+    def give(self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool) -> None:
+        """Count what a peer is given."""
+        if not proven:
+            self._rations[artifact].give(peer, block, nbytes, self._now())
+
+    def given(self, *, proven: bool, fragment: bool = False) -> Throttle:
+        """Return the wait of a transfer to a peer. `fragment`: of one that training waits for."""
+        return _Given(self, not proven, not fragment)
 
     @contextmanager
-    def artifact(self) -> Iterator[None]:
-        """Count a piece of an artifact as being sent during the block."""
-        self._artifacts += 1
-        try:
-            yield
-        finally:
-            self._artifacts -= 1
-
-    @contextmanager
-    def to(self, peer: PeerId, nbytes: int) -> Iterator[None]:
-        """Count a piece of so many bytes as being sent during the block."""
+    def to(self, peer: PeerId, nbytes: int, block: str, *, proven: bool) -> Iterator[None]:
+        """Count a piece of so many bytes as being sent to a joiner of this address block, which `why_busy` let in."""
         now = self._now()
+        self._places.enter(peer, block, proven=proven)
         joiner = self._joiners.setdefault(peer, _Joiner(now, now))
         joiner.fetching += 1
         try:
@@ -115,6 +131,7 @@ class StateUploads:
         now = self._now()
         gone = [peer for peer, j in self._joiners.items() if not j.fetching and now - j.seen > ACTIVE_S]
         for peer in gone:
+            self._places.leave(peer)
             del self._joiners[peer]
 
     def _eta_s(self) -> float:
@@ -124,3 +141,16 @@ class StateUploads:
             max(1.0, (self._state_nbytes - j.sent) * (now - j.since) / j.sent) if j.sent else ACTIVE_S
             for j in self._joiners.values()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The wait of one transfer."""
+
+    uploads: StateUploads
+    stranger: bool
+    yields: bool
+
+    async def wait_turn(self, nbytes: int) -> None:
+        if self.yields:
+            await self.uploads.wait_turn(nbytes)

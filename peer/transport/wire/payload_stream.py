@@ -33,22 +33,28 @@ Chunks are cut so small that even a slow sender keeps to this. A sender that doe
 class UploadBudget(Protocol):
     """Quota of bytes sent per day and per month."""
 
-    def why_not_give(self) -> str:
-        """Return why no state is given now, for a person. An empty string means that it may be."""
+    def why_not_give(self, *, stranger: bool = False) -> str:
+        """Return why no state is given now, to a stranger or to a proven peer, for a person. An empty string means that
+        it may be."""
 
-    def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
+    def claim(
+        self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
+    ) -> AbstractContextManager[Callable[[int], None]]:
         """Reserve room for a payload around its sending; the block reports the bytes of each chunk that went.
 
-        `giving` marks a part of a state. Raises PartnerRefused (`budget`) before anything is sent."""
+        `giving` marks a part of a state. `stranger`: it goes to one, and brings nothing back. Raises PartnerRefused
+        (`budget`) before anything is sent."""
 
 
 class NoBudget(UploadBudget):
     """Quota without a limit."""
 
-    def why_not_give(self) -> str:
+    def why_not_give(self, *, stranger: bool = False) -> str:
         return ""
 
-    def claim(self, payload: int, chunks: int, *, giving: bool) -> AbstractContextManager[Callable[[int], None]]:
+    def claim(
+        self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
+    ) -> AbstractContextManager[Callable[[int], None]]:
         return nullcontext(lambda nbytes: None)
 
 
@@ -88,7 +94,15 @@ class Caps:
 
 
 class Throttle(Protocol):
-    """Wait, next to the caps, of a transfer that yields to training's own exchanges."""
+    """Wait, next to the caps, of a transfer that brings nothing back."""
+
+    @property
+    def stranger(self) -> bool:
+        """Whether it goes to a stranger."""
+
+    @property
+    def yields(self) -> bool:
+        """Whether training's own exchanges go before it, as before a state."""
 
     async def wait_turn(self, nbytes: int) -> None: ...
 
@@ -109,7 +123,7 @@ async def send_payload(
     the receiver holds already, and `writer` produced those.
 
     Raises PartnerRefused (`budget`), before anything is sent, where the volunteer's quota does not hold the rest."""
-    with caps.meter.sending_exchange() if behind is None else nullcontext():
+    with nullcontext() if behind is not None and behind.yields else caps.meter.sending_exchange():
         await _send_payload(write, source, caps, others_rate, behind, largest, writer or PayloadWriter(), have)
 
 
@@ -128,7 +142,8 @@ async def _send_payload(
     size = ChunkSize(min(rates) if rates else None, min(largest, source.most))
     line, left = _Line(write, caps.meter, size), source.nbytes - have
     frames = -(-left // size.least) + 1
-    with caps.meter.budget.claim(left, frames, giving=behind is not None) as sent:
+    giving, stranger = behind is not None and behind.yields, behind is not None and behind.stranger
+    with caps.meter.budget.claim(left, frames, giving=giving, stranger=stranger) as sent:
         await _seek(writer, source, have)
         try:
             while (offset := writer.offset) < source.nbytes:

@@ -38,7 +38,9 @@ class Around:
 
     def search(self, round_: int) -> PartnerSearch:
         watch = SimpleNamespace(
-            trips=SimpleNamespace(usual=lambda: 0.0), membership=SimpleNamespace(outs=lambda: frozenset())
+            trips=SimpleNamespace(usual=lambda: 0.0),
+            membership=SimpleNamespace(outs=lambda: frozenset()),
+            asked_last=lambda peer: False,
         )
         view = SimpleNamespace(
             watch=watch,
@@ -47,6 +49,7 @@ class Around:
             own_endpoints=lambda: ("192.0.2.1:1",),
             undialable=frozenset,
             others_training=lambda: len(self.peers),
+            live=lambda: len(self.peers) + 1,
             candidates=lambda round_, proven: list(self.peers),
             acquaintance=SimpleNamespace(too_often=lambda *of: False),
         )

@@ -123,7 +123,7 @@ class Played:
     def round(self) -> PairSession:
         clock, bell = VirtualClock(), lambda *what: None
         exchange = PairSwap(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
-        known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(heard=bell))
+        known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(exchanged=bell))
         conduct, diagnosis = Reputation(clock.now, bell), SlowPeerMonitor(clock.now, bell)
         pairs = PairStrategy(
             plan=RunPlan(RUN, ME, self.method, total_rounds=9, eval_every=9),

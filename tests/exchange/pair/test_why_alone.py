@@ -16,7 +16,7 @@ A, B, C = (PeerId(name) for name in "abc")
 
 
 def alone_with(conduct: Reputation, candidates: list[PeerId], training: int) -> str:
-    watch = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0))
+    watch = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0), asked_last=lambda peer: False)
     view = SimpleNamespace(
         watch=watch, dialable=lambda: True, others_training=lambda: training, candidates=lambda round_: list(candidates)
     )

@@ -27,7 +27,7 @@ def attack(*arguments: str) -> dict[str, Any]:
     report = json.loads(run(*arguments, "--json"))
     assert report["ledger_imbalance"] == 0
     told: dict[str, Any] = report["attack"]
-    assert told.keys() == {"kind", "liars", "honest_loss", "honest_loss_alone", "excluded"}
+    assert told.keys() == {"kind", "liars", "honest_loss", "honest_loss_alone", "excluded", "newcomers"}
     return told
 
 

@@ -13,7 +13,7 @@ from peer.errors import BadPayload
 from peer.exchange.build import MakeStrategy
 from peer.exchange.validation import check_partner
 from peer.lab.attack.liar import OWNERS_FACTOR, LyingCodec, liar_of
-from peer.lab.attack.lies import BACKDOOR, KINDS, PAIR_LIES
+from peer.lab.attack.lies import BACKDOOR, DONOR, KINDS, PAIR_LIES
 from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyLoop, first_params, loss_of, other_targets
@@ -121,5 +121,5 @@ def test_a_liar_lies_on_the_wire_alone(codec: str, kind: str) -> None:
     assert not torch.equal(lied_to[0], honest[0])
 
 
-def test_every_kind_but_the_trained_one_says_something_else() -> None:
-    assert [kind for kind in KINDS if not isinstance(liar_of(kind, SEED), partial)] == [BACKDOOR]
+def test_every_kind_but_the_trained_one_and_the_donor_says_something_else() -> None:
+    assert [kind for kind in KINDS if not isinstance(liar_of(kind, SEED), partial)] == [BACKDOOR, DONOR]

@@ -13,15 +13,19 @@ from click.testing import CliRunner
 from peer.cli.swarm import command
 from peer.errors import UsageError
 from peer.exchange.build import make_strategy
+from peer.lab.attack.liar import DONORS_AHEAD
+from peer.lab.attack.lies import DONOR
 from peer.lab.attack.process import read
-from peer.lab.attack.report import AttackReport, Excluded
+from peer.lab.attack.report import AttackReport, Excluded, Newcomer
 from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, attacks_of
 from peer.lab.localswarm.processes import LOOPBACK
 from peer.lab.localswarm.report import table
 from peer.lab.localswarm.run import Swarm
-from peer.node.daemon_parts import DaemonParts
+from peer.node.daemon_parts import DaemonParts, PartMakers
+from peer.node.handler import DonatedState
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest
 from peer.run.ticket import Ticket
+from tests.support.joining import state_of
 
 ADDRESS = "/ip4/127.0.0.1/tcp/7/p2p/12D3KooWB9K64eNs5zrjcgEnb48PeEoqmS6ygxBizwbpmdRWG3mQ"
 TICKET = Ticket(b"R" * 32, (ADDRESS,)).encode()
@@ -71,14 +75,16 @@ def test_a_person_reads_who_lied() -> None:
     book = {"processed": 8, "applied": 8, "dropped": 0, "outstanding": 0}
     swarm = {"val_loss_mean": 2.0, "tokens_per_s": 1.0, "ledger": book}
     swarm |= dict.fromkeys(("replica_spread", "participation", "rounds_ended_in_time", "rounds_closed_in_time"))
-    attack = AttackReport("flip", ("b", "c"), 2.25, None, Excluded(7, 1)).to_json()
+    newcomer = Newcomer("a", 2.5, 2.375, 1)
+    attack = AttackReport("flip", ("b", "c"), 2.25, None, Excluded(7, 1), (newcomer,)).to_json()
     peers = [row | {"peer_id": peer} for peer in "abc"]
     lines = table({"peers": peers, "swarm": swarm, "faults": [], "attack": attack}).splitlines()
     assert lines[1].split() == ["peer", "1", "0", "1", "1", "0", "7", "0", "5.500", "2.000", "0.0"]
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "liars                                peer 2, peer 3 (flip)",
         "validation loss of the honest        2.250 nats a token",
         "exchanges they turned away           7 with liars, 1 with each other",
+        "state of a newcomer                  from an honest peer, 1 refused: 2.500 nats a token, the others had 2.375",
     ]
 
 
@@ -89,12 +95,26 @@ def test_a_liar_is_another_program_with_the_same_options(tmp_path: Path) -> None
     module, *told = swarm._program(2)
     assert module == "peer.lab.attack.process"
     given = ["join", TICKET, "--host-maddrs", LOOPBACK, "--threads", "1", "--speed", "0.5", "--min-peers", "4"]
-    make, options = read([*told, *given, "--checkpoint-every", "15", "--step-seconds", "0.1", "--home", str(tmp_path)])
-    assert isinstance(make, partial)
+    liar, options = read([*told, *given, "--checkpoint-every", "15", "--step-seconds", "0.1", "--home", str(tmp_path)])
+    assert isinstance(liar.strategy, partial)
+    assert liar.donated is DonatedState
     assert (options.speed, options.min_peers, options.step_seconds) == (0.5, 4, 0.1)
     assert options.run_id == b"R" * 32
 
 
 def test_a_daemon_is_honest_unless_it_is_made_otherwise() -> None:
     made = {field.name: field.default for field in dataclasses.fields(DaemonParts)}
-    assert made["make"] is make_strategy
+    assert made["make"] == PartMakers(strategy=make_strategy, donated=DonatedState)
+
+
+def test_a_donor_that_lies_gives_noise_of_a_round_ahead(tmp_path: Path) -> None:
+    given = ["join", TICKET, "--host-maddrs", LOOPBACK, "--home", str(tmp_path)]
+    liar, _ = read([DONOR, "7", *given])
+    assert liar.strategy is make_strategy
+    donated = liar.donated(state_of(1), lambda: 5, lambda: 0.0)
+    index = donated.on_state(fresh=False, wanted="")
+    assert index.round == 5 + DONORS_AHEAD
+    honest = DonatedState(state_of(1), lambda: 5, lambda: 0.0).on_state(fresh=False, wanted="")
+    assert not {piece.digest for piece in index.pieces} & {piece.digest for piece in honest.pieces}
+    assert attacks_of(["2@donor"], manifest(), 4, chaos=False) == {2: DONOR}
+    assert attacks_of(["2@donor"], manifest("diloco"), 4, chaos=False) == {2: DONOR}

@@ -70,6 +70,19 @@ def test_a_result_tells_what_where_and_under_which_load(tmp_path: Path, monkeypa
     ]
 
 
+def test_a_command_names_no_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = str(result.ROOT / "examples")
+    monkeypatch.setattr(sys, "argv", ["tried.py", "--old", "/home/me/old", f"--new={inside}", "--home=/tmp/x"])
+    assert result.command("tried") == "python -m benchmarks.tried --old old --new=examples --home=x"
+
+
+@pytest.mark.parametrize("file", results(), ids=lambda file: file.name)
+def test_a_kept_result_names_no_folder_of_a_machine(file: Path) -> None:
+    command = json.loads(file.read_text()).get("command", "")
+    assert " /" not in command
+    assert "=/" not in command
+
+
 def test_results_go_into_their_folder_and_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["tried.py", "--results"])

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
-from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 
 RUN = RunId(b"r" * 32)
 NAMES = [PeerId(name) for name in "abc"]
@@ -77,5 +77,5 @@ def test_the_hub_keeps_the_latest_and_forgets_the_dead() -> None:
     old = PeerRecord(NAMES[1], RUN, (), True, 1, 1, 4, 1.0, Status.TRAINING, swarm.time - 1, swarm.time + 29)
     assert not swarm.hub.store_unsigned(old)
     assert swarm.hub.store_unsigned(replace(old, round=6, issued_at=swarm.time))
-    swarm.time += 121.0
+    swarm.time += MAX_RECORD_TTL_S + 1.0
     assert swarm.hub.visible(RUN, NAMES[0]) == []

@@ -33,10 +33,13 @@ from peer.protocol.schedule import RoundClock
 from peer.run.home import RunFolder
 from peer.run.manifest import Manifest
 from peer.state.checkpoint import Checkpoint
+from peer.state.snapshot import StateSnapshot
 
 RUN = RunId(b"r" * 32)
 LAYOUT = Layout.whole([TensorSpec("t", (8,))])
 ROUNDS, EVERY_S = 20, 600.0
+BEGAN_S = 60.0
+"""The run has gone on for so long when a test begins."""
 RUN_MANIFEST = Manifest.model_validate(
     {"format": 1, "name": "w", "operator": Identity.generate().peer_id, "train": {"total_rounds": ROUNDS}}
 )
@@ -74,9 +77,9 @@ class World:
         self.served: list[ServableState] = []
         self.folder = folder
         self.policy = RunPolicy()
-        self.progress = RunProgress(folder / "run_round")
         kind = "steps" if in_steps else "seconds"
-        self.rounds = RoundClock(cast(Any, kind), 10.0, 1, EPOCH)
+        self.rounds = RoundClock(cast(Any, kind), 10.0, 1, EPOCH - BEGAN_S)
+        self.progress = RunProgress(folder / "run_round", lambda: self.rounds, self.clock.now)
         self.transport = MemoryTransport(self.network, PeerId("node"), RequestHandler(), self.clock)
 
     def peer(self, name: str, outer: OuterState, round_: int, status: Status = Status.TRAINING) -> None:
@@ -119,13 +122,19 @@ class World:
         return StateKeeper(context, view, states, kept, cast(Any, judge), EVERY_S, inline, self.served.append)
 
     async def during(self, keeper: StateKeeper, work: Coroutine[Any, Any, None]) -> None:
-        keeping = asyncio.create_task(keeper.run())
+        keeping, looking = asyncio.create_task(keeper.run()), asyncio.create_task(self._look())
         try:
             await work
             assert not keeping.done(), keeping.exception()
         finally:
             keeping.cancel()
-            await asyncio.wait({keeping})
+            looking.cancel()
+            await asyncio.wait({keeping, looking})
+
+    async def _look(self) -> None:
+        while True:
+            self.progress.learn(self.records.values())
+            await asyncio.sleep(3.0)
 
     @property
     def values(self) -> list[float]:
@@ -157,6 +166,19 @@ def test_in_a_group_it_keeps_the_state_that_most_agree_on_with_its_momentum(tmp_
         await world.during(world.keeper(Judge(abs)), asyncio.sleep(60))
         assert world.values == [1.0]
         assert torch.equal(world.served[0].outer.momentum, torch.ones(8))
+        snapshot = StateSnapshot(filled(1.0).params, LAYOUT, 7, torch.ones(8))
+        assert world.served[0].digest.hex().startswith(snapshot.index.snapshot), "what a joiner compares"
+
+    run_virtual(test())
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+def test_nothing_is_signed_of_an_unchecked_state_or_of_a_pair_s(tmp_path: Path, momentum: bool) -> None:
+    async def test() -> None:
+        world = World(tmp_path, momentum=momentum)
+        world.peer("a", filled(1.0), 7)
+        await world.during(world.keeper(None if momentum else Judge(abs)), asyncio.sleep(60))
+        assert [state.digest for state in world.served] == [b""]
 
     run_virtual(test())
 
@@ -341,7 +363,7 @@ def test_in_seconds_the_clock_ends_the_run_and_a_slow_judgement_of_an_earlier_st
         keeper = world.keeper(judge)
 
         async def to_the_end() -> None:
-            await asyncio.sleep(10.0 * ROUNDS - 1)
+            await asyncio.sleep(10.0 * ROUNDS - BEGAN_S - 1)
             assert keeper.status is Status.SERVING
             await asyncio.sleep(6)
             assert keeper.status is Status.SERVING, "nobody has finished yet"
@@ -366,7 +388,7 @@ def test_with_every_volunteer_gone_it_serves_what_it_has_and_still_says_so(tmp_p
         async def vanish() -> None:
             await asyncio.sleep(60)
             world.records.clear()
-            await asyncio.sleep(10.0 * ROUNDS - 60 + GONE_S + 5)
+            await asyncio.sleep(10.0 * ROUNDS - BEGAN_S - 60 + GONE_S + 5)
 
         await world.during(keeper, vanish())
         assert (keeper.status, keeper.round) == (Status.ENDED, 5 if keeps else 0)

@@ -71,6 +71,13 @@ def test_a_donated_state_goes_with_its_last_reference() -> None:
 
 
 @pytest.mark.usefixtures("no_collector")
+class Nobody:
+    """A directory that shows nobody."""
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return {}
+
+
 @pytest.mark.parametrize("momentum", [False, True])
 def test_a_fetched_state_goes_when_it_is_let_go(tmp_path: Path, momentum: bool) -> None:
     async def test() -> None:
@@ -84,7 +91,7 @@ def test_a_fetched_state_goes_when_it_is_let_go(tmp_path: Path, momentum: bool) 
         context = JoinContext(
             run_id=RUN,
             me=node,
-            directory=cast(Any, None),
+            directory=cast(Any, Nobody()),
             transport=MemoryTransport(network, node, RequestHandler(), clock),
             clock=clock,
             say=pytest.fail,

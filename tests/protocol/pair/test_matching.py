@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection
 import pytest
 
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
-from peer.protocol.pair.matching import AWAIT_S, POLL_S, Matching, initiates, score
+from peer.protocol.pair.matching import AWAIT_S, MOST_OUT, POLL_S, Matching
+from peer.protocol.pair.scores import initiates, score
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(3, 0)
@@ -152,10 +153,17 @@ def nobody(rng: random.Random, me: PeerId, other: PeerId) -> bool:
 
 
 def run_matching(
-    count: int, missing: float, seed: int, closed: int = 0, trusts: Trust = nobody, shuns: Trust = nobody
+    count: int,
+    missing: float,
+    seed: int,
+    closed: int = 0,
+    trusts: Trust = nobody,
+    shuns: Trust = nobody,
+    late: float = 0.0,
 ) -> dict[PeerId, PeerId | None]:
     """Deliver offers and answers one by one, in random order, until nothing moves. Views miss a part of the others.
-    `closed`: so many, drawn by lot, cannot be dialled. `shuns`: whether the second is the first one's last choice."""
+    `closed`: so many, drawn by lot, cannot be dialled. `shuns`: whether the second is the first one's last choice.
+    `late`: part of the deliveries before which somebody loses the patience with the one that it asked."""
     rng = random.Random(seed)
     everybody = peers(count)
     shut = set(rng.sample(everybody, closed))
@@ -174,10 +182,16 @@ def run_matching(
             assert all(send.to not in shut or send.offer.withdraw for send in sends)
             wires += [(me, send.to, send.offer) for send in sends if send.to not in shut]
         if not wires:
+            if late and any(_let_go(table, me, now) for me in everybody):
+                continue
             if all(p.locked is not None or p.exhausted for p in table.values()):
                 break
             now += POLL_S
             continue
+        if late and rng.random() < late:
+            asker, asked, offer = rng.choice(wires)
+            if isinstance(offer, Offer) and not offer.withdraw:
+                table[asker].on_late(asked)
         sender, to, said = wires.pop(rng.randrange(len(wires)))
         if isinstance(said, Answer):
             table[to].on_answer(sender, said, now)
@@ -188,6 +202,15 @@ def run_matching(
     else:
         raise AssertionError(f"the matching did not end (seed {seed})")
     return {me: p.locked for me, p in table.items()}
+
+
+def _let_go(table: dict[PeerId, Matching], me: PeerId, now: float) -> bool:
+    """Ask the partner, as a heartbeat does, whether it holds us. Return whether it does not, and go on without it."""
+    partner = table[me].locked
+    if partner is None or table[partner].on_offer(me, now).verdict in (Verdict.LOCKED, Verdict.LATER):
+        return False
+    table[me].on_failed(partner, "let go")
+    return True
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8, 16, 33])
@@ -355,3 +378,98 @@ def test_nobody_is_left_over_who_is_only_the_last_choice_of_others(count: int) -
             locked = run_matching(count, 0.0, seed, shuns=shuns)
             assert all(partner is None or locked[partner] == me for me, partner in locked.items()), f"seed {seed}"
             assert sum(partner is None for partner in locked.values()) == count % 2, f"seed {seed}"
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 17, 33])
+@pytest.mark.parametrize("late", [0.1, 0.5, 1.0])
+def test_locks_are_mutual_however_late_the_answers_are(count: int, late: float) -> None:
+    for seed in range(15):
+        locked = run_matching(count, 0.0, seed, trusts=one_sided if seed % 2 else nobody, late=late)
+        assert all(partner is None or locked[partner] == me for me, partner in locked.items()), f"seed {seed}"
+        assert sum(partner is None for partner in locked.values()) == count % 2, f"seed {seed}"
+
+
+def test_a_silent_candidate_is_not_waited_for_and_few_are_asked_at_once() -> None:
+    me, *others = peers(12)
+    order = ranked(me, others)
+    mine = pairing(me, others)
+    for number in range(MOST_OUT):
+        assert [send.to for send in mine.actions(0.0)] == [order[number]]
+        assert mine.actions(0.0) == []
+        mine.on_late(order[number])
+    assert mine.actions(0.0) == []
+    assert mine.wake_at() is None
+    assert not mine.exhausted
+    mine.on_failed(order[0], "not answering")
+    assert [send.to for send in mine.actions(0.0)] == [order[MOST_OUT]]
+    mine.on_answer(order[1], Answer(Verdict.HELD), 0.0)
+    mine.on_answer(order[MOST_OUT], Answer(Verdict.TAKEN), 0.0)
+    assert [send.to for send in mine.actions(POLL_S)] == [order[1]], "one that answers is a candidate again"
+
+
+def test_a_late_lock_waits_for_the_offer_in_flight_and_is_taken_back_if_that_one_locks() -> None:
+    me, *others = peers(4)
+    first, second, third = ranked(me, others)
+    mine = pairing(me, others)
+    mine.actions(0.0)
+    mine.on_late(first)
+    mine.actions(0.0)
+    mine.on_answer(first, Answer(Verdict.LOCKED), 1.0)
+    assert mine.locked is None
+    assert mine.on_offer(first, 1.0).verdict is Verdict.LATER, "its heartbeat hears that it is not confirmed yet"
+    assert mine.on_offer(third, 1.0).verdict is Verdict.HELD
+    mine.on_answer(second, Answer(Verdict.LOCKED), 1.0)
+    assert mine.locked == second
+    assert {send.to for send in mine.actions(1.0) if send.offer.withdraw} == {first, third}
+
+
+def test_a_late_lock_is_taken_when_the_offer_in_flight_comes_to_nothing() -> None:
+    me, *others = peers(4)
+    first, second, _ = ranked(me, others)
+    for ends in (
+        lambda mine: mine.on_late(second),
+        lambda mine: mine.on_failed(second, "refusing"),
+        lambda mine: mine.on_answer(second, Answer(Verdict.HELD), 1.0),
+    ):
+        mine = pairing(me, others)
+        mine.actions(0.0)
+        mine.on_late(first)
+        mine.actions(0.0)
+        mine.on_answer(first, Answer(Verdict.LOCKED), 1.0)
+        ends(mine)
+        assert mine.locked == first
+
+
+def test_a_lock_that_its_asker_did_not_take_ends() -> None:
+    me, *others = peers(3)
+    best, second = ranked(me, others)
+    mine = pairing(me, others)
+    assert mine.on_offer(best, 0.0).verdict is Verdict.LOCKED
+    mine.on_withdraw(best)
+    assert mine.locked is None
+    assert [send.to for send in mine.actions(0.0)] == [second]
+    mine.on_answer(second, Answer(Verdict.LOCKED), 0.0)
+    mine.on_withdraw(second)
+    assert mine.locked == second, "we asked, and it had only us"
+
+
+def test_those_that_did_not_answer_lately_are_asked_last_unless_they_call() -> None:
+    me, *others = peers(6)
+    order = ranked(me, others)
+    mine = Matching(RUN, KEY, me, unanswering=set(order[:4]).__contains__)
+    mine.add(others)
+    assert [send.to for send in mine.actions(0.0)] == [order[4]]
+    assert mine.on_offer(order[1], 0.0).verdict is Verdict.HELD
+    mine.on_answer(order[4], Answer(Verdict.TAKEN), 0.0)
+    assert [send.to for send in mine.actions(0.0)] == [order[1]]
+    mine.on_answer(order[1], Answer(Verdict.TAKEN), 0.0)
+    assert [send.to for send in mine.actions(0.0)] == [order[0]]
+
+
+def test_one_that_only_calls_does_not_lose_its_rank_for_not_answering() -> None:
+    me, *others = peers(4)
+    best, second, _ = ranked(me, others)
+    mine = Matching(RUN, KEY, me, unanswering={best}.__contains__)
+    mine.add(others, {best, second})
+    assert mine.on_offer(second, 0.0, dialable=False).verdict is Verdict.HELD
+    assert mine.on_offer(best, 0.0, dialable=False).verdict is Verdict.LOCKED

@@ -15,8 +15,8 @@ import pytest
 
 from peer.protocol.messages import PeerId, RoundKey, RunId
 from peer.protocol.pair.acquaintance import Acquaintance
-from peer.protocol.pair.matching import score
 from peer.protocol.pair.proven import BLOCK_ROUNDS, MIXING_GAP, ProvenPeers, unbiased
+from peer.protocol.pair.scores import score
 
 RUN = RunId(b"m" * 32)
 ROUNDS = 300

@@ -8,6 +8,7 @@ import pytest
 
 from peer.protocol.messages import PeerId
 from peer.protocol.pair.stranger_budget import (
+    KEPT_S,
     LEAST_CALLS,
     LEAST_S,
     MOST_CALLS,
@@ -106,3 +107,14 @@ def test_who_exchanged_well_is_waited_for_until_it_offends() -> None:
 def test_long_rounds_allow_more_and_rounds_in_steps_do_not_count() -> None:
     assert StrangerBudget(600.0).max_wait(STRANGER, 0.0) == SHARE * 600
     assert StrangerBudget(None).max_wait(STRANGER, 0.0) is None
+
+
+def test_silent_strangers_leave_a_part_to_those_who_answer() -> None:
+    budget, now = StrangerBudget(10.0), 0.0
+    assert budget.waits_for_silent(0.5, now)
+    for _ in range(100):
+        budget.charge_silence(0.5, now)
+    assert budget.with_strangers(now) == pytest.approx(KEPT_S)
+    assert not budget.waits_for_silent(0.5, now + 0.4 / SHARE)
+    assert budget.waits_for_silent(0.5, now + 0.6 / SHARE)
+    assert StrangerBudget(None).waits_for_silent(0.5, now)

@@ -130,10 +130,10 @@ def test_what_is_claimed_only_where_it_fits_never_passes_the_limit(
 
 def test_a_lost_count_is_taken_for_the_most_it_can_have_been() -> None:
     moment = at()  # of the 21st
-    assert lost(UploadLimits(day=GB), moment) == Used(NOVEMBER, GB, 0)
+    assert lost(UploadLimits(day=GB), moment) == Used(NOVEMBER, GB, 0, GB)
     assert lost(UploadLimits(month=9 * GB), moment) == Used(NOVEMBER, 0, 9 * GB)
-    assert lost(UploadLimits(GB, 100 * GB), moment) == Used(NOVEMBER, GB, 21 * GB)
-    assert lost(UploadLimits(GB, 9 * GB), moment) == Used(NOVEMBER, GB, 9 * GB)
+    assert lost(UploadLimits(GB, 100 * GB), moment) == Used(NOVEMBER, GB, 21 * GB, GB)
+    assert lost(UploadLimits(GB, 9 * GB), moment) == Used(NOVEMBER, GB, 9 * GB, GB)
 
 
 def test_sentences_say_which_budget_and_until_when() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import Rate, TokenBuckets
+from peer.transport.server.admission import CALL_PLACES, HELLO_PLACES, HELLOS_RESERVED
 from peer.transport.server.listener import MAX_CALLS
 from peer.transport.server.rate_limits import (
     ARTIFACTS,
@@ -11,16 +12,16 @@ from peer.transport.server.rate_limits import (
     CALLS_AT_ONCE_OF_ADDRESS,
     HELLOS,
     HELLOS_AT_ONCE,
-    HELLOS_AT_ONCE_IN_ALL,
     LEAST_STATE,
     PIECES_AT_ONCE_OF_ADDRESS,
     STATES,
     STATES_S,
     Caller,
     CallLimits,
+    block_of_network,
     network_of,
 )
-from peer.transport.server.service import MAX_PIECES
+from peer.transport.server.service import MAX_PIECES, PIECES_RESERVED
 
 HERE, THERE = "192.0.2.7", "192.0.2.8"
 
@@ -98,9 +99,9 @@ def test_sixty_four_honest_peers_behind_one_address_are_within_every_limit() -> 
 
 
 def test_one_address_cannot_use_up_what_the_server_takes() -> None:
-    assert HELLOS_AT_ONCE + CALLS_AT_ONCE_OF_ADDRESS < MAX_CALLS
-    assert HELLOS_AT_ONCE < HELLOS_AT_ONCE_IN_ALL
-    assert PIECES_AT_ONCE_OF_ADDRESS < MAX_PIECES
+    assert HELLO_PLACES + CALL_PLACES < MAX_CALLS, "gRPC turns callers away without regard to their network"
+    assert HELLOS_AT_ONCE <= HELLO_PLACES - HELLOS_RESERVED
+    assert PIECES_AT_ONCE_OF_ADDRESS < MAX_PIECES - PIECES_RESERVED
     limits = CallLimits(Time())
     assert [limits.enter_hello(HERE) for _ in range(HELLOS_AT_ONCE)] == [""] * HELLOS_AT_ONCE
     assert limits.enter_hello(HERE) != ""
@@ -109,6 +110,19 @@ def test_one_address_cannot_use_up_what_the_server_takes() -> None:
         assert limits.enter_call(Caller(HERE, peer(number))) == ""
     assert limits.enter_call(Caller(HERE, peer(-1))) != ""
     assert limits.enter_call(Caller(THERE, peer(-1))) == ""
+
+
+@pytest.mark.parametrize(
+    ("network", "block"),
+    [
+        ("192.0.2.7", "192.0.2.0/24"),
+        ("2001:db8:0:1ff::/64", "2001:db8:0:100::/56"),
+        ("127.0.0.1", "here"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_networks_lie_in_blocks(network: str, block: str) -> None:
+    assert block_of_network(network) == block
 
 
 def test_what_ends_makes_room() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
 from peer.lab.sim.virtual_clock import run_virtual
+from peer.protocol.endpoints import HERE
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
 from peer.transport.server.state_uploads import (
     ACTIVE_S,
-    ARTIFACTS_AT_ONCE,
+    JOINERS_RESERVED,
     MAX_JOINERS,
     SHARE,
     YIELD_S,
@@ -36,13 +36,19 @@ def joiner(number: int) -> PeerId:
     return PeerId(f"joiner-{number}")
 
 
+def busy(gives: StateUploads, number: int, block: str = HERE, *, proven: bool = False) -> tuple[str, float] | None:
+    return gives.why_busy(joiner(number), block, proven=proven)
+
+
 def test_joiners_together_get_their_share_of_the_cap() -> None:
     async def test() -> None:
         gives, caps = giving(1e6)
         began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
             for _ in range(3):
-                group.create_task(send_payload(nowhere, BytesSource(bytes(500_000)), caps, 0.0, gives))
+                group.create_task(
+                    send_payload(nowhere, BytesSource(bytes(500_000)), caps, 0.0, gives.given(proven=True))
+                )
         took = asyncio.get_running_loop().time() - began
         assert took == pytest.approx(1.5e6 / (SHARE * 1e6), rel=0.05)
 
@@ -61,7 +67,7 @@ def test_an_exchange_has_the_line_to_itself_and_the_piece_goes_on_after_it() -> 
         began = loop.time()
         async with asyncio.TaskGroup() as group:
             group.create_task(send_payload(nowhere, BytesSource(bytes(10_000_000)), caps, 0.0))
-            group.create_task(send_payload(piece, BytesSource(bytes(2_000_000)), caps, 0.0, gives))
+            group.create_task(send_payload(piece, BytesSource(bytes(2_000_000)), caps, 0.0, gives.given(proven=True)))
         during = [at for at in sent if at < began + 10]
         assert len(during) <= 10 / YIELD_S + 1, "a chunk now and then, so that the joiner knows it is not forgotten"
         gaps = [later - earlier for earlier, later in zip([began, *sent], sent, strict=False)]
@@ -75,19 +81,19 @@ def test_so_many_joiners_and_no_more_and_the_next_hears_when() -> None:
     async def test() -> None:
         gives, _ = giving(None)
         gives.state_is(1000)
-        for number in range(MAX_JOINERS):
-            assert gives.why_busy(joiner(number)) is None
-            with gives.to(joiner(number), 100):
+        for number in range(MAX_JOINERS - JOINERS_RESERVED):
+            assert busy(gives, number) is None
+            with gives.to(joiner(number), 100, HERE, proven=False):
                 await asyncio.sleep(0.5)
-        busy = gives.why_busy(joiner(9))
-        assert busy is not None
-        assert str(MAX_JOINERS) in busy[0]
-        assert 3.0 < busy[1] < 20.0, "900 bytes more at what the first of them got so far"
-        assert gives.why_busy(joiner(0)) is None
-        with gives.to(joiner(0), 100):
+        why = busy(gives, 9)
+        assert why is not None
+        assert str(MAX_JOINERS - JOINERS_RESERVED) in why[0]
+        assert 3.0 < why[1] < 20.0, "900 bytes more at what the first of them got so far"
+        assert busy(gives, 0) is None
+        with gives.to(joiner(0), 100, HERE, proven=False):
             await asyncio.sleep(ACTIVE_S + 1)
-            assert gives.why_busy(joiner(0)) is None
-        assert gives.why_busy(joiner(9)) is None, "the others have stopped fetching"
+            assert busy(gives, 0) is None
+        assert busy(gives, 9) is None, "the others have stopped fetching"
 
     run_virtual(test())
 
@@ -95,30 +101,29 @@ def test_so_many_joiners_and_no_more_and_the_next_hears_when() -> None:
 def test_a_piece_that_breaks_off_frees_its_place() -> None:
     async def test() -> None:
         gives, _ = giving(None)
-        for number in range(MAX_JOINERS):
-            with pytest.raises(ConnectionError), gives.to(joiner(number), 100):
+        for number in range(MAX_JOINERS - JOINERS_RESERVED):
+            with pytest.raises(ConnectionError), gives.to(joiner(number), 100, HERE, proven=False):
                 raise ConnectionError
-        assert gives.why_busy(joiner(9)) is not None
+        assert busy(gives, 9) is not None
         await asyncio.sleep(ACTIVE_S + 0.1)
-        assert gives.why_busy(joiner(9)) is None
+        assert busy(gives, 9) is None
 
     run_virtual(test())
 
 
-def test_artifacts_and_joiners_do_not_take_each_others_places() -> None:
+def test_joiners_of_one_block_leave_a_place_to_another_and_one_to_proven_peers() -> None:
     async def test() -> None:
         gives, _ = giving(None)
-        with contextlib.ExitStack() as sending:
-            for _ in range(ARTIFACTS_AT_ONCE):
-                assert gives.why_no_artifact() is None
-                sending.enter_context(gives.artifact())
-            busy = gives.why_no_artifact()
-            assert busy is not None
-            assert 0 < busy[1] < 10
-            for number in range(MAX_JOINERS):
-                assert gives.why_busy(joiner(number)) is None
-                sending.enter_context(gives.to(joiner(number), 100))
-        assert gives.why_no_artifact() is None
-        assert gives.why_busy(joiner(9)) is not None, "joiners keep their place for a while; artifacts need none"
+        for number in range(MAX_JOINERS - JOINERS_RESERVED):
+            with gives.to(joiner(number), 100, "crowd", proven=False):
+                pass
+        assert busy(gives, 10, "crowd") is not None
+        assert busy(gives, 11, "crowd", proven=True) is None
+        assert busy(gives, 12, "other") is None
+        with gives.to(joiner(12), 100, "other", proven=False):
+            pass
+        assert busy(gives, 12, "other") is None
+        assert busy(gives, MAX_JOINERS - JOINERS_RESERVED - 1, "crowd") is not None, "the youngest of the crowd is out"
+        assert busy(gives, 0, "crowd") is None
 
     run_virtual(test())

@@ -345,11 +345,13 @@ def test_what_is_sent_again_is_counted() -> None:
     claimed, told, sent = list[int](), list[int](), list[int]()
 
     class Counting(UploadBudget):
-        def why_not_give(self) -> str:
+        def why_not_give(self, *, stranger: bool = False) -> str:
             return ""
 
         @contextlib.contextmanager
-        def claim(self, payload: int, chunks: int, *, giving: bool) -> Iterator[Callable[[int], None]]:
+        def claim(
+            self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
+        ) -> Iterator[Callable[[int], None]]:
             claimed.append(payload)
             yield told.append
 

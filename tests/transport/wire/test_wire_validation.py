@@ -14,7 +14,8 @@ from peer.errors import BadPayload
 from peer.identity import Identity
 from peer.protocol.messages import FRAGMENT_PREFIX, PeerId, Piece, RunId, StateIndex
 from peer.transport.config import TransportConfig
-from peer.transport.server.service import MAX_PIECES, SLOWEST_JOINER, TAKE_S, ExchangeService
+from peer.transport.server.call_places import CallPlaces
+from peer.transport.server.service import MAX_PIECES, PIECES_RESERVED, SLOWEST_JOINER, TAKE_S, ExchangeService
 from peer.transport.wire.pacing import Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter
 from peer.transport.wire.refusals import TOKEN_KEY
@@ -133,7 +134,7 @@ def test_who_does_not_take_its_piece_loses_its_place(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConnectionAbortedError):
         asyncio.run(ask())
     assert caller.refused == "timeout"
-    assert donor._pieces == 0
+    assert len(donor._pieces) == 0
 
 
 def test_a_fragment_is_not_copied_before_there_is_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +151,10 @@ def test_a_fragment_is_not_copied_before_there_is_a_place(monkeypatch: pytest.Mo
             await donor.fetch_piece(None, caller)
 
     monkeypatch.setattr(caller, "read", read)
-    for places, refused in ((MAX_PIECES, "busy"), (0, "gone")):
-        donor._pieces = places
+    for taken, refused in ((MAX_PIECES, "busy"), (0, "gone")):
+        donor._pieces = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
+        for _ in range(taken):
+            donor._pieces._places.enter(asyncio.Timeout(None), "192.0.2.0/24")
         with pytest.raises(ConnectionAbortedError):
             asyncio.run(ask())
         assert caller.refused == refused

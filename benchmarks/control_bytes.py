@@ -1,0 +1,219 @@
+"""How many bytes does a peer send and receive apart from its payloads? Linux, as root, with nftables.
+
+Bound: 100 MB a peer and day at rounds of 300 s, both directions together. About five minutes and `--rounds` rounds.
+
+    sudo python -m benchmarks.control_bytes [--peers 4] [--rounds 3] [--records 0] [--json FILE] [--results]
+
+A bootstrap node and the peers are real processes, each in a network namespace with a public address of its own
+(`benchmarks.nat_network`). nftables counts what passes each interface, IP headers included, by the port of the exchange
+service and by that of the DHT. Counting begins when every peer has exchanged. Payload frames and the messages of each
+purpose are counted by the daemons. What is left of an interface's bytes is the cost of connections: TCP, TLS, HTTP/2,
+libp2p. `--records N` shows N more records in the directory (`benchmarks.control_crowd`), as a larger swarm would. All
+peers hold the run's key then, which in a larger swarm only five do. So there is no bound for that."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.nat_network import Site, internet
+from benchmarks.result import Benchmark, Figure, Table, options, publish
+from peer.identity import load_or_create
+from peer.lab.localswarm.processes import Daemon
+from peer.observe.control_bytes import DIRECTORY, PURPOSES
+from peer.run.home import Home
+from peer.run.manifest import write_new
+
+ABOUT = Benchmark(
+    "control_bytes",
+    "How many bytes does a peer send and receive apart from its payloads?",
+    "bound: 100 MB a peer and day at rounds of 300 s",
+)
+ROUND_S, DAY_S = 300.0, 86_400.0
+MOST_MB = 100.0
+READY_S = 240.0
+LOOK_S = 2.0
+EXCHANGE, DHT = 4810, 4811
+SETTINGS = ["sync.clock=seconds", f"sync.sync_every={ROUND_S:g}", "train.total_rounds=100000", "train.eval_every=1000"]
+SETTINGS += ["model.hidden_size=32", "model.intermediate_size=64", "model.num_hidden_layers=1"]
+"""A payload is so small that the headers of its packets do not count."""
+RULES = """
+table inet count {
+  counter exchange_sent {}
+  counter exchange_received {}
+  counter directory_sent {}
+  counter directory_received {}
+  chain out {
+    type filter hook output priority 0
+    oifname "lo" accept
+    tcp sport EXCHANGE counter name exchange_sent accept
+    tcp dport EXCHANGE counter name exchange_sent accept
+    counter name directory_sent
+  }
+  chain in {
+    type filter hook input priority 0
+    iifname "lo" accept
+    tcp sport EXCHANGE counter name exchange_received accept
+    tcp dport EXCHANGE counter name exchange_received accept
+    counter name directory_received
+  }
+}
+"""
+Counts = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Counts of one peer so far: those of its interface, and its own."""
+
+    wire: Counts
+    sent: Counts
+    """Messages by purpose."""
+    received: Counts
+    payload: int
+    exchanged: int
+
+
+def counted(host: str) -> Counts:
+    """Return the bytes of each counter of a host."""
+    told = subprocess.run(
+        ["ip", "netns", "exec", host, "nft", "-j", "list", "counters"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    ).stdout
+    found = (entry["counter"] for entry in json.loads(told)["nftables"] if "counter" in entry)
+    return {counter["name"]: counter["bytes"] for counter in found}
+
+
+async def sight(daemon: Daemon, host: str) -> Sight:
+    """Take a look. Raises AssertionError for a peer that does not answer."""
+    status = await daemon.status()
+    assert status is not None, daemon.last_words()
+    control = status["control_bytes"]
+    return Sight(
+        counted(host),
+        control["sent"],
+        control["received"],
+        status["bytes_sent"] + status["bytes_received"],
+        status.get("rounds", {}).get("exchanged", 0),
+    )
+
+
+async def start(daemon: Daemon, host: str, *arguments: str) -> None:
+    prefix = ("ip", "netns", "exec", host)
+    await daemon.start(*arguments, prefix=prefix, env={"OMP_NUM_THREADS": "1"})
+
+
+async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str], sites: Sequence[Site]) -> list[Any]:
+    """Play, and return two looks at each peer, `--rounds` rounds apart."""
+    bootstrap, manifest, ticket = Daemon("bootstrap", home / "bootstrap"), home / "run.toml", home / "ticket"
+    write_new(manifest, load_or_create(Home(bootstrap.home).identity), SETTINGS)
+    peers = {site.name: Daemon(site.name, home / site.name) for site in sites if site.name.startswith("peer")}
+    crowd = None
+
+    def at(site: Site) -> tuple[str, ...]:
+        return "--host-maddrs", f"/ip4/{site.public}/tcp/{DHT}", "--port", str(EXCHANGE)
+
+    try:
+        wishes = ("--ticket-file", str(ticket), "--min-peers", str(given.peers), "--no-check")
+        await start(bootstrap, hosts["node"], "bootstrap", str(manifest), *at(sites[0]), *wishes)
+        async with asyncio.timeout(READY_S):
+            while not ticket.exists():
+                assert bootstrap.running, bootstrap.last_words()
+                await asyncio.sleep(LOOK_S)
+        shown = ticket.read_text().strip()
+        for site in sites:
+            if (daemon := peers.get(site.name)) is not None:
+                await start(daemon, hosts[site.name], "join", shown, *at(site), "--step-seconds", "5", "--plain")
+        if given.records:
+            place = f"/ip4/{sites[1].public}/tcp/{DHT}"
+            command = ("-m", "benchmarks.control_crowd", shown, str(given.records), place, str(home / "crowd"))
+            within = ("ip", "netns", "exec", hosts["crowd"], sys.executable)
+            crowd = await asyncio.create_subprocess_exec(*within, *command)
+        async with asyncio.timeout(READY_S + 2 * ROUND_S):
+            while not all([(await exchanged(daemon)) >= 1 for daemon in peers.values()]):
+                await asyncio.sleep(LOOK_S)
+        before = [await sight(daemon, hosts[name]) for name, daemon in peers.items()]
+        print(f"counting for {given.rounds} rounds", flush=True)
+        await asyncio.sleep(given.rounds * ROUND_S)
+        after = [await sight(daemon, hosts[name]) for name, daemon in peers.items()]
+        return list(zip(before, after, strict=True))
+    finally:
+        if crowd is not None:
+            crowd.terminate()
+            await crowd.wait()
+        for daemon in (*peers.values(), bootstrap):
+            await daemon.stop(10.0)
+
+
+async def exchanged(daemon: Daemon) -> int:
+    assert daemon.running, daemon.last_words()
+    status = await daemon.status()
+    return 0 if status is None else int(status.get("rounds", {}).get("exchanged", 0))
+
+
+def by_purpose(before: Sight, after: Sight) -> dict[str, int]:
+    """Return what one peer sent and received between two looks, without payload frames."""
+    grown = {
+        purpose: after.sent[purpose] - before.sent[purpose] + after.received[purpose] - before.received[purpose]
+        for purpose in PURPOSES
+    }
+    wire = {name: after.wire[name] - before.wire[name] for name in before.wire}
+    exchange, directory = (wire[f"{port}_sent"] + wire[f"{port}_received"] for port in ("exchange", "directory"))
+    calls = sum(nbytes for purpose, nbytes in grown.items() if purpose != DIRECTORY)
+    return {
+        **{purpose: nbytes for purpose, nbytes in grown.items() if nbytes},
+        "connections of the exchange": exchange - calls - (after.payload - before.payload),
+        "connections of the directory": directory - grown[DIRECTORY],
+    }
+
+
+def show(given: argparse.Namespace, looks: Sequence[tuple[Sight, Sight]]) -> bool:
+    a_day = DAY_S / (given.rounds * ROUND_S) / 1e6
+    peers = [by_purpose(before, after) for before, after in looks]
+    names = sorted({name for peer in peers for name in peer}, key=lambda name: -max(p.get(name, 0) for p in peers))
+    rows = [[name, *(peer.get(name, 0) * a_day for peer in peers)] for name in names]
+    rounds = [after.exchanged - before.exchanged for before, after in looks]
+    sent = [
+        sum(after.wire[name] - before.wire[name] for name in before.wire if name.endswith("_sent"))
+        for before, after in looks
+    ]
+    bound = None if given.records else MOST_MB
+    figures = [
+        Figure("control, of the peer that has most", "MB/day", max(sum(p.values()) for p in peers) * a_day, bound),
+        Figure("sent by it at most, payloads included", "MB/day", max(sent) * a_day),
+        Figure("rounds that every peer exchanged meanwhile", "", min(rounds), at_least=given.rounds - 1),
+    ]
+    title = f"MB a day of each peer; {given.peers} peers, {given.records} more records, {given.rounds} rounds counted"
+    table = Table(title, ["purpose", *(f"peer {number}" for number in range(1, len(peers) + 1))], rows)
+    return publish(given, ABOUT, figures, table, variant="crowd" if given.records else "")
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=0)
+    given = parser.parse_args()
+    names = ["node", "crowd", *(f"peer-{number}" for number in range(1, given.peers + 1))]
+    sites = [Site(name, f"20.{number}.0.1") for number, name in enumerate(names, 1)]
+    rules = RULES.replace("EXCHANGE", str(EXCHANGE))
+    with tempfile.TemporaryDirectory(prefix="peer-control-") as folder, internet(sites) as hosts:
+        for host in hosts.values():
+            subprocess.run(["ip", "netns", "exec", host, "nft", "-f", "-"], input=rules, text=True, check=True)
+        looks = asyncio.run(measure(Path(folder), given, hosts, sites))
+    return 0 if show(given, looks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The start of p2pd: a program of its own takes everything away that p2pd does not need, and becomes it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+_LAUNCH = """
+import os, resource, sys
+files, heap, data, *command = sys.argv[1:]
+os.setsid()
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.closerange(3, 4096)
+def limit(what, wanted):
+    hard = resource.getrlimit(what)[1]
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(what, (wanted, wanted))
+limit(resource.RLIMIT_NOFILE, int(files))
+limit(resource.RLIMIT_CORE, 0)
+if sys.platform == "linux":
+    import ctypes
+    limit(resource.RLIMIT_DATA, int(data))
+    if ctypes.CDLL(None).prctl(38, 1, 0, 0, 0):
+        sys.exit("the system does not let p2pd give up new privileges")
+kept = {name: os.environ[name] for name in ("GOLOG_LOG_LEVEL", "GOLOG_LOG_FMT") if name in os.environ}
+os.execve(command[0], command, {**kept, "GOMEMLIMIT": heap})
+"""
+"""Program of a Python of its own, which becomes p2pd. A preexec_fn would fork this process, with its threads.
+
+p2pd gets no privileges (38 is PR_SET_NO_NEW_PRIVS), no input, no open file, no core dump, and an environment of three
+names. It keeps our user: it reads the key file, which is its owner's alone."""
+
+
+def launched(command: Sequence[str], *, files: int, heap: int, data: int) -> list[str]:
+    """Return the command that becomes `command`, within these bounds. Bytes, but for `files`."""
+    return [sys.executable, "-E", "-S", "-c", _LAUNCH, str(files), str(heap), str(data), *command]
+
+
+def files_granted(wanted: int) -> int:
+    """Return how many files p2pd may open: fewer than wanted where the system's own limit is lower."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has no such limit
+        return wanted
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

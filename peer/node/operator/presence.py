@@ -1,0 +1,54 @@
+"""The operator's node in the directory: it looks how far the run has come, and keeps its own record fresh."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from peer.membership.peer_table import lifetime
+from peer.node.open import OpenNode
+from peer.node.operator.given import GivenState
+from peer.node.operator.keeper import StateKeeper
+from peer.node.operator.start_time import StartTime
+from peer.node.record import describe_self
+from peer.protocol.messages import PeerId, PeerRecord
+
+
+def _record(node: OpenNode, keeper: StateKeeper, lifetime_s: float) -> PeerRecord:
+    return describe_self(
+        node.address(),
+        status=keeper.status,
+        round_=keeper.round,
+        tokens_per_s=0.0,
+        now=node.local.clock.now(),
+        lifetime_s=lifetime_s,
+    )
+
+
+async def announce(
+    node: OpenNode, run_start: StartTime, giving: GivenState, keeper: StateKeeper, look_every_s: float
+) -> None:
+    """Look how far the run has come, and keep our record fresh, for ever. Until the run has begun look every half
+    second whether it can."""
+    announced = learnt = 0.0
+    lifetime_s = lifetime(look_every_s)
+    said, place = (keeper.status, keeper.round), node.endpoints()
+    while True:
+        await run_start.settle()
+        if time.monotonic() - learnt >= look_every_s:
+            giving.learn((await node.directory.peers()).values())
+            learnt = time.monotonic()
+        if keeper.ended and said != (keeper.status, keeper.round):
+            announced = 0.0  # peers wait for this word
+        if node.endpoints() != place:
+            announced, place = 0.0, node.endpoints()
+        if time.monotonic() - announced >= lifetime_s / 3:
+            said = keeper.status, keeper.round
+            await node.directory.announce(_record(node, keeper, lifetime_s))
+            announced = time.monotonic()
+        await asyncio.sleep(1.0 if run_start.value else 0.5)
+
+
+async def known(node: OpenNode) -> dict[PeerId, PeerRecord]:
+    """Return the peers that the last look has shown. `announce` looks."""
+    return node.directory.known()

@@ -1,0 +1,86 @@
+"""Bytes of control messages by their purpose: all that peers say to each other apart from payloads.
+
+Each process counts the messages themselves. TLS, HTTP/2, libp2p and TCP add to them; `benchmarks/control_bytes.py`
+measures how much."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+BULK = frozenset({"Swap", "FetchPiece", "Contribute"})
+"""Calls that carry payloads."""
+DIRECTORY, OTHER = "directory", "other"
+_OF_CALL = {
+    "Hello": "hello",
+    "Offer": "offers",
+    "Receipt": "receipts",
+    "Shown": "receipts",
+    "JoinRound": "groups",
+    "Held": "groups",
+    "Probe": "reachability",
+    "Vouch": "failures",
+    "Peers": "peers",
+    "Amendments": "amendments",
+    "Papers": "papers",
+    "Manifest": "joining",
+    "Artifacts": "joining",
+    "State": "joining",
+}
+"""Purpose of each small call of the exchange service."""
+PURPOSES = tuple(sorted({DIRECTORY, OTHER, *_OF_CALL.values()}))
+
+
+class ControlMeter:
+    """Counter of one process. Its wrappers count what an encoder made and a decoder was given."""
+
+    def __init__(self) -> None:
+        self._sent = Counter[str]()
+        self._received = Counter[str]()
+
+    def count(self, purpose: str, *, sent: int = 0, received: int = 0) -> None:
+        """Count the bytes of a message."""
+        self._sent[purpose] += sent
+        self._received[purpose] += received
+
+    def encoder(self, call: str, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+        """Return the encoder of what is sent in this call, counted."""
+        purpose = _OF_CALL.get(call, OTHER)
+
+        def counted(message: Any) -> bytes:
+            raw = encode(message)
+            self.count(purpose, sent=len(raw))
+            return raw
+
+        return counted
+
+    def decoder(self, call: str, decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
+        """Return the decoder of what is received in this call, counted. It counts what cannot be decoded, too."""
+        purpose = _OF_CALL.get(call, OTHER)
+
+        def counted(raw: bytes) -> T:
+            self.count(purpose, received=len(raw))
+            return decode(raw)
+
+        return counted
+
+    @property
+    def sent(self) -> Mapping[str, int]:
+        """Bytes sent, by purpose."""
+        return self._sent
+
+    @property
+    def received(self) -> Mapping[str, int]:
+        """Bytes received, by purpose."""
+        return self._received
+
+
+def in_all(*meters: ControlMeter) -> dict[str, dict[str, int]]:
+    """Return what these meters counted together, in each direction and for each purpose."""
+    return {
+        "sent": {purpose: sum(meter.sent[purpose] for meter in meters) for purpose in PURPOSES},
+        "received": {purpose: sum(meter.received[purpose] for meter in meters) for purpose in PURPOSES},
+    }

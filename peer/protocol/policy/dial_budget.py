@@ -1,0 +1,100 @@
+"""The budget of dials to addresses at which nobody has answered this peer yet.
+
+Anybody may sign any number of records that name somebody else's address. All peers that believe them would dial it. So
+dials count per address, host and block, over all records. A dial that the named key answers costs nothing, and from
+then on this key is free at this host.
+
+Private addresses count by address alone: a laboratory is one host or one block, and only neighbours dial it
+(`peer.protocol.swarm.nearness`). The module is pure: `now` is an argument, in seconds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from peer.protocol.endpoints import block_of_host, host_of
+from peer.protocol.messages import PeerId
+from peer.protocol.swarm.nearness import is_private
+from peer.protocol.token_bucket import Rate, TokenBuckets
+
+ADDRESS = Rate(1 / 60, 3)
+"""Dials of one `host:port` that nobody answered."""
+HOST = Rate(1 / 30, 6)
+"""Those of one host, at whatever ports."""
+BLOCK = Rate(1 / 10, 24)
+"""Those of one block of addresses (`peer.protocol.endpoints.block_of`)."""
+MAX_REMEMBERED = 4096
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The reason why a dial is not made now."""
+
+    scope: str
+    """The address, host or block that has no dials left."""
+    failed: int
+    """Dials of it that nobody answered, since the last one that somebody did."""
+    wait_s: float
+    """Seconds until the next dial."""
+
+    def __str__(self) -> str:
+        return f"not dialled: {self.scope} did not answer {self.failed} others, again in {self.wait_s:.0f} s"
+
+
+class DialBudget:
+    """Counts the dials of one peer."""
+
+    def __init__(self) -> None:
+        self._scopes = [TokenBuckets[str](rate) for rate in (ADDRESS, HOST, BLOCK)]
+        self._failed: OrderedDict[str, int] = OrderedDict()
+        self._answered: OrderedDict[tuple[PeerId, str], None] = OrderedDict()
+        self._called: OrderedDict[tuple[PeerId, str], None] = OrderedDict()
+
+    def take(self, peer: PeerId, endpoint: str, now: float) -> Shortage | None:
+        """Take a dial of this peer at this address. None: it may be made, and `answered` gives it back."""
+        host = host_of(endpoint)
+        if (peer, host) in self._answered:
+            return None
+        if (peer, host) in self._called:
+            del self._called[peer, host]
+            return None
+        scopes = self._buckets(endpoint)
+        for scope, buckets in scopes:
+            if (wait_s := buckets.wait_s(scope, now)) > 0:
+                return Shortage(scope, self._failed.get(scope, 0), wait_s)
+        for scope, buckets in scopes:
+            buckets.take(scope, now)
+            _remember(self._failed, scope, self._failed.get(scope, 0) + 1)
+        return None
+
+    def answered(self, peer: PeerId, endpoint: str, now: float) -> None:
+        """Note that the key of this peer answered there."""
+        if (peer, host_of(endpoint)) not in self._answered:
+            for scope, buckets in self._buckets(endpoint):
+                buckets.give_back(scope, now)
+                self._failed.pop(scope, None)
+        _remember(self._answered, (peer, host_of(endpoint)), None)
+
+    def called(self, peer: PeerId, host: str) -> None:
+        """Note that this peer, whose key is proven, called from this host: one dial of it there is free."""
+        _remember(self._called, (peer, host), None)
+
+    def _buckets(self, endpoint: str) -> list[tuple[str, TokenBuckets[str]]]:
+        return list(zip(scopes_of(endpoint), self._scopes, strict=False))
+
+
+def scopes_of(endpoint: str) -> tuple[str, ...]:
+    """Return the scopes that a dial counts in: the address, and that of a public one its host and block."""
+    host = host_of(endpoint)
+    return (endpoint,) if is_private(host) else (endpoint, host, block_of_host(host))
+
+
+def _remember(table: OrderedDict[K, V], key: K, value: V) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > MAX_REMEMBERED:
+        table.popitem(last=False)

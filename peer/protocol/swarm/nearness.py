@@ -1,0 +1,142 @@
+"""Which addresses of a record this peer may dial, by whether they are private and whether the two are neighbours.
+
+A private address means another machine in each network. A stranger who names one would have this peer knock at its own
+router or printer. So private addresses count among neighbours alone. A record proves no address: the same public
+address in two records is a claim, and `peer.protocol.policy.dial_budget` bounds what a false claim costs. The module is
+pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from peer.protocol.endpoints import host_of
+from peer.protocol.messages import PeerId
+
+LAN_PREFIX_6 = 64
+"""Length of the IPv6 prefix that the machines of one network share."""
+LOCAL_NAMES = ("local", "lan", "internal", "localdomain", "localhost", "home.arpa")
+"""Ends of names that mean something in one network only. Names without a dot do, too."""
+MAX_WORDS, LEAST_WORDS = 8, 2
+"""Peers whose last words about our address count, and those that have to agree."""
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_PRIVATE = [
+    ipaddress.ip_network(text)
+    for text in (
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "0.0.0.0/8",
+        "::/127",
+        "fe80::/10",
+        "fc00::/7",
+    )
+]
+
+
+def is_private(host: str) -> bool:
+    """Whether this address or name may mean another machine elsewhere."""
+    address = address_of(host)
+    if address is None:
+        name = host.lower().rstrip(".")
+        return "." not in name or name.endswith(tuple(f".{end}" for end in LOCAL_NAMES))
+    return _range_of(address) is not None
+
+
+def address_of(host: str) -> _Address | None:
+    """Return the IP address that a host is, without brackets and zone. An IPv4 address in IPv6 is returned as IPv4.
+    None: it is a name."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The places where a peer is, as far as it knows."""
+
+    hosts: frozenset[str] = frozenset()
+    """The hosts of its own endpoints, and those that others see it call from."""
+    private_run: bool = False
+    """Whether the run lies in a private network: the ticket names private addresses alone."""
+
+    @classmethod
+    def of(cls, endpoints: Iterable[str], seen: Iterable[str] = (), ticket: Iterable[str] = ()) -> Whereabouts:
+        """`endpoints`: our own. `seen`: hosts that others see us call from. `ticket`: the hosts that our ticket names,
+        or those that we announce if we are the ticket's node."""
+        named = list(ticket)
+        return cls(frozenset([*map(host_of, endpoints), *seen]), bool(named) and all(map(is_private, named)))
+
+    @property
+    def public(self) -> frozenset[str]:
+        """The public networks that this peer is in, in a form that compares."""
+        return frozenset(filter(None, map(_public_network, self.hosts)))
+
+    def neighbours(self, endpoints: Iterable[str]) -> bool:
+        """Whether a peer with these endpoints claims to be behind the same public address, or in the same IPv6
+        network."""
+        ours = self.public
+        return any(_public_network(host_of(endpoint)) in ours for endpoint in endpoints)
+
+
+def dialable(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
+    """Return those endpoints of a record that a peer which is `here` may dial, in the same order.
+
+    Public ones always. Private ones in a run of a private network, and those of a neighbour. A peer that knows no
+    public address of its own takes those for neighbours that name an address of its own private range."""
+    named = list(endpoints)
+    if here.private_run or here.neighbours(named):
+        return tuple(named)
+    return tuple(endpoint for endpoint in named if _may_dial(host_of(endpoint), here))
+
+
+def shown(endpoints: Iterable[str], here: Whereabouts) -> tuple[str, ...]:
+    """Return those of our own endpoints that a public record may name. The addresses inside a home are nobody's
+    business outside it. A run of a private network has no others, and nobody outside."""
+    return tuple(endpoint for endpoint in endpoints if here.private_run or not is_private(host_of(endpoint)))
+
+
+def _may_dial(host: str, here: Whereabouts) -> bool:
+    if not is_private(host):
+        return True
+    address = address_of(host)
+    if address is None or here.public:
+        return False
+    own = {_range_of(found) for found in map(address_of, here.hosts) if found is not None}
+    return _range_of(address) in own
+
+
+def seen_hosts(words: Mapping[PeerId, str], trusted: Container[PeerId] = frozenset()) -> tuple[str, ...]:
+    """Return the public hosts that others see us call from: of each family the one that most name.
+
+    `words`: the latest word of each peer. `trusted`: those whose word counts alone; where one of them spoke, only they
+    count. Of others `LEAST_WORDS` have to agree, so that no single one writes an address into our record."""
+    families: dict[int, Counter[str]] = {}
+    for peer, host in words.items():
+        address = address_of(host)
+        if address is not None and not is_private(host):
+            weight = MAX_WORDS * LEAST_WORDS if peer in trusted else 1
+            families.setdefault(address.version, Counter())[str(address)] += weight
+    most = [counts.most_common(1)[0] for _, counts in sorted(families.items())]
+    return tuple(host for host, weight in most if weight >= LEAST_WORDS)
+
+
+def _range_of(address: _Address) -> int | None:
+    """Return which of the private ranges the address lies in. None: it is public."""
+    return next((place for place, range_ in enumerate(_PRIVATE) if address in range_), None)
+
+
+def _public_network(host: str) -> str:
+    """Return what all machines behind one public address share. Empty: the host is private, or a name."""
+    address = address_of(host)
+    if address is None or _range_of(address) is not None:
+        return ""
+    prefix = 32 if address.version == 4 else LAN_PREFIX_6
+    return str(ipaddress.ip_network((address, prefix), strict=False))

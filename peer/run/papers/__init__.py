@@ -1,0 +1,1 @@
+"""Papers: short documents of a run that every peer keeps and hands on."""

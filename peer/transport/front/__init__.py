@@ -1,0 +1,1 @@
+"""The accepting front: the public sockets, in front of gRPC, which listens on loopback."""

@@ -1,0 +1,104 @@
+"""An operator's key in a file of its own, and what it lets a node sign."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from peer.cli.main import peer
+from peer.errors import IdentityError, ManifestError, PeerError, UsageError
+from peer.identity import load_or_create
+from peer.run.admission.invitation import Invitation, InvitedPeers
+from peer.run.manifest import SignedManifest, load_signed
+from peer.run.papers.shelf import PaperShelf, beside, load
+
+NOW = 1_800_000_000.0
+OFFLINE = ("--identity-path", "operator.key")
+
+
+def call(*words: str) -> Result:
+    result = CliRunner().invoke(peer, words)
+    if isinstance(result.exception, PeerError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture
+def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedManifest:
+    monkeypatch.chdir(tmp_path)
+    for module in ("delegate", "invite"):
+        monkeypatch.setattr(f"peer.cli.{module}.time.time", lambda: NOW)
+    call("id", "new", "--operator", "operator.key")
+    call("manifest", "new", "run.toml", *OFFLINE, "--set", "admission.kind=invited")
+    return load_signed(Path("run.toml"))
+
+
+@pytest.fixture
+def node(signed: SignedManifest) -> str:
+    return str(json.loads(call("id", "show", "--home", "node", "--json").stdout)["peer_id"])
+
+
+def held() -> PaperShelf:
+    run = load_signed(Path("run.toml"))
+    shelf = PaperShelf(run.run_id, run.manifest.operator)
+    load(beside(Path("run.toml")), shelf)
+    return shelf
+
+
+def test_an_operators_key_lies_in_a_file_of_its_own_for_its_owner_alone(signed: SignedManifest, node: str) -> None:
+    key = Path("operator.key")
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert signed.manifest.operator == load_or_create(key).peer_id != node
+    before = key.read_bytes()
+    with pytest.raises(IdentityError, match="exists"):
+        call("id", "new", "--operator", "operator.key")
+    assert key.read_bytes() == before
+    report = json.loads(call("id", "new", "--operator", "another.key", "--json").stdout)
+    assert report["peer_id"] == load_or_create(Path("another.key")).peer_id
+
+
+def test_a_node_may_sign_what_the_operator_delegates(signed: SignedManifest, node: str) -> None:
+    said = call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "start", "--expires", "2d").output
+    assert f"{node} may sign: start" in said
+    assert held().may(node, "start", NOW)
+    assert not held().may(node, "start", NOW + 2 * 86400)
+    assert not held().may(node, "invitations", NOW)
+    call("manifest", "delegate", "run.toml", node, *OFFLINE)
+    assert all(held().may(node, duty, 1e12) for duty in ("start", "digests", "invitations")), "at once, and for ever"
+    call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "nothing")
+    assert held().nodes == frozenset()
+
+
+def test_others_delegate_nothing(signed: SignedManifest, node: str) -> None:
+    for words, error in (
+        ((node, "--home", "node"), ManifestError),
+        (("nobody", *OFFLINE), UsageError),
+        ((signed.manifest.operator, *OFFLINE), IdentityError),
+        ((node, *OFFLINE, "--may", "nothing", "--may", "start"), UsageError),
+    ):
+        with pytest.raises(error):
+            call("manifest", "delegate", "run.toml", *words)
+    assert not beside(Path("run.toml")).exists()
+
+
+def test_a_node_invites_as_long_as_it_may_and_never_amends(signed: SignedManifest, node: str) -> None:
+    ada = load_or_create(Path("ada.key")).peer_id
+    invite = ("ticket", "invite", ada, "--home", "node")
+    with pytest.raises(ManifestError, match="names"):
+        call(*invite)
+    call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "invitations")
+    shown = Invitation.named(call(*invite).stdout.strip()).raw
+    rule = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True, papers=held())
+    assert rule.why_not(load_or_create(Path("ada.key")).peer_id, shown) is None  # type: ignore[arg-type]
+    without = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True)
+    assert without.why_not(ada, shown) is not None  # type: ignore[arg-type]
+    with pytest.raises(ManifestError, match="names"):
+        call("manifest", "amend", "run.toml", "pause", "--home", "node")
+    call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "start")
+    taken_back = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True, papers=held())
+    assert taken_back.why_not(ada, shown) is not None  # type: ignore[arg-type]
+    call("manifest", "amend", "run.toml", "pause", *OFFLINE)

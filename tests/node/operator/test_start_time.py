@@ -1,0 +1,127 @@
+"""The operator's node signs the start once, when enough peers are ready, and only if its key may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from peer.identity import Identity
+from peer.membership.paper_sync import PaperSync
+from peer.node.operator.start_time import START_DELAY_S, StartTime
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.run.home import RunFolder
+from peer.run.manifest import Manifest
+from peer.run.papers.paper import delegate
+from peer.run.papers.shelf import PAPERS, PaperShelf
+from peer.run.papers.start import FORMER
+
+RUN, NOW = RunId(b"r" * 32), 1_700_000_000.0
+OPERATOR, NODE = Identity.generate(), Identity.generate()
+
+
+class Bench:
+    """An operator's node, and the peers it sees."""
+
+    def __init__(self, folder: Path, key: Identity = OPERATOR, start: float = 0.0, clock: str = "seconds") -> None:
+        self.trains, self.others, self.said = list[PeerRecord](), PaperShelf(RUN, OPERATOR.peer_id), list[str]()
+        self.papers = PaperSync(
+            PaperShelf(RUN, OPERATOR.peer_id),
+            folder / PAPERS,
+            lambda event: None,
+            wants_start=clock == "seconds" and not start,
+        )
+        whole = {"format": 1, "name": "w", "operator": OPERATOR.peer_id, "sync": {"clock": clock}, "start": start}
+        local = SimpleNamespace(
+            folder=RunFolder(folder),
+            identity=key,
+            me=key.peer_id,
+            clock=SimpleNamespace(now=lambda: NOW),
+            say=self.said.append,
+        )
+        self._node = cast(Any, SimpleNamespace(local=local, directory=self, transport=self))
+        self._manifest = Manifest.model_validate(whole)
+        self.made = self.make()
+
+    def make(self) -> StartTime:
+        """As a start of the node does."""
+        return StartTime(self._node, self.papers, self._manifest, 2)
+
+    def ready(self, count: int) -> None:
+        self.trains = [
+            PeerRecord(PeerId(f"p{n}"), RUN, (f"p{n}:1",), True, 2, 2, 0, 0.0, Status.TRAINING, NOW, NOW + 60)
+            for n in range(count)
+        ]
+
+    def settle(self) -> bool:
+        return asyncio.run(self.made.settle())
+
+    async def peers(self) -> dict[PeerId, PeerRecord]:
+        return {record.peer_id: record for record in self.trains}
+
+    async def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
+        return self.others.lacking(held)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_it_is_signed_once_when_enough_are_ready_and_kept(bench: Bench, tmp_path: Path) -> None:
+    bench.ready(1)
+    assert not bench.settle()
+    bench.ready(2)
+    assert bench.settle()
+    assert bench.made.value == NOW + START_DELAY_S
+    again = Bench(tmp_path)
+    assert again.made.value == NOW + START_DELAY_S
+    assert again.papers.shelf.start == bench.papers.shelf.start
+
+
+def test_a_node_that_lost_its_home_takes_the_start_that_the_peers_hold(bench: Bench) -> None:
+    bench.others.add(bench.others.sign_start(OPERATOR, NOW - 5000.0, NOW))
+    bench.ready(2)
+    assert bench.settle()
+    assert bench.made.value == NOW - 5000.0
+
+
+def test_a_node_that_may_not_sign_says_what_to_do_and_waits(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, NODE)
+    (line,) = bench.said
+    bench.ready(2)
+    assert not bench.settle()
+    assert not bench.settle()
+    assert bench.said == [line], "it says so at its start, before a volunteer waits, and once"
+    assert f"peer manifest delegate run.toml {NODE.peer_id}" in line
+    bench.papers.hold([delegate(OPERATOR, RUN, NODE.peer_id, ["start"], int(NOW))])
+    assert bench.settle()
+    signed = bench.papers.shelf.start
+    assert signed is not None
+    assert signed.document.by == NODE.peer_id
+
+
+def test_the_start_that_an_earlier_version_kept_is_signed(tmp_path: Path) -> None:
+    (tmp_path / FORMER).write_text(repr(NOW - 60.0))
+    bench = Bench(tmp_path)
+    assert bench.made.value == bench.papers.shelf.start_time == NOW - 60.0
+    assert not (tmp_path / FORMER).exists()
+
+
+def test_a_start_in_the_manifest_needs_no_paper(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, start=NOW + 500.0)
+    bench.ready(2)
+    assert bench.settle()
+    assert bench.made.value == NOW + 500.0
+    assert bench.papers.shelf.start is None
+
+
+def test_a_run_in_steps_has_no_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, clock="steps")
+    bench.ready(2)
+    assert not bench.settle()
+    assert bench.papers.shelf.start is None

@@ -1,0 +1,118 @@
+"""Strangers own the nodes of the DHT around a run's key and answer nothing: real p2pd processes, real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from peer.discovery.dht_node.entry_store import DHTLocalStorage
+from peer.discovery.dht_node.health import Unwatched
+from peer.discovery.dht_node.node import DHTID, DhtNode, DhtNodeOptions
+from peer.discovery.keys import bucket_key, slot
+from peer.identity import Identity
+from peer.membership.reputation import Reputation
+from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.record import describe_self
+from peer.protocol.messages import RunId, Status
+from peer.run.options import NodeOptions
+from peer.transport.config import RunTerms
+from peer.transport.wire.payload_stream import NoBudget
+
+RUN = RunId(b"r" * 32)
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+STRANGERS = 24
+ANNOUNCE_EVERY_S = 3.0
+WITHIN_S = 30.0
+"""A newcomer is known after this, as in a calm swarm."""
+
+
+class Nothing(DHTLocalStorage):  # type: ignore[misc]
+    """Store of a hostile node: it says that it stored, and has nothing."""
+
+    def store(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def store_subkey(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
+async def stranger(folder: Path, number: int, bootstrap: str) -> DhtNode:
+    """Start a node whose id lies closer to the run's key than any honest one, and that tells of nobody."""
+    identity, path = Identity.generate(), folder / f"stranger-{number}"
+    path.write_bytes(identity.to_bytes())
+    node = await DhtNode.start(DhtNodeOptions(path, identity.public_key), LISTEN, None)
+    protocol, ground = node._dht.protocol, DHTID(int.from_bytes(slot(bucket_key(RUN)), "big") ^ (number + 1))
+    node._dht.node_id = protocol.node_id = protocol.routing_table.node_id = ground
+    protocol.node_info.node_id = ground.to_bytes()
+    protocol.storage = Nothing()
+    protocol.routing_table.get_nearest_neighbors = lambda *_, **__: []
+    assert await node.link(bootstrap, 10.0)
+    return node
+
+
+async def announcing(node: OpenNode, status: Status) -> None:
+    while True:
+        record = describe_self(
+            node.address(),
+            status=status,
+            round_=0,
+            tokens_per_s=1.0,
+            now=node.local.clock.now(),
+            lifetime_s=45.0,
+        )
+        await node.directory.announce(record)
+        await asyncio.sleep(ANNOUNCE_EVERY_S)
+
+
+async def home(
+    stack: contextlib.AsyncExitStack, folder: Path, initial: Sequence[str] = (), status: Status = Status.TRAINING
+) -> OpenNode:
+    """Open a node as `peer join` and `peer bootstrap` do, and announce it until the end."""
+    options = NodeOptions(home=folder, initial_peers=tuple(initial), host_maddrs=LISTEN)
+    local = LocalNode.of(options, RUN, lambda line: None)
+
+    listeners = NodeListeners(
+        reputation=Reputation(local.clock.now, lambda event: None),
+        quota=NoBudget(),
+        dht_node=Unwatched(),
+        reachability=lambda reachable, why: None,
+    )
+    node = await stack.enter_async_context(open_node(local, listeners))
+    node.transport.begin_run(RunTerms(b"l" * 32, 1 << 20))
+    task = asyncio.create_task(announcing(node, status))
+    stack.callback(task.cancel)
+    return node
+
+
+async def until_all_see_all(nodes: Sequence[OpenNode]) -> None:
+    everybody = {node.local.me for node in nodes}
+
+    async def sees_all(node: OpenNode) -> None:
+        while not everybody - {node.local.me} <= set(await node.directory.peers()):
+            await asyncio.sleep(0.25)
+
+    async with asyncio.timeout(WITHIN_S):
+        await asyncio.gather(*map(sees_all, nodes))
+
+
+async def eclipse(folder: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        bootstrap = await home(stack, folder / "bootstrap", status=Status.SERVING)
+        ticket = bootstrap.directory.addresses()[:1]
+        start = partial(stranger, folder, bootstrap=ticket[0])
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(start(number)) for number in range(STRANGERS)]
+        for node in started:
+            stack.push_async_callback(node.result().close, at_once=True)
+        early = [await home(stack, folder / name, ticket) for name in ("first", "second")]
+        await until_all_see_all([bootstrap, *early])
+        newcomer = await home(stack, folder / "newcomer", ticket)
+        await until_all_see_all([bootstrap, *early, newcomer])
+
+
+def test_peers_find_each_other_past_the_nodes_around_their_key(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(eclipse(tmp_path), 120.0))

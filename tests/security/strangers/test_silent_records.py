@@ -1,0 +1,78 @@
+"""Records that never answer do not keep honest peers from each other. In virtual time, hence without addresses: what
+the budget of dials saves is not counted here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from peer.lab.sim.process import RUN
+from peer.lab.sim.setting import SwarmSetting, SwarmWorld
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.protocol.messages import PeerId, PeerRecord, Status
+from peer.protocol.schedule import RoundClock
+from peer.run.presets import resolve
+from peer.run.sections import SyncSection
+
+PEERS, SILENT = 4, 40
+ROUND_S, ROUNDS = 20.0, 20
+LIFE_S = 60.0
+METHOD = resolve(SyncSection(preset="noloco", codec="fp32", clock="seconds", sync_every=ROUND_S))
+Name = Callable[[int, int], str]
+
+
+def same_keys(era: int, number: int) -> str:
+    return f"silent-{number:03d}"
+
+
+def new_keys(era: int, number: int) -> str:
+    return f"silent-{1000 * (era + 1) + number}"
+
+
+async def announce(swarm: SimulatedSwarm, name: Name) -> None:
+    """Show the silent records for as long as the run lasts, under `name`, which is told how often they were shown."""
+    for era in range(int(ROUNDS * ROUND_S / LIFE_S) + 1):
+        now = swarm.hub.now()
+        for number in range(SILENT):
+            peer = PeerId(name(era, number))
+            record = PeerRecord(
+                peer, RUN, (f"203.0.{number}.9:1",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + LIFE_S
+            )
+            swarm.hub.store_unsigned(record)
+        await asyncio.sleep(LIFE_S)
+
+
+def exchanged(name: Name | None) -> list[int]:
+    """Play, and return how many exchanges each round had."""
+
+    async def main() -> SimulatedSwarm:
+        swarm = SimulatedSwarm(
+            PEERS,
+            SwarmSetting(
+                method=METHOD,
+                rounds=RoundClock("seconds", METHOD.sync_every, METHOD.fragments, EPOCH),
+                total_rounds=ROUNDS,
+                seed=4,
+            ),
+            SwarmWorld(look=1000),
+        )
+        swarm.network.dialable = lambda peer: not peer.startswith("silent")
+        showing = None if name is None else asyncio.create_task(announce(swarm, name))
+        await swarm.run()
+        if showing is not None:
+            showing.cancel()
+        return swarm
+
+    swarm = run_virtual(main())
+    met = [round_ for peer in swarm.peers for round_ in peer.partners()]
+    return [met.count(round_) for round_ in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("name", [same_keys, new_keys])
+def test_honest_peers_go_on_meeting_among_records_that_never_answer(name: Name) -> None:
+    assert sum(exchanged(None)) == PEERS * ROUNDS
+    met = exchanged(name)
+    assert sum(met) >= 0.9 * PEERS * ROUNDS

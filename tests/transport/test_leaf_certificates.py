@@ -1,0 +1,81 @@
+"""The leaf of a server: short-lived, backdated, renewed, and still pinned to the peer's key."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+import time
+
+import grpc
+from cryptography import x509
+from grpc import aio
+
+from peer.identity import Identity
+from peer.transport.tls import BACKDATED, VALID, channel_credentials, leaf_for, server_credentials
+
+DAY_S = 86_400.0
+
+
+def certificate_shown(port: int) -> x509.Certificate:
+    """Return the leaf that a server shows now to anybody who connects."""
+    return x509.load_pem_x509_certificate(ssl.get_server_certificate(("127.0.0.1", port), timeout=5).encode())
+
+
+async def served(now: list[float], identity: Identity) -> tuple[aio.Server, int]:
+    server = aio.server()
+    port = server.add_secure_port("127.0.0.1:0", server_credentials(identity, lambda: now[0]))
+    await server.start()
+    return server, port
+
+
+def test_a_leaf_is_valid_for_weeks_and_begins_a_week_ago() -> None:
+    now = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
+    leaf = x509.load_pem_x509_certificate(leaf_for(Identity.generate(), now)[1])
+    assert leaf.not_valid_before_utc == now - BACKDATED
+    assert leaf.not_valid_after_utc == now + VALID
+
+
+def test_a_server_shows_a_new_leaf_when_the_last_one_is_a_day_old() -> None:
+    async def scene() -> None:
+        now = [time.time()]
+        server, port = await served(now, Identity.generate())
+        try:
+            shown = []
+            for later in (0.0, 0.9 * DAY_S, 0.2 * DAY_S, 0.1 * DAY_S):
+                now[0] += later
+                shown.append((await asyncio.to_thread(certificate_shown, port)).serial_number)
+            assert shown[0] == shown[1] != shown[2] == shown[3]
+        finally:
+            await server.stop(0)
+
+    asyncio.run(scene())
+
+
+async def reaches(port: int, identity: Identity) -> bool:
+    """Tell whether a caller that pins this identity gets a connection."""
+    credentials, name = channel_credentials(identity.peer_id)
+    async with aio.secure_channel(f"127.0.0.1:{port}", credentials, [name, ("grpc.enable_retries", 0)]) as channel:
+        channel.get_state(try_to_connect=True)
+        while (state := channel.get_state()) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                return False
+            await asyncio.wait_for(channel.wait_for_state_change(state), 10)
+        return True
+
+
+def test_a_stolen_leaf_is_worthless_after_a_month() -> None:
+    """The server's clock is back in time, so it shows what a thief would show of today's leaf later."""
+
+    async def scene(age_s: float) -> bool:
+        identity = Identity.generate()
+        server, port = await served([time.time() - age_s], identity)
+        try:
+            return await reaches(port, identity)
+        finally:
+            await server.stop(0)
+
+    assert asyncio.run(scene(29 * DAY_S))
+    assert not asyncio.run(scene(31 * DAY_S))
+    assert asyncio.run(scene(-6 * DAY_S)), "a caller whose clock is six days behind"
+    assert not asyncio.run(scene(-8 * DAY_S))
