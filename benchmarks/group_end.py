@@ -23,7 +23,7 @@ from peer.membership.reputation import Reputation
 from peer.observe import events
 from peer.ports.trainer import AT_ONCE, WorkSnapshot
 from peer.protocol.ledger import cut_work
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
+from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, Status
 from peer.rounds.commit import Snapshot
 from peer.rounds.inflight import InFlightRound
 from peer.run.codec_specs import result_codec_for
@@ -44,8 +44,11 @@ class Seen:
     peers: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
 
-    def dialable(self) -> bool:
-        return True
+    def own_reach(self) -> Reach:
+        return Reach.DIRECT
+
+    def relay_rate(self) -> float:
+        return 0.0
 
 
 class GroupEnd(RoundEnd):

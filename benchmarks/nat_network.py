@@ -1,18 +1,26 @@
 """Homes behind real NAT: network namespaces, veth pairs and nftables (Linux, as root).
 
 A site is one public address. Without homes its host has that address itself. With homes a router translates for them,
-as one at home does: what a home opens passes both ways, and nothing else comes in."""
+as one at home does: what a home opens passes both ways, and nothing else comes in. Over IPv6 nothing is translated, and
+the router lets in as little. A site may lie in the network of another, as homes behind a carrier's router do.
+
+No packet leaves these namespaces, so the addresses may be any: those of `home_site` are public to the program."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-GATEWAY = "192.168.7.1"
-"""Address of every router in the network behind it."""
+CORE, CORE_6 = "100.127.0.1", "fe80::1"
+"""The next hop of every site that lies in no other."""
+SITE_6 = "fe80::2"
 RULES = """
 table ip nat {
   chain out {
@@ -20,35 +28,82 @@ table ip nat {
     oifname "wan" masquerade HOW
   }
 }
-table ip filter {
+table inet filter {
   chain forward {
     type filter hook forward priority 0; policy drop;
     ct state established,related accept
     iifname "lan" accept
+    counter drop
   }
   chain input {
     type filter hook input priority 0; policy drop;
     ct state established,related accept
     iifname { "lan", "lo" } accept
+    meta l4proto ipv6-icmp accept
     counter drop
   }
 }
 """
+NEW_NETWORK = 0x40000000  # CLONE_NEWNET of <sched.h>
 
 
 @dataclass(frozen=True)
 class Site:
-    """`public`: its IPv4 address on the internet. `homes`: addresses behind its router, in 192.168.7.0/24."""
+    """`public`: its IPv4 address on the internet; empty: it has none. `homes`: addresses behind its router."""
 
     name: str
     public: str
     homes: tuple[str, ...] = ()
     symmetric: bool = False
     """Whether the router draws a new port for each connection."""
+    network6: str = ""
+    """The first 64 bits of its IPv6 addresses, such as `2600:7:0:0`. A home with the last octet 2 has `::2`."""
+    gateway: str = "192.168.7.1"
+    """The router's address in the network behind it, of 24 bits. Homes are in that network."""
+    inside: str = ""
+    """Name of the site, earlier in the list, in whose network this one lies."""
 
 
-def run(*command: str, given: str | None = None) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, input=given, timeout=30)
+def home_site(number: int, *, symmetric: bool = False, four: bool = True, six: bool = False, homes: int = 1) -> Site:
+    """Return the site of a home, far from that of every other number."""
+    inside = tuple(f"192.168.7.{last}" for last in range(2, 2 + homes))
+    return Site(f"home{number}", f"60.{number}.0.1" * four, inside, symmetric, f"2600:{number:x}:0:0" * six)
+
+
+def open_site(name: str, number: int, *, four: bool = True, six: bool = False) -> Site:
+    """Return the site of a host that lets everything in."""
+    return Site(name, f"61.{number}.0.1" * four, network6=f"2610:{number:x}:0:0" * six)
+
+
+def run(*command: str, given: str | None = None) -> str:
+    """Run a command to its end, and return what it prints. Raises CalledProcessError."""
+    return subprocess.run(command, check=True, capture_output=True, text=True, input=given, timeout=30).stdout
+
+
+def why_not(*tools: str) -> str:
+    """Return why this machine cannot make such networks, or has not these `tools`. Empty: it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "network namespaces take Linux and root"
+    if missing := [tool for tool in ("ip", "nft", "sysctl", *tools) if shutil.which(tool) is None]:
+        return f"not installed: {' '.join(missing)}"
+    try:
+        with internet([home_site(1)]):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"{' '.join(error.cmd)}: {error.stderr.strip()}"
+
+
+@contextlib.contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Let this thread make sockets in a namespace. Other threads stay where they are."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/run/netns", namespace).open() as there, Path("/proc/thread-self/ns/net").open() as back:
+        if libc.setns(there.fileno(), NEW_NETWORK) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+        try:
+            yield
+        finally:
+            assert libc.setns(back.fileno(), NEW_NETWORK) == 0
 
 
 class Namespaces:
@@ -80,8 +135,11 @@ class Namespaces:
     def ip(self, namespace: str, *arguments: str) -> None:
         run("ip", "-n", namespace, *arguments)
 
-    def within(self, namespace: str, *command: str, given: str | None = None) -> None:
-        run("ip", "netns", "exec", namespace, *command, given=given)
+    def within(self, namespace: str, *command: str, given: str | None = None) -> str:
+        return run("ip", "netns", "exec", namespace, *command, given=given)
+
+    def forward(self, namespace: str) -> None:
+        self.within(namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 
     def close(self) -> None:
         for name in self._made:
@@ -90,49 +148,75 @@ class Namespaces:
 
 @contextlib.contextmanager
 def internet(sites: Sequence[Site]) -> Iterator[dict[str, str]]:
-    """Make the sites, and yield the namespace of each host: by the site's name, or by `SITE/HOME` behind a router."""
+    """Make the sites, and yield the namespace of each host: by the site's name, or by `SITE/HOME` behind a router.
+
+    The name of a site with homes is its router's."""
     spaces = Namespaces()
     try:
         core = spaces.add("core")
-        spaces.within(core, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-        yield {name: host for number, site in enumerate(sites) for name, host in _make(spaces, core, number, site)}
+        spaces.forward(core)
+        made: dict[str, str] = {}
+        for number, site in enumerate(sites):
+            edge = made[site.name] = spaces.add(site.name)
+            if site.inside:
+                outer = next(one for one in sites if one.name == site.inside)
+                spaces.link(made[outer.name], f"port{number}", edge, "wan")
+                spaces.ip(made[outer.name], "link", "set", f"port{number}", "master", "lan")
+                _uplink(spaces, edge, site, outer.gateway)
+            else:
+                _connect(spaces, core, f"to{number}", edge, site)
+            if site.homes:
+                made |= _behind(spaces, edge, site)
+        yield made
     finally:
         spaces.close()
 
 
 def dropped(router: str) -> int:
     """Return how many packets a router did not let in."""
-    told = subprocess.run(
-        ["ip", "netns", "exec", router, "nft", "list", "chain", "ip", "filter", "input"],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    ).stdout.split()
-    return int(told[told.index("packets") + 1])
+    rules = run("ip", "netns", "exec", router, "nft", "list", "table", "inet", "filter").split()
+    return sum(int(rules[place + 1]) for place, word in enumerate(rules) if word == "packets")
 
 
-def _make(spaces: Namespaces, core: str, number: int, site: Site) -> Iterator[tuple[str, str]]:
-    edge = spaces.add(site.name)
-    spaces.link(core, f"to{number}", edge, "wan")
-    spaces.ip(core, "route", "add", f"{site.public}/32", "dev", f"to{number}")
-    spaces.ip(core, "addr", "add", "100.127.0.1/32", "dev", f"to{number}")
+def _connect(spaces: Namespaces, core: str, port: str, edge: str, site: Site) -> None:
+    spaces.link(core, port, edge, "wan")
+    if site.public:
+        spaces.ip(core, "route", "add", f"{site.public}/32", "dev", port)
+        spaces.ip(core, "addr", "add", f"{CORE}/32", "dev", port)
+        _uplink(spaces, edge, site, CORE)
+    if site.network6:
+        spaces.ip(core, "addr", "add", f"{CORE_6}/64", "dev", port, "nodad")
+        spaces.ip(edge, "addr", "add", f"{SITE_6}/64", "dev", "wan", "nodad")
+        spaces.ip(core, "route", "add", f"{site.network6}::/64", "via", SITE_6, "dev", port)
+        spaces.ip(edge, "route", "add", "::/0", "via", CORE_6, "dev", "wan")
+        if not site.homes:
+            spaces.ip(edge, "addr", "add", f"{site.network6}::1/64", "dev", "wan", "nodad")
+
+
+def _uplink(spaces: Namespaces, edge: str, site: Site, next_hop: str) -> None:
     spaces.ip(edge, "addr", "add", f"{site.public}/32", "dev", "wan")
-    spaces.ip(edge, "route", "add", "100.127.0.1/32", "dev", "wan")
-    spaces.ip(edge, "route", "add", "default", "via", "100.127.0.1")
-    yield site.name, edge
-    if not site.homes:
-        return
-    spaces.within(edge, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    spaces.ip(edge, "route", "add", f"{next_hop}/32", "dev", "wan")
+    spaces.ip(edge, "route", "add", "default", "via", next_hop)
+
+
+def _behind(spaces: Namespaces, edge: str, site: Site) -> Iterator[tuple[str, str]]:
+    """Make the network behind a router, and yield each home's name and namespace."""
+    spaces.forward(edge)
     spaces.ip(edge, "link", "add", "lan", "type", "bridge", "mcast_snooping", "0")
-    spaces.ip(edge, "addr", "add", f"{GATEWAY}/24", "dev", "lan")
+    spaces.ip(edge, "addr", "add", f"{site.gateway}/24", "dev", "lan")
+    if site.network6:
+        spaces.ip(edge, "addr", "add", f"{site.network6}::1/64", "dev", "lan", "nodad")
     spaces.ip(edge, "link", "set", "lan", "up")
     spaces.within(edge, "nft", "-f", "-", given=RULES.replace("HOW", "fully-random" if site.symmetric else ""))
     for home in site.homes:
         last = home.rpartition(".")[2]
         host = spaces.add(f"{site.name}-{last}")
-        spaces.link(edge, f"port{last}", host, "eth")
-        spaces.ip(edge, "link", "set", f"port{last}", "master", "lan")
-        spaces.ip(host, "addr", "add", f"{home}/24", "dev", "eth")
-        spaces.ip(host, "route", "add", "default", "via", GATEWAY)
+        spaces.link(edge, f"home{last}", host, "eth")
+        spaces.ip(edge, "link", "set", f"home{last}", "master", "lan")
+        if site.public:
+            spaces.ip(host, "addr", "add", f"{home}/24", "dev", "eth")
+            spaces.ip(host, "route", "add", "default", "via", site.gateway)
+        if site.network6:
+            spaces.ip(host, "addr", "add", f"{site.network6}::{last}/64", "dev", "eth", "nodad")
+            spaces.ip(host, "route", "add", "::/0", "via", f"{site.network6}::1", "dev", "eth")
         yield f"{site.name}/{home}", host

@@ -150,6 +150,7 @@ class Found:
     """A match that is made."""
 
     patience_s = None
+    relayed = False
 
     def __init__(self, key: RoundKey, partner: PeerId, we_dial: bool) -> None:
         self.key, self.we_dial = key, we_dial

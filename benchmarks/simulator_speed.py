@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
-from peer.lab.sim.setting import LOOK, SwarmSetting, SwarmWorld
+from peer.lab.sim.setting import LOOK, DirectoryViews, SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
@@ -60,7 +60,7 @@ def swarm_of(peers: int, rounds: int, look: int | None = LOOK) -> SimulatedSwarm
     return SimulatedSwarm(
         peers,
         SwarmSetting(method=method, rounds=clock, total_rounds=rounds, seed=1),
-        SwarmWorld(look=look, stops=False),
+        SwarmWorld(views=DirectoryViews(look=look), stops=False),
         step_seconds=1.0,
     )
 

@@ -33,6 +33,7 @@ ExchangeError                  between two daemons: the round continues without 
 │   ├── PartnerSilent          is connected and says nothing
 │   └── NotDialled             others at its address did not answer, or the address is not for us
 ├── PartnerRefused             answered with a typed refusal (`code`, `reason`)
+│   └── RelayBusy              no relay on the way has room for a swap
 ├── BadPayload                 sent bytes that are not what they claim to be (`code`)
 ├── NoRoster                   a group's round came to no roster with us in it
 └── Stale                      the group builds on another state than ours: catch up first
@@ -327,6 +328,17 @@ class PartnerRefused(ExchangeError):
         self.code = code
         self.reason = reason
         self.eta_s = eta_s
+
+
+ROOMLESS = "relay_busy"
+"""Code of a relay's refusal of a swap that would be too slow."""
+
+
+class RelayBusy(PartnerRefused):
+    """No relay on the way to the partner has room for a swap. Neither of the two is to blame."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ROOMLESS, reason)
 
 
 class BadPayload(ExchangeError):

@@ -27,6 +27,15 @@ def peer_id_of(public_key: bytes) -> str:
     return base58.b58encode(_ID_HEAD + public_key).decode()
 
 
+def is_peer_id(text: str) -> bool:
+    """Return whether this is the peer id of an Ed25519 key."""
+    try:
+        public_key_of(text)
+    except ValueError:
+        return False
+    return True
+
+
 def public_key_of(peer_id: str) -> bytes:
     """Return the 32-byte Ed25519 public key inside a peer id. Raises ValueError when it contains none."""
     # Letters and digits alone: base58 skips white space at the end, and an id has one spelling.

@@ -14,14 +14,18 @@ from collections import OrderedDict
 from google.protobuf.message import DecodeError
 
 from peer.errors import ExchangeError
-from peer.identity import Identity, peer_id_of, verify
+from peer.identity import Identity, is_peer_id, peer_id_of, verify
 from peer.protocol.messages import (
+    MAX_BLOCK_CHARS,
     MAX_ENDPOINTS,
     MAX_RECORD_BYTES,
     MAX_RECORD_TTL_S,
+    MAX_RELAYS,
     MAX_ROUND,
     PeerId,
     PeerRecord,
+    RelayAddress,
+    RelayWord,
     RunId,
     Status,
 )
@@ -31,6 +35,7 @@ DOMAIN = b"peer record v1"
 MAX_CLOCK_AHEAD_S = 60.0
 """Seconds in the future at which a record may have been issued: the error of a volunteer's clock."""
 MAX_ENDPOINT_CHARS = 128
+SIGNATURE_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 MAX_UNSEALED = 4096
@@ -46,7 +51,8 @@ _remembering = threading.Lock()
 class InvalidRecord(ExchangeError):
     """Record that must not be believed. `code` is stable, and `reason` is for a person.
 
-    Whatever the clock says: too_large, garbled, signature, run_id, endpoints, wire, numbers, status, expiry. Here and
+    Whatever the clock says: too_large, garbled, signature, run_id, endpoints, relays, wire, numbers, status,
+    expiry. Here and
     now: foreign_run, future, expired. At the gate of a node: layout. In its store: full."""
 
     def __init__(self, code: str, reason: str) -> None:
@@ -70,6 +76,8 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
         status=record.status.value,
         issued_at=record.issued_at,
         expires_at=record.expires_at,
+        relays=map(_packed, record.relays),
+        mapped=record.mapped,
     ).SerializeToString()
     signed = pb.SignedRecord(public_key=identity.public_key, body=body, signature=identity.sign(DOMAIN, body))
     raw: bytes = signed.SerializeToString()
@@ -142,9 +150,24 @@ def _verified(signed: pb.SignedRecord) -> PeerRecord:
         status=_status(body.status),
         issued_at=body.issued_at,
         expires_at=body.expires_at,
+        relays=tuple(map(_relay, body.relays)),
+        mapped=body.mapped,
     )
     _check_form(record)
     return record
+
+
+def _packed(relay: RelayAddress) -> pb.RelayAddress:
+    packed, word = pb.RelayAddress(peer_id=relay.peer_id, endpoint=relay.endpoint), relay.word
+    if word is not None:
+        packed.word.CopyFrom(pb.RelayWord(block=word.block, until=word.until, signature=word.signature))
+    return packed
+
+
+def _relay(packed: pb.RelayAddress) -> RelayAddress:
+    word = packed.word
+    said = RelayWord(word.block, word.until, word.signature) if packed.HasField("word") else None
+    return RelayAddress(PeerId(packed.peer_id), packed.endpoint, said)
 
 
 def _status(word: str) -> Status:
@@ -162,9 +185,26 @@ def _check_form(record: PeerRecord) -> None:
     for endpoint in record.endpoints:
         if not is_endpoint(endpoint):
             raise InvalidRecord("endpoints", f"{endpoint[:MAX_ENDPOINT_CHARS]!r} is not host:port")
+    _check_relays(record)
     if not 1 <= record.wire_min <= record.wire_max:
         raise InvalidRecord("wire", f"wire versions {record.wire_min}..{record.wire_max}")
     _check_numbers(record)
+
+
+def _check_relays(record: PeerRecord) -> None:
+    if len(record.relays) > MAX_RELAYS:
+        raise InvalidRecord("relays", f"{len(record.relays)} relays; at most {MAX_RELAYS} are taken")
+    for relay in record.relays:
+        if not is_peer_id(relay.peer_id) or relay.peer_id == record.peer_id or not is_endpoint(relay.endpoint):
+            raise InvalidRecord("relays", f"{relay.peer_id[:64]!r} at {relay.endpoint[:64]!r} is no relay")
+        if relay.word is not None and not is_well_formed(relay.word):
+            raise InvalidRecord("relays", f"{relay.word.block[:64]!r} is no word on an address")
+
+
+def is_well_formed(word: RelayWord) -> bool:
+    """Return whether a relay's word has the form that a record may hold."""
+    named = 0 < len(word.block) <= MAX_BLOCK_CHARS and word.block.isascii() and word.block.isprintable()
+    return named and len(word.signature) == SIGNATURE_BYTES
 
 
 def _check_numbers(record: PeerRecord) -> None:

@@ -18,6 +18,8 @@ from peer.cli.options import (
     lan,
     leave_on_eof,
     metrics,
+    port_mapping,
+    relay,
 )
 from peer.protocol.swarm.buckets import SPLIT
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 @host_maddrs
 @announce_maddrs
 @lan
+@port_mapping
+@relay
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
 @click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
@@ -85,6 +89,8 @@ def command(
     host_maddrs: tuple[str, ...],
     announce_maddrs: tuple[str, ...],
     lan: bool,
+    port_mapping: bool,
+    relay: int | None,
     port: int,
     max_upload: float | None,
     ticket_file: Path | None,
@@ -114,6 +120,8 @@ def command(
         host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
         lan=lan,
+        port_mapping=port_mapping,
+        relay=relay,
         port=port,
         max_upload=max_upload,
         cache_disk=cache_disk,

@@ -19,6 +19,8 @@ from peer.cli.options import (
     lan,
     leave_on_eof,
     metrics,
+    port_mapping,
+    relay,
     step_seconds,
     upload_budget,
 )
@@ -55,6 +57,8 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @host_maddrs
 @announce_maddrs
 @lan
+@port_mapping
+@relay
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
 @click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
@@ -101,6 +105,8 @@ def command(
     host_maddrs: tuple[str, ...],
     announce_maddrs: tuple[str, ...],
     lan: bool,
+    port_mapping: bool,
+    relay: int | None,
     port: int,
     data_dir: Path | None,
     max_upload: float | None,
@@ -155,6 +161,8 @@ def command(
         host_maddrs=host_maddrs or any_hosts(),
         announce_maddrs=announce_maddrs,
         lan=lan,
+        port_mapping=port_mapping,
+        relay=relay,
         port=port,
         max_upload=max_upload,
         max_download=max_download,

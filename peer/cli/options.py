@@ -92,6 +92,35 @@ def lan(function: F) -> F:
     )(function)
 
 
+def port_mapping(function: F) -> F:
+    return click.option(
+        "--port-mapping/--no-port-mapping",
+        default=True,
+        envvar="PEER_PORT_MAPPING",
+        show_default=True,
+        help="Ask the router by UPnP to open a port where others cannot dial this machine. Never for a private run.",
+    )(function)
+
+
+class _RelayRate(Size):
+    """Bytes per second, or `off`."""
+
+    name = "off|rate"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return 0 if str(value).strip().lower() == "off" else super().convert(value, param, ctx)
+
+
+def relay(function: F) -> F:
+    return click.option(
+        "--relay",
+        type=_RelayRate(),
+        envvar="PEER_RELAY",
+        metavar="off|SIZE",
+        help="Pass on so much a second for peers that nobody can dial, e.g. 500kB.  [default: a fifth of --max-upload]",
+    )(function)
+
+
 def _invitation(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Read an invitation. Raises TicketError."""
     from peer.run.admission.invitation import Invitation

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json
+from peer.cli.sizes import Size
 from peer.cli.telling import tell
 from peer.errors import UsageError
 
@@ -46,6 +47,21 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 @click.option(
     "--parameters", type=int, default=65536, show_default=True, help="Parameters of the fake trainer's model."
 )
+@click.option("--closed", type=float, default=0.0, show_default=True, help="Part of the peers that nobody can dial.")
+@click.option(
+    "--nat",
+    default="port-restricted",
+    show_default=True,
+    help="Routers of closed peers: endpoint-independent, port-restricted, address-dependent, symmetric.",
+)
+@click.option(
+    "--relay-cap",
+    type=Size(),
+    default="64kB",
+    show_default=True,
+    help="What a relay passes on each second. Every peer that is not closed relays.",
+)
+@click.option("--relays", type=int, default=1, show_default=True, help="Nodes of the operator, which relay too.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--attack", metavar="KIND", help="Lie that some peers tell, e.g. negate. See docs/guides/simulate.md.")
 @click.option("--share", type=float, default=0.125, show_default=True, help="Part of the peers that lie.")
@@ -64,6 +80,10 @@ def command(
     step_seconds: float,
     trainer: str,
     parameters: int,
+    closed: float,
+    nat: str,
+    relay_cap: int,
+    relays: int,
     settings: tuple[str, ...],
     attack: str | None,
     share: float,
@@ -95,6 +115,10 @@ def command(
         step_seconds=step_seconds,
         trainer=trainer,
         parameters=parameters,
+        closed=closed,
+        nat=nat,
+        relay_cap=relay_cap,
+        relays=relays,
     )
     numbers, text = _played(wish, attack, share)
     tell(json.dumps(numbers) if as_json else text)

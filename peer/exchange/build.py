@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from peer.codec.error_feedback import Feedback
 from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
 from peer.exchange.buffers import Buffers
-from peer.exchange.deadlines import ASSUMED_RATE
+from peer.exchange.deadlines import ASSUMED_RATE, LONGEST_PART
 from peer.exchange.group.context import GroupContext, GroupTerms
 from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMember
@@ -21,6 +22,7 @@ from peer.exchange.pair.check import ParamsCheck
 from peer.exchange.pair.lattice_swap import LatticeSwap
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.partners import PartnerMemory
+from peer.exchange.pair.rates import SwapRates
 from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.pair.swap import PairSwap, Swaps
 from peer.exchange.solo import SoloStrategy
@@ -94,7 +96,7 @@ def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
                 ports.offload,
                 plan.max_upload,
                 members.diagnosis.tell,
-                plan.assumed_rate or ASSUMED_RATE,
+                _rates(plan),
                 wishes.transfers,
             )
         ),
@@ -119,6 +121,12 @@ def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
         ),
         controls=wishes,
     )
+
+
+def _rates(plan: RunPlan) -> SwapRates:
+    method = plan.method
+    longest_s = LONGEST_PART * method.sync_every if method.clock == "seconds" else math.inf
+    return SwapRates(plan.assumed_rate or ASSUMED_RATE, longest_s)
 
 
 def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:

@@ -13,7 +13,7 @@ CATCH_UP_FROM = 4
 async def catch_up(context: JoinContext, held: AmendmentSync) -> None:
     """Take over the amendments that the others hold. Raises JoinRefused when the operator keeps us out."""
     records = list((await context.directory.peers()).values())
-    able = [record for record in records if record.reachable and record.endpoints]
+    able = [record for record in records if record.reach]
     for record in able[:CATCH_UP_FROM]:
         await held.ask(context.transport, record)
     ensure_admitted(held.ruling(live_round(records) or 0), context.me)

@@ -52,10 +52,10 @@ def live_round(records: Iterable[PeerRecord]) -> int | None:
 
 
 def candidates(records: Collection[PeerRecord], rates: DonorRates, rng: random.Random) -> list[PeerRecord]:
-    """Those with a complete state, the best first: dialable, training, fast as far as was measured."""
+    """Those with a complete state, the best first: easy to call, training, fast as far as was measured."""
     shuffled = rng.sample(list(records), len(records))
     able = [record for record in shuffled if record.status in COMPLETE]
-    able.sort(key=lambda r: (not r.reachable, r.status in NODES, -rates.of(r.peer_id)))
+    able.sort(key=lambda r: (-r.reach, r.status in NODES, -rates.of(r.peer_id)))
     return able
 
 

@@ -18,7 +18,7 @@ async def catch_up_papers(context: JoinContext, held: PaperSync, nodes: Containe
     """Take over the papers that others hold. `nodes`: the operator's, which are asked first.
 
     Stops at the first few who answer, and goes on to more of them only while the run's start is wanted and unknown."""
-    able = [record for record in (await context.directory.peers()).values() if record.reachable and record.endpoints]
+    able = [record for record in (await context.directory.peers()).values() if record.reach]
     context.rng.shuffle(able)
     able.sort(key=lambda record: record.peer_id not in nodes)
     for at in range(0, min(len(able), ASKED), ASKED_AT_ONCE):

@@ -160,7 +160,7 @@ class FailureDetector:
                 await sleep(TICK_S)
 
     def _due(self, known: Mapping[PeerId, PeerRecord], rng: random.Random) -> list[Check]:
-        able = [p for p, r in known.items() if r.reachable and r.endpoints and r.status is Status.TRAINING]
+        able = [p for p, r in known.items() if r.reach and r.status is Status.TRAINING]
         checks, changed = self.membership.checks(able, self._now(), rng)
         self._tell(changed)
         return checks

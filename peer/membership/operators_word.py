@@ -97,4 +97,4 @@ def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
     if rng.random() < 0.5:
         records = [record for record in records if record.status in NODES] or records
     drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
-    return next((record for record in drawn if record.reachable and record.endpoints), None)
+    return next((record for record in drawn if record.reach), None)

@@ -19,3 +19,5 @@ class OwnRecord:
     """As `describe`, but its times may be old: we look at ourselves often."""
     changed: Signal = field(default_factory=Signal)
     """Rung when others should know soon of what is new in it."""
+    relay_rate: Callable[[], float] = field(default=lambda: 0.0)
+    """Bytes per second that our best relay passes on; 0: we have none."""

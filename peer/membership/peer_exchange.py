@@ -100,7 +100,7 @@ class PeerExchange:
 
         Else a peer of the ticket, a proven one and any other come in turn, as far as there are."""
         known = self._records.known()
-        live = {peer: record for peer, record in known.items() if record.reachable and record.endpoints}
+        live = {peer: record for peer, record in known.items() if record.reach}
         self._told &= known.keys()
         if untold := self._untold():
             return [live[peer] for peer in self._sample(untold, AT_ONCE)]
@@ -128,7 +128,7 @@ class PeerExchange:
             return []
         known = self._records.known()
         lent = [peer for peer in known if peer not in self._told and self._records.is_lent(peer)]
-        return [peer for peer in lent if known[peer].reachable and known[peer].endpoints]
+        return [peer for peer in lent if known[peer].reach]
 
     def _sample(self, peers: Sequence[PeerId], count: int) -> list[PeerId]:
         return self._rng.sample(peers, min(count, len(peers)))

@@ -6,12 +6,13 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
 from peer.ports.clock import Clock
 from peer.ports.directory import Directory
-from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, Status, first_expiry
+from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, Reach, Status, first_expiry
 from peer.protocol.pair.acquaintance import Acquaintance
 
 LOOK_EVERY_S = 3.0
@@ -45,6 +46,12 @@ def lifetime(look_every_s: float) -> float:
     return max(RECORD_TTL_S, 3 * look_every_s)
 
 
+class _Sorted(NamedTuple):
+    training: list[PeerId]
+    uncallable: frozenset[PeerId]
+    relayed: frozenset[PeerId]
+
+
 class PeerTable:
     """The peers of the run that we know of.
 
@@ -72,8 +79,8 @@ class PeerTable:
         self._merged: dict[PeerId, PeerRecord] | None = None
         self._merged_for = (0.0, 0.0)
         """From when until when `_merged` is what a fresh merge would give."""
-        self._sorted: tuple[list[PeerId], frozenset[PeerId]] | None = None
-        """Of `_merged`, who trains and who only dials out; None: not looked for yet."""
+        self._sorted: _Sorted | None = None
+        """Of `_merged`; None: not looked for yet."""
         self._present: dict[PeerId, PeerRecord] = {}
         self._looked: dict[PeerId, PeerRecord] = {}
         self._good_until = float("inf")
@@ -138,23 +145,44 @@ class PeerTable:
     def remembered(self) -> list[PeerRecord]:
         """What the last look found, expired or not: after a sleep there is nothing else to go by. Only whom one can
         call."""
-        return [record for record in self._looked.values() if record.reachable and record.endpoints]
+        return [record for record in self._looked.values() if record.reach]
 
     def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         """For another that asks whether we reach a peer: its record, and how long ago it was heard, seconds."""
         return self.peers.get(about), self.watch.heard_ago(about)
 
-    def dialable(self, by: PeerId | None = None) -> bool:
-        """Whether others can dial us, as our record says, or whether this peer can, as one of our own network."""
-        return self._own.peek().reachable or by in self.near()
+    def own_reach(self, by: PeerId | None = None) -> Reach:
+        """How others can call us, as our record says, or how this peer can, as one of our own network."""
+        own = self._own.peek()
+        if own.reachable or by in self.near():
+            return Reach.DIRECT
+        return Reach.RELAYED if own.relays else Reach.NONE
+
+    def relay_rate(self) -> float:
+        """Return the bytes per second that our best relay passes on; 0: we have none."""
+        return self._own.relay_rate()
+
+    def reach_of(self, peer: PeerId) -> Reach:
+        """How we can call a live peer."""
+        if peer in self.uncallable():
+            return Reach.NONE
+        return Reach.RELAYED if peer in self.relayed() else Reach.DIRECT
+
+    def is_open(self, peer: PeerId) -> bool:
+        """Whether we can dial a live peer at an address of its own. One that we do not know may be open."""
+        return self.reach_of(peer) is Reach.DIRECT
 
     def own_endpoints(self) -> tuple[str, ...]:
         """Where others dial us, as our record says."""
         return self._own.peek().endpoints
 
-    def undialable(self) -> frozenset[PeerId]:
-        """Live peers that we cannot dial: they only dial out."""
-        return self._sorted_out()[1]
+    def uncallable(self) -> frozenset[PeerId]:
+        """Live peers that we cannot call: they only dial out."""
+        return self._sorted_out().uncallable
+
+    def relayed(self) -> frozenset[PeerId]:
+        """Live peers that we can call over a relay alone."""
+        return self._sorted_out().relayed
 
     def live(self) -> int:
         """How many train as far as we know, ourselves included. Of records that nobody stands behind there may be any
@@ -165,17 +193,16 @@ class PeerTable:
         return len(self._trainers())
 
     def _trainers(self) -> list[PeerId]:
-        return self._sorted_out()[0]
+        return self._sorted_out().training
 
-    def _sorted_out(self) -> tuple[list[PeerId], frozenset[PeerId]]:
-        """Who trains, and who only dials out: found together, for the live records lie all over memory."""
+    def _sorted_out(self) -> _Sorted:
+        """Who trains, and whom we cannot dial: found together, for the live records lie all over memory."""
         peers, trains = self.peers, Status.TRAINING
         if self._sorted is None:
             training = [peer for peer, record in peers.items() if record.status is trains]
-            self._sorted = (
-                training,
-                frozenset([p for p, r in peers.items() if not r.reachable and p not in self.near()]),
-            )
+            closed = {p: r.relays for p, r in peers.items() if not r.reachable and p not in self.near()}
+            relayed = frozenset([peer for peer, relays in closed.items() if relays])
+            self._sorted = _Sorted(training, frozenset(closed) - relayed, relayed)
         return self._sorted
 
     def claimed_rounds(self) -> dict[PeerId, int]:

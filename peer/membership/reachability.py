@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
 from peer.errors import ExchangeError, PartnerLost
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
 from peer.protocol.endpoints import version_of, voice_of
-from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.messages import PeerId, PeerRecord, Reach
 from peer.protocol.swarm.reachability import Question, Reachability
 from peer.protocol.swarm.rtt import RoundTrips
 
@@ -29,7 +29,8 @@ SHUNNED_S = 60.0
 
 class ReachabilityProbe:
     """`endpoints`: what we believe our addresses to be. `peers`: whom we may ask. `changed`: told the new answer and
-    why, for the journal and a fresh record. `trusted`: the nodes that the ticket names, which are the operator's."""
+    why, for the journal and a fresh record. `trusted`: the nodes that the ticket names, which are the operator's.
+    `near`: the peers of our own network, who cannot tell how it is from outside."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class ReachabilityProbe:
         endpoints: Callable[[], tuple[str, ...]],
         changed: Callable[[bool, str], None] = lambda reachable, why: None,
         trusted: Collection[PeerId] = frozenset(),
+        near: Callable[[], Container[PeerId]] = frozenset,
     ) -> None:
         self._transport = transport
         self._clock = clock
@@ -46,6 +48,7 @@ class ReachabilityProbe:
         self._endpoints = endpoints
         self._changed = changed
         self._trusted = trusted
+        self._near = near
         self._asked_about: tuple[str, ...] = ()
         self.state = Reachability()
         self._trips = RoundTrips()
@@ -62,14 +65,18 @@ class ReachabilityProbe:
         about us."""
         now, ours = self._clock.now(), self._endpoints()
         if ours != self._asked_about:
-            self.state.forget()
+            if set(ours) > set(self._asked_about) > set():
+                self.state.grow()
+            else:
+                self.state.forget()
             self._asked_about = ours
         before = self.state.reachable()
         self.state.called(self._transport.take_callers(), ours, now)
         self._tell(before)
         if not self.state.due(now):
             return
-        able = [record for record in peers if record.reachable and record.endpoints]
+        near = self._near()
+        able = [record for record in peers if record.reach is Reach.DIRECT and record.peer_id not in near]
         if not able:
             return
         self.state.asked(now)

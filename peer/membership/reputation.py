@@ -126,6 +126,10 @@ class Reputation:
         """Return those of these that are neither proven nor invited."""
         return [peer for peer in peers if peer not in self.proven and peer not in self._invited]
 
+    def trusts(self, peer: PeerId) -> bool:
+        """Whether this peer is proven or invited."""
+        return not self.unknown([peer])
+
     def why_not(self, peers: Collection[PeerId]) -> str:
         """For a person: why some of these are not `acceptable`; empty: all are."""
         out, left = self._standing.out_of_favour(self._now()), set(self.acceptable(peers))

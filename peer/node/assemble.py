@@ -19,7 +19,7 @@ from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.acceptance import PartnerAcceptance
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.exchange.pair.search import PairContext
+from peer.exchange.pair.search import PairContext, TrainerEtas
 from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.amendment_sync import AmendmentSync
@@ -30,6 +30,7 @@ from peer.membership.paper_sync import PaperSync
 from peer.membership.parts import MembershipParts
 from peer.membership.peer_table import PeerTable, lifetime
 from peer.membership.receipt_log import ReceiptLog
+from peer.membership.relay_words import RelayWords
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.membership.suspend import SuspendRecovery, refresh
@@ -274,10 +275,15 @@ def _matchmaker(
         ports.clock,
         members.view,
         members.reputation,
-        schedule.trainer_eta,
-        schedule.all_ready_in,
+        TrainerEtas(schedule.trainer_eta, schedule.all_ready_in),
+        _vouched(plan, ports, members),
     )
     return Matchmaker(around, quota.why_not)
+
+
+def _vouched(plan: RunPlan, ports: PeerPorts, members: MembershipParts) -> Callable[[PeerRecord], str]:
+    words = RelayWords(plan.nodes, ports.signer.verify, members.reputation)
+    return lambda record: words.block_of(record, members.view.peers, ports.clock.now())
 
 
 def _stranger_budget(plan: RunPlan, rounds: RoundClock, view: PeerTable) -> StrangerBudget:

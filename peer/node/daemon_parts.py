@@ -114,11 +114,19 @@ class DaemonParts:
             local.say(f"reachable by others: {'yes' if reachable else 'no'}: {why}")
             self.record_changed.set()
 
+        def port_mapping(port: int, why: str) -> None:
+            self.journal.append(events.PortMappingChanged(port=port, reason=why))
+            local.say(f"port mapping: {why}")
+            self.record_changed.set()
+
         return NodeListeners(
             reputation=self.reputation,
             quota=self.quota,
             dht_node=DhtNodeEvents(self.journal.append, local.say),
             reachability=reachability,
+            port_mapping=port_mapping,
+            emit=self.journal.append,
+            record_changed=self.record_changed.set,
         )
 
     def fetch_terms(self, node: OpenNode, manifest: Manifest, trainer: TrainerClient) -> FetchTerms:
@@ -249,7 +257,7 @@ def assemble_daemon(
             plan=_plan(local, parts.options, joined.manifest, method),
             rounds=joined.rounds,
             live=parts.live,
-            own=OwnRecord(record, record, parts.record_changed),
+            own=OwnRecord(record, record, parts.record_changed, node.reservations.rate),
             tempo=PeerTempo(
                 look_every_s=look_every_s,
                 ask_every_s=max(ASK_EVERY_S, look_every_s),

@@ -8,7 +8,7 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer import identity as identities
@@ -24,17 +24,21 @@ from peer.join.context import JoinContext
 from peer.join.invitation import own_invitation
 from peer.membership.peer_exchange import PeerExchange, TrustedPeers
 from peer.membership.reachability import ReachabilityProbe
+from peer.membership.relay_reservations import RelayReservations, RelaySetting
 from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler
+from peer.node.port_mapping import MappedPort, port_mapper
 from peer.node.record import PeerAddress
+from peer.observe import events
 from peer.ports.console import Say
 from peer.protocol.endpoints import host_of, join_host
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
-from peer.transport.client.dialling import OwnPlace, resolve
+from peer.transport.client.dialling import Dialler, OwnPlace, resolve
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.policy import TransportPolicy
+from peer.transport.policy import RelayPolicy, TransportPolicy
+from peer.transport.port_mapping.mapper import PortMapper
 from peer.transport.wire.payload_stream import UploadBudget
 
 
@@ -88,6 +92,12 @@ class NodeListeners:
     """Told when p2pd is lost and when it is back."""
     reachability: Callable[[bool, str], None]
     """Told whether others can dial us, and why we think so."""
+    port_mapping: Callable[[int, str], None] = field(default=lambda port, why: None)
+    """Told the router's port that is held (0: none), and what is new of it."""
+    emit: Callable[[events.Event], None] = field(default=lambda event: None)
+    """Told of relays, for the journal."""
+    record_changed: Callable[[], None] = field(default=lambda: None)
+    """Called when others should see our new record soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,8 @@ class OpenNode:
     directory: DhtDirectory
     reach: ReachabilityProbe
     port: int
+    mapping: PortMapper
+    reservations: RelayReservations
 
     def endpoints(self) -> tuple[str, ...]:
         """Where others dial the exchange service: where they were seen to get through, then where we think they may.
@@ -113,7 +125,14 @@ class OpenNode:
 
     def address(self) -> PeerAddress:
         """Who we are, and where others reach us."""
-        return PeerAddress(self.local.me, self.local.run_id, self.endpoints, lambda: self.reach.reachable)
+        return PeerAddress(
+            self.local.me,
+            self.local.run_id,
+            self.endpoints,
+            lambda: self.reach.reachable,
+            self.mapping.carries,
+            self.reservations.relays,
+        )
 
     def join_context(self) -> JoinContext:
         """The ports that joining a run needs."""
@@ -164,22 +183,22 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
     Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
     own = own_invitation(local.folder.path, options.invitation, local.run_id, PeerId(local.proven.peer_id), clock.now())
-    opened = list[DhtDirectory]()
+    late = _LateParts()
     policy = TransportPolicy(
         max_upload=options.max_upload,
         max_download=options.max_download,
         quota=listeners.quota,
         reputation=listeners.reputation,
         invitation=b"" if own is None else own.raw,
-        place=await _own_place(options, lambda: supposed(options, opened[0], port) if opened else ()),
+        relaying=late.relay_policy(options),
+        place=await _own_place(options, lambda: late.supposed(options, port)),
     )
     transport = GrpcTransport(
         local.proven, local.run_id, handler, clock.now, policy, correction=lambda: clock.correction
     )
     ports = _Ports(local.folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
-        hosts = [_host_of(address).strip("[]") for address in options.host_maddrs]
-        port = await _listen(transport, hosts, options.port, ports)
+        port = await _listen(transport, _hosts(options), options.port, ports)
         stack.push_async_callback(transport.close)
         directory = await DhtDirectory.start(
             identity=local.identity,
@@ -195,10 +214,10 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
             ),
         )
         stack.push_async_callback(directory.close)
-        opened.append(directory)
-        ticket = frozenset(PeerId(split(address)[1]) for address in options.initial_peers)
-        trusted = TrustedPeers(ticket, listeners.reputation.is_proven)
-        exchange = PeerExchange(directory, trusted, clock, random.Random())
+        late.has_directory(directory)
+        trusted = trusted_of(options)
+        heard = TrustedPeers(trusted, listeners.reputation.is_proven)
+        exchange = PeerExchange(directory, heard, clock, random.Random())
         handler.tell_of(exchange)
         await stack.enter_async_context(background_task(exchange.run(transport)))
         ports.keep(port)
@@ -206,14 +225,86 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
             transport,
             clock,
             random.Random(),
-            lambda: supposed(options, directory, port),
+            lambda: (*mapping.endpoints(), *supposed(options, directory, port))[:MAX_ENDPOINTS],
             listeners.reachability,
-            trusted_of(options),
+            trusted,
+            near=lambda: directory.own_network().keys(),
         )
-        if options.lan and not transport.dialler.private_run():
-            hosts = [host_of(endpoint).strip("[]") for endpoint in supposed(options, directory, port)]
-            directory.look_around(LanPeers(local.run_id, local.me, hosts, port))
-        yield OpenNode(local, handler, transport, directory, reach, port)
+        reservations = _reservations(local, listeners, transport, directory, reach)
+        await stack.enter_async_context(background_task(reservations.run(directory.known)))
+        mapping = port_mapper(_mapped_port(options, port, ports, listeners), transport.dialler, reach, clock)
+        late.has_ways(mapping, reservations)
+        stack.push_async_callback(mapping.close)
+        _look_around(local, directory, transport.dialler, port)
+        yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations)
+
+
+def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, port: int) -> None:
+    """Begin to look for peers in our own network, unless the volunteer or the run wants none."""
+    if not local.options.lan or dialler.private_run():
+        return
+    hosts = [host_of(endpoint).strip("[]") for endpoint in supposed(local.options, directory, port)]
+    directory.look_around(LanPeers(local.run_id, local.me, hosts, port))
+
+
+class _LateParts:
+    """The parts that the transport asks, and that are made after it."""
+
+    def __init__(self) -> None:
+        self._directory: DhtDirectory | None = None
+        self._mapping: PortMapper | None = None
+        self._reservations: RelayReservations | None = None
+
+    def has_directory(self, directory: DhtDirectory) -> None:
+        """Take note of the directory."""
+        self._directory = directory
+
+    def has_ways(self, mapping: PortMapper, reservations: RelayReservations) -> None:
+        """Take note of the ways in which others may reach us."""
+        self._mapping, self._reservations = mapping, reservations
+
+    def supposed(self, options: NodeOptions, port: int) -> tuple[str, ...]:
+        """Return our own idea of our endpoints, once there is a directory."""
+        return () if self._directory is None else supposed(options, self._directory, port)
+
+    def relay_policy(self, options: NodeOptions) -> RelayPolicy:
+        """Return what the transport asks of relays."""
+        return RelayPolicy(rate=options.relay, left=self._left, endpoints_of=self._endpoints_of, mapped=self._carries)
+
+    def _left(self, relay: PeerId, why: str) -> None:
+        if self._reservations is not None:
+            self._reservations.left(relay, why)
+
+    def _carries(self) -> bool:
+        return self._mapping is not None and self._mapping.carries()
+
+    def _endpoints_of(self, peer: PeerId) -> tuple[str, ...]:
+        """Return the endpoints in a peer's own record."""
+        record = None if self._directory is None else self._directory.known().get(peer)
+        return () if record is None else record.endpoints
+
+
+def _reservations(
+    local: LocalNode,
+    listeners: NodeListeners,
+    transport: GrpcTransport,
+    directory: DhtDirectory,
+    reach: ReachabilityProbe,
+) -> RelayReservations:
+    setting = RelaySetting(
+        me=local.me,
+        closed=lambda: reach.state.reachable() is False,
+        near=lambda: directory.own_network().keys(),
+        nodes=trusted_of(local.options),
+        emit=listeners.emit,
+        changed=listeners.record_changed,
+    )
+    return RelayReservations(transport, local.clock, random.Random(), setting)
+
+
+def _hosts(options: NodeOptions) -> list[str]:
+    """Where the exchange service listens."""
+    return [_host_of(address).strip("[]") for address in options.host_maddrs]
 
 
 async def _listen(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
@@ -226,15 +317,40 @@ async def _listen(transport: GrpcTransport, hosts: list[str], port: int, ports: 
         return await transport.start(hosts[0], 0, *hosts[1:])
 
 
+def _mapped_port(options: NodeOptions, port: int, ports: _Ports, listeners: NodeListeners) -> MappedPort:
+    return MappedPort(
+        port=port,
+        hosts=tuple(_hosts(options)),
+        wanted=options.port_mapping,
+        left_over=ports.mapped if port == ports.exchange else 0,
+        keep=ports.keep_mapped,
+        told=listeners.port_mapping,
+    )
+
+
 class _Ports:
-    """The exchange port of the last start, remembered. (The directory remembers its own.)"""
+    """The exchange port of the last start, and the router's port that was not given back. (The directory remembers its
+    own.)"""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.exchange = 0
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            kept = json.loads(path.read_text())["exchange"]
-            self.exchange = kept if isinstance(kept, int) and 0 < kept < 65536 else 0
+        self.exchange = self._kept("exchange")
+        self.mapped = self._kept("mapped")
 
     def keep(self, exchange: int) -> None:
-        write_whole(self._path, json.dumps({"exchange": exchange}).encode())
+        self._keep(exchange, self.mapped if exchange == self.exchange else 0)
+
+    def keep_mapped(self, mapped: int) -> None:
+        if mapped != self.mapped:
+            self._keep(self.exchange, mapped)
+
+    def _keep(self, exchange: int, mapped: int) -> None:
+        self.exchange, self.mapped = exchange, mapped
+        kept = {"exchange": exchange} | ({"mapped": mapped} if mapped else {})
+        write_whole(self._path, json.dumps(kept).encode())
+
+    def _kept(self, name: str) -> int:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(self._path.read_text())[name]
+            return kept if isinstance(kept, int) and 0 < kept < 65536 else 0
+        return 0

@@ -171,7 +171,7 @@ class PeerDaemon:
         if self._trainer is not None:
             await self._trainer.stop()
         await self._files.close()
-        await node.directory.withdraw()
+        await asyncio.gather(node.directory.withdraw(), node.mapping.close())
         if self._control_server is not None:
             await self._control_server.close()
         if self._saving is not None:

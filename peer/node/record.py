@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
+from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, Reach, RelayAddress, RunId, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,16 @@ class PeerAddress:
     run_id: RunId
     endpoints: Callable[[], tuple[str, ...]]
     reachable: Callable[[], bool]
+    mapped: Callable[[], bool] = field(default=lambda: False)
+    """Whether others reach us through the router's port alone."""
+    relays: Callable[[], tuple[RelayAddress, ...]] = field(default=tuple)
+    """The relays that hold a place for us."""
+
+    def reach(self) -> Reach:
+        """Return how others can call us."""
+        if self.reachable():
+            return Reach.DIRECT
+        return Reach.RELAYED if self.relays() else Reach.NONE
 
 
 def describe_self(
@@ -28,11 +38,12 @@ def describe_self(
     lifetime_s: float,
 ) -> PeerRecord:
     """Make our record."""
+    reachable = address.reachable()
     return PeerRecord(
         peer_id=address.me,
         run_id=address.run_id,
         endpoints=address.endpoints(),
-        reachable=address.reachable(),
+        reachable=reachable,
         wire_min=WIRE_VERSION,
         wire_max=WIRE_VERSION,
         round=round_,
@@ -40,4 +51,6 @@ def describe_self(
         status=status,
         issued_at=now,
         expires_at=now + lifetime_s,
+        mapped=address.mapped(),
+        relays=() if reachable else address.relays(),
     )

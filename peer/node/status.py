@@ -12,7 +12,7 @@ from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
 from peer.observe.progress import Waits
 from peer.observe.totals import Totals, ledger
-from peer.protocol.messages import PeerRecord, Status
+from peer.protocol.messages import PeerRecord, Reach, Status
 from peer.run.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ def status_report(
         "uptime_s": round(time.time() - facts.started_at, 1),
         "endpoints": list(node.endpoints()),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
+        "port_mapping": node.mapping.report(),
+        "relays": node.reservations.report(),
+        "relaying": node.transport.desk.report(),
         "amendments": 0 if amendments is None else amendments.count,
         "amended": [] if amendments is None else amendments.latest(SHOWN_AMENDMENTS),
         "papers": None if node.handler.papers is None else node.handler.papers.report(),
@@ -132,6 +135,7 @@ def _of_the_rounds(node: OpenNode, facts: DaemonFacts, parts: PeerParts, totals:
         "last_outcome": live.last_outcome,
         "last_seconds": round(live.last_seconds, 2),
         "rounds": dict(totals.rounds),
+        "paths": dict(totals.paths),
         "diagnosis": diagnosis.report(),
         "exchanging": diagnosis.numbers(),
     }
@@ -150,6 +154,8 @@ def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
             "round": r.round,
             "endpoints": list(r.endpoints),
             "reachable": r.reachable,
+            "relays": [relay.peer_id for relay in r.relays],
+            "path": _path_to(r, node),
             "pairs": _why_no_pair(r, node, parts),
         }
         for r in parts.view.peers.values()
@@ -159,6 +165,14 @@ def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
 def caps(node: OpenNode) -> dict[str, float | None]:
     """Bytes per second; None: no cap."""
     return {"sent": node.local.options.max_upload, "received": node.local.options.max_download}
+
+
+def _path_to(record: PeerRecord, node: OpenNode) -> dict[str, str]:
+    """Return the path of the open connection to a peer, and why it is that one. Empty texts: there is none."""
+    way = node.transport.way_to(record)
+    if way is None:
+        return {"path": "", "via": "", "why": "no connection is open"}
+    return {"path": way.path.value, "via": way.via, "why": way.why}
 
 
 def control_bytes(node: OpenNode) -> dict[str, dict[str, int]]:
@@ -172,11 +186,13 @@ def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
         return f"no: it is {record.status.value}"
     if parts.view.watch.out(record.peer_id):
         return "no: neither we nor others reach it"
-    if not record.reachable and not node.reach.reachable:
-        return "no: neither of the two can be dialled"
+    if not record.reach and not node.address().reach():
+        return "no: neither of the two can be called"
     if left := parts.members.reputation.last_choices.rounds_left(record.peer_id, parts.live.round):
         return f"last: we refused its params twice running, and ask it behind all others for {left} rounds"
-    return "yes" if record.reachable else "yes: it dials"
+    if record.reach is Reach.DIRECT:
+        return "yes"
+    return "yes: over a relay" if record.reach is Reach.RELAYED else "yes: it dials"
 
 
 def _of_the_trainer(trainer: TrainerClient, elements: tuple[int, ...], totals: Totals) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _OF_CALL = {
     "Peers": "peers",
     "Amendments": "amendments",
     "Papers": "papers",
+    "Relay": "relays",
     "Manifest": "joining",
     "Artifacts": "joining",
     "State": "joining",

@@ -189,6 +189,13 @@ class RoundEnded(Event):
     """Place of the batch after it."""
     data_skipped: str = ""
     """Shards passed over between the two, as `peer.protocol.data_span` writes them."""
+    path: str = ""
+    """How the bytes came here: `direct`, `mapped`, `punched` or `relayed`. Empty unless exchanged. In a journal of a
+    program that knew only direct paths it is empty too."""
+    path_via: str = ""
+    """Peer id of the relay that spliced, or that introduced the two. Empty: there was none."""
+    path_why: str = ""
+    """Why it was this path, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -511,6 +518,39 @@ class ReachabilityChanged(Event):
     reachable: bool
     reason: str
     """The probers' finding, as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortMappingChanged(Event):
+    """The router said something new of the port that it is asked to open, or others found what it is worth."""
+
+    kind: ClassVar[str] = "port_mapping_changed"
+    port: int
+    """The router's port that is held. 0: none."""
+    reason: str
+    """A sentence, with the router's words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayReserved(Event):
+    """A relay holds a place for this peer, which nobody can dial. Others can call it over that relay."""
+
+    kind: ClassVar[str] = "relay_reserved"
+    relay: str
+    """Its peer id."""
+    reason: str
+    """Why it was chosen, as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLeft(Event):
+    """A relay is used no more: it failed, its place was lost, or there is a better one."""
+
+    kind: ClassVar[str] = "relay_left"
+    relay: str
+    """Its peer id."""
+    reason: str
+    """Why, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)

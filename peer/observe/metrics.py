@@ -12,6 +12,7 @@ from typing import Literal
 
 from peer.observe.control_bytes import PURPOSES
 from peer.protocol.diagnosis.outliers import WHATS
+from peer.protocol.messages import PathKind
 from peer.protocol.policy.upload_quota import PERIODS
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
@@ -237,6 +238,29 @@ METRICS: tuple[Metric, ...] = (
         "status.rounds.{outcome}",
         label="outcome",
         values=OUTCOMES,
+    ),
+    Metric(
+        "peer_exchanged_rounds_total",
+        "counter",
+        "Exchanged rounds by the path that their bytes took.",
+        "status.paths.{path}",
+        label="path",
+        values=tuple(path.value for path in PathKind),
+    ),
+    Metric(
+        "peer_relayed_bytes_total",
+        "counter",
+        "Bytes passed on for closed peers.",
+        "status.relaying.bytes",
+        unit="bytes",
+        bootstrap=True,
+    ),
+    Metric(
+        "peer_relay_reservations",
+        "gauge",
+        "Closed peers that this peer relays for.",
+        "status.relaying.reservations",
+        bootstrap=True,
     ),
     Metric("peer_participation_ratio", "gauge", "Rounds exchanged / rounds due.", "seen.participation", unit="ratio"),
     Metric(

@@ -42,6 +42,8 @@ class Totals:
 
     rounds: Mapping[str, int] = field(default_factory=dict)
     """Counts: due, exchanged, solo, refused, missed, sat_out, skipped. A count of 0 may be absent."""
+    paths: Mapping[str, int] = field(default_factory=dict)
+    """Exchanged rounds by the path that their bytes took."""
     applied: int = 0
     """Tokens x elements of the fragment."""
     dropped: int = 0
@@ -74,7 +76,7 @@ class Totals:
 
     def to_json(self) -> dict[str, Any]:
         body = {f.name: getattr(self, f.name) for f in fields(self)}
-        body["rounds"] = dict(self.rounds)
+        body["rounds"], body["paths"] = dict(self.rounds), dict(self.paths)
         body["upto"] = {str(fragment): tokens for fragment, tokens in self.upto.items()}
         body["val_loss"] = [[r, *(x if math.isfinite(x) else None for x in rest)] for r, *rest in self.val_loss]
         return body
@@ -84,7 +86,8 @@ class Totals:
         """Read totals. Fields that an older version did not write are zero. Raises DamagedLine."""
         given = {f.name: body[f.name] for f in fields(cls) if f.name in body}
         try:
-            given["rounds"] = {str(k): _whole(v) for k, v in dict(given.get("rounds", {})).items()}
+            for name in ("rounds", "paths"):
+                given[name] = {str(k): _whole(v) for k, v in dict(given.get(name, {})).items()}
             given["upto"] = {int(k): _whole(v) for k, v in dict(given.get("upto", {})).items()}
             given["val_loss"] = tuple((_whole(r), _real(x), _real(b)) for r, x, b in given.get("val_loss", ()))
             live = ((_real(a), _real(b)) for a, b in given.get("live", ()))
@@ -129,12 +132,16 @@ def _count(totals: Totals, name: str, by: int = 1) -> Totals:
     return replace(totals, rounds={**totals.rounds, name: totals.rounds.get(name, 0) + by})
 
 
+def _count_path(totals: Totals, path: str) -> Totals:
+    return replace(totals, paths={**totals.paths, path: totals.paths.get(path, 0) + 1}) if path else totals
+
+
 def _counts(totals: Totals, event: Event) -> Totals:
     match event:
         case RoundDue():
             return _count(totals, "due")
         case RoundEnded():
-            return _count(totals, event.outcome)
+            return _count_path(_count(totals, event.outcome), event.path)
         case RoundMissed():
             return _count(totals, "missed")
         case SatOut():

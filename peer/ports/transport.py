@@ -74,12 +74,14 @@ class Transport(Protocol):
         timeout_s: float,
         dial: bool,
         told: PeerTimings | None = None,
+        needs: float = 0.0,
     ) -> SwapReport:
         """Exchange payloads with a locked partner; both sides call this, one of them with `dial`: see
-        `peer.protocol.pair.scores.initiates`. Returns when `sink` holds the partner's complete verified payload,
-        whatever became of ours. Raises when it does not: `sink` is then to be thrown away. Neither source nor sink is
-        touched after that: what they lie in is used again. `told`: what the partner is told of us; the report holds
-        what it told."""
+        `peer.protocol.pair.scores.initiates`. `needs`: bytes per second each way, without which it would be too slow.
+        Where no relay on the way has room for that, it raises RelayBusy. Returns when `sink` holds the partner's
+        complete verified payload, whatever became of ours. Raises when it does not: `sink` is then to be thrown away.
+        Neither source nor sink is touched after that: what they lie in is used again. `told`: what the partner is told
+        of us; the report holds what it told."""
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         """Ask a peer to dial us where it sees us calling from, at the ports of these endpoints.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import urllib.parse
+from collections.abc import Iterable
+from functools import lru_cache
 
 _SEEN = re.compile(r"(ipv4|ipv6):(.+):\d+\Z")
 
@@ -23,6 +26,10 @@ def host_of_caller(seen_as: str) -> str:
     return str(mapped or address)
 
 
+RELAYED = "relay:"
+"""Start of the address of a caller that came by way of a relay, whose peer id follows. Its own address is not known."""
+
+
 def join_host(host: str, port: int) -> str:
     """`host:port`, IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -33,8 +40,16 @@ def host_of(endpoint: str) -> str:
     return endpoint.rpartition(":")[0].strip("[]")
 
 
+def port_of(endpoint: str) -> int:
+    """Return the port of a `host:port`; 0: it has none."""
+    port = endpoint.rpartition(":")[2]
+    return int(port) if port.isdecimal() and len(port) <= 5 else 0
+
+
 HERE = "here"
 """The block of this machine's own addresses."""
+MAX_KNOWN = 4096
+"""Hosts whose blocks are kept. A round asks for the block of every stranger in sight."""
 PREFIXES = {4: 24, 6: 56}
 """Length of the block that one customer or hoster is likely to have, by version of the address."""
 
@@ -44,6 +59,7 @@ def block_of(endpoint: str) -> str:
     return block_of_host(endpoint.rpartition(":")[0])
 
 
+@lru_cache(MAX_KNOWN)
 def block_of_host(host: str) -> str:
     """Return the block of a host, as `block_of` does."""
     host = host.strip("[]").partition("%")[0]
@@ -73,3 +89,16 @@ def version_of(endpoint: str) -> int:
     except ValueError:
         return 0
     return 4 if getattr(address, "ipv4_mapped", None) else address.version
+
+
+def interleaved(endpoints: Iterable[str]) -> tuple[str, ...]:
+    """Return endpoints with those of IPv6 and of IPv4 by turns, as far as there are both (RFC 8305, section 4).
+
+    Names count as the version before them. Within a version the order stays."""
+    by_version: dict[bool, list[str]] = {}
+    six = False
+    for endpoint in endpoints:
+        six = version_of(endpoint) == 6 if version_of(endpoint) else six
+        by_version.setdefault(six, []).append(endpoint)
+    turns = itertools.zip_longest(*by_version.values())
+    return tuple(endpoint for turn in turns for endpoint in turn if endpoint is not None)

@@ -86,6 +86,65 @@ NODES = (Status.SERVING, Status.ENDED)
 """The statuses of a bootstrap node."""
 
 
+class Reach(enum.IntEnum):
+    """How others can call a peer, the better the higher. Of a pair, the one that is harder to call dials."""
+
+    NONE = 0
+    """Not at all: it only dials out."""
+    RELAYED = 1
+    """By way of a relay."""
+    DIRECT = 2
+    """At an address of its own."""
+
+
+class PathKind(enum.StrEnum):
+    """The way that the bytes of an exchange take, the best first."""
+
+    DIRECT = "direct"
+    MAPPED = "mapped"
+    """Through a port that the called peer's router opened when it was asked."""
+    PUNCHED = "punched"
+    """Over a connection that both ends opened at the same moment, through the routers of both."""
+    RELAYED = "relayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The path of one connection, and why it is that one."""
+
+    path: PathKind = PathKind.DIRECT
+    via: str = ""
+    """Peer id of the relay that passes the bytes, or that helped to punch."""
+    why: str = ""
+    """The reason as a sentence."""
+
+
+DIRECT = Way()
+
+
+@dataclass(frozen=True, slots=True)
+class RelayWord:
+    """A relay's signed word on where a closed peer calls from (`peer.protocol.swarm.relay_word`)."""
+
+    block: str
+    """The address block that the relay sees, as `peer.protocol.endpoints.block_of_host` names it."""
+    until: int
+    """Seconds since the epoch until which it counts."""
+    signature: bytes
+    """64 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAddress:
+    """A relay at which a closed peer can be called."""
+
+    peer_id: PeerId
+    endpoint: str
+    """`host:port`, IPv6 in brackets, of the relay's exchange service."""
+    word: RelayWord | None = None
+    """None: the relay said nothing of the peer's address."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
     """A peer's announcement of itself in the directory, signed by its key."""
@@ -106,6 +165,17 @@ class PeerRecord:
     """Seconds since the epoch. The later issued of two records of one peer wins."""
     expires_at: float
     """Seconds since the epoch, at most `MAX_RECORD_TTL_S` after `issued_at`."""
+    relays: tuple[RelayAddress, ...] = ()
+    """The relays that hold a reservation for it, at most `MAX_RELAYS`. A peer that others can dial has none."""
+    mapped: bool = False
+    """Whether others reach it through a port that its router opened."""
+
+    @property
+    def reach(self) -> Reach:
+        """How others can call it, as it says."""
+        if self.reachable and self.endpoints:
+            return Reach.DIRECT
+        return Reach.RELAYED if self.relays else Reach.NONE
 
 
 MAX_ROUND = 2**53
@@ -117,6 +187,9 @@ MAX_RECORD_TTL_S = 180.0
 """Seconds that a record lives at most."""
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8
+MAX_RELAYS = 3
+MAX_BLOCK_CHARS = 64
+"""Most characters of an address block's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +198,20 @@ class Offer:
 
     key: RoundKey
     withdraw: bool = False
-    dialable: bool = True
-    """Whether others can dial the sender: of a pair, the one that cannot be dialled dials."""
+    reach: Reach = Reach.DIRECT
+    """How others can call the sender."""
     eta_s: float = 0.0
     """Seconds until the sender's trainer has stopped for this round, at the latest, as it says."""
     proven: bool = False
     """Whether the receiver is proven to the sender, so that their edge outweighs others in this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An action of the matching: send this offer to this peer."""
+
+    to: PeerId
+    offer: Offer
 
 
 class Verdict(enum.StrEnum):
@@ -154,8 +235,8 @@ class Answer:
     eta_s: float = 0.0
     """With LATER: seconds until asking again makes sense. With LOCKED: as that of an offer."""
     reason: str = ""
-    dialable: bool = True
-    """Whether the answering side takes itself for one that others can dial."""
+    reach: Reach = Reach.DIRECT
+    """How others can call the answering side, as it says."""
     proven: bool = False
     """With HELD: as that of an offer."""
 
@@ -271,6 +352,8 @@ class SwapReport:
     """Timings that we told the partner."""
     pace: TransferTimings = TransferTimings()
     digests: PayloadDigests = PayloadDigests()
+    way: Way = DIRECT
+    """The path of the last connection that the swap used."""
 
 
 _EXPIRES_AT = attrgetter("expires_at")

@@ -231,5 +231,8 @@ class RoundCommitter:
                 data_from=work.details.data_from,
                 data_to=work.details.data_to,
                 data_skipped=work.details.data_skipped,
+                path=report.way.path.value if report else "",
+                path_via=report.way.via if report else "",
+                path_why=report.way.why if report else "",
             )
         )

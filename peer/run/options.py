@@ -41,10 +41,14 @@ class NodeOptions:
     announce_maddrs: tuple[str, ...] = ()
     lan: bool = True
     """Whether to look for peers in our own network, and to be seen there."""
+    port_mapping: bool = False
+    """Whether the router may be asked to open a port. The command line says yes by default, a laboratory does not."""
     port: int = 0
     """Of the exchange service; 0: the one used last time, else any free one."""
     max_upload: float | None = None
     max_download: float | None = None
+    relay: float | None = None
+    """What is relayed for peers that nobody can dial; 0: nothing. None: a fifth of `max_upload`, or 1 MB/s without."""
     cache_disk: int = CACHE_DISK
     """Bytes of artifacts kept in the home, drafts included."""
     metrics_port: int | None = None

@@ -4,22 +4,20 @@ The transport says Hello when it has to and bounds every call. It turns every fa
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
 
 import grpc
 from blake3 import blake3
 
-from peer.clock.clock_filter import OPERATOR
-from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, RelayBusy
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
 from peer.ports.directory import Shown
 from peer.ports.handler import Handler
+from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import (
     MAX_ARTIFACTS,
     MAX_ENDPOINTS,
@@ -28,40 +26,56 @@ from peer.protocol.messages import (
     WIRE_VERSION,
     Answer,
     Offer,
+    PathKind,
     PeerId,
     PeerRecord,
     PeerTimings,
     Probed,
+    Reach,
+    RelayAddress,
+    RelayWord,
     RoundKey,
     RunId,
     StateIndex,
     SwapReport,
     Verdict,
     Vouched,
+    Way,
     Welcome,
     artifact_name,
 )
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
+from peer.protocol.swarm.nearness import is_private
+from peer.protocol.swarm.relay_word import new_word
 from peer.protocol.wire.payload import BufferSink, Sink, Source
+from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
 from peer.transport.client.group_calls import GroupCalls
-from peer.transport.client.handshake import say_hello
-from peer.transport.client.streams import SERVICE, Stream, fetch, metadata, swap
+from peer.transport.client.streams import fetch, swap
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.front.callers import CallerTable, files_in_force
 from peer.transport.policy import OPEN, TransportPolicy
+from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.pipe import Stream as RawStream
+from peer.transport.relay.relays import Relays, record_of
+from peer.transport.relay.reservation import Granted
+from peer.transport.relay.throttle import throttle_of
+from peer.transport.relay.wire import SLIP_BYTES
 from peer.transport.server.listener import ExchangeServer
 from peer.transport.server.receipt_service import told
 from peer.transport.server.service import ExchangeService
+from peer.transport.server.swap_rendezvous import SwapWays
+from peer.transport.signing import KeySigner
 from peer.transport.wire.pacing import Pacer, for_bulk
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
 from peer.transport.wire.refusals import UNKNOWN_CALL, eta_of, translate
-from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
-from peer.transport.wire.validation import held_of, index_of, receipt_of, shown_of
+from peer.transport.wire.resumption import Answered, TransferProgress
+from peer.transport.wire.validation import held_of, index_of, reach_of, receipt_of, shown_of
 from peer.v1 import exchange_pb2 as pb
 
-T = TypeVar("T")
+ASK_RELAY_S = 8.0
+"""Seconds to connect to a relay and hear its answer."""
 
 
 class GrpcTransport:
@@ -89,11 +103,17 @@ class GrpcTransport:
         self._caps = Caps(up, down, Meter(budget=policy.quota))
         callers = CallerTable(policy.front.within(files_in_force()))
         self.dialler = Dialler(policy.place)
-        self._service = ExchangeService(self._facts, handler, self._caps, policy.reputation, callers, self.dialler)
-        self._server = ExchangeServer(self._facts, handler, self._service, self._caps, callers)
-        self.group = GroupCalls(self._unary, self._resumed, self._fetch, self._caps)
-        self._channels = ConnectionPool(self.dialler)
-        self._correction = correction
+        self.desk = RelayDesk(throttle_of(policy.relaying.rate, policy.max_upload, self._caps), time.monotonic)
+        self.relays = Relays(self._ask_relay, self._serve_circuit, self.dialler, policy.relaying.left)
+        ways = SwapWays(partial(_way_of, callers, policy.relaying.mapped), self.relays.ended)
+        self._service = ExchangeService(
+            self._facts, handler, self._caps, policy.reputation, callers, self.dialler, ways, self._why_silent
+        )
+        self._server = ExchangeServer(self._facts, handler, self._service, self._caps, callers, self.desk, self._word)
+        self._channels = ConnectionPool(self.dialler, self.relays)
+        self._calls = Calls(self._facts, self._channels, self.dialler, correction, self.relays)
+        self.group = GroupCalls(self._calls.unary, self._calls.resumed, self._fetch, self._caps)
+        self._endpoints_of = policy.relaying.endpoints_of
         self._port = 0
 
     @property
@@ -137,15 +157,16 @@ class GrpcTransport:
     async def close(self) -> None:
         """Close all connections and the server. Calls under way end within a second."""
         await self._channels.close()
+        await self.relays.close()
         await self._server.close()
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
         async def call() -> Welcome:
-            return await self._greet(to, await self._channels.get(to, timeout_s))
+            return await self._calls.greet(to, await self._channels.get(to, timeout_s))
 
-        return await self._bounded(call(), to, timeout_s)
+        return await self._calls.bounded(call(), to, timeout_s)
 
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
         key = offer.key
@@ -153,22 +174,23 @@ class GrpcTransport:
             round=key.round,
             fragment=key.fragment,
             withdraw=offer.withdraw,
-            undialable=not offer.dialable,
+            undialable=offer.reach is not Reach.DIRECT,
+            relayed=offer.reach is Reach.RELAYED,
             eta_s=offer.eta_s,
             proven=offer.proven,
         )
-        reply = await self._unary(to, "Offer", request, pb.OfferReply, timeout_s)
+        reply = await self._calls.unary(to, "Offer", request, pb.OfferReply, timeout_s)
         try:
             verdict = Verdict(reply.verdict)
         except ValueError:
             raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
-        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], not reply.undialable, reply.proven)
+        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], reach_of(reply), reply.proven)
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)
         aside = ConnectionPool(self.dialler)  # the open one may go over another version of IP
         try:
-            reply = await self._unary(by, "Probe", request, pb.ProbeReply, timeout_s, aside)
+            reply = await self._calls.unary(by, "Probe", request, pb.ProbeReply, timeout_s, aside)
             asked_at = aside.endpoint_of(by.peer_id)
         finally:
             await aside.close()
@@ -179,7 +201,7 @@ class GrpcTransport:
         return self._service.handshake.take_callers()
 
     async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
-        reply = await self._unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
+        reply = await self._calls.unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
         return Vouched(reply.reaches if reply.known else None, reply.reason[:200])
 
     async def receipt(self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float) -> SignedOpinion | None:
@@ -189,36 +211,36 @@ class GrpcTransport:
             opinion=told(signed.opinion),
             signature=signed.signature,
         )
-        return receipt_of(await self._unary(partner, "Receipt", request, pb.ReceiptReply, timeout_s), signed.key)
+        return receipt_of(await self._calls.unary(partner, "Receipt", request, pb.ReceiptReply, timeout_s), signed.key)
 
     async def shown_receipts(self, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
-        return shown_of(await self._unary(by, "Shown", pb.ShownRequest(), pb.ShownReply, timeout_s))
+        return shown_of(await self._calls.unary(by, "Shown", pb.ShownRequest(), pb.ShownReply, timeout_s))
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
     ) -> list[tuple[bytes, bytes]]:
         request = pb.AmendmentsRequest(held=held, head=head)
-        reply = await self._unary(to, "Amendments", request, pb.AmendmentsReply, timeout_s)
+        reply = await self._calls.unary(to, "Amendments", request, pb.AmendmentsReply, timeout_s)
         return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
 
     async def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
-        reply = await self._unary(to, "Papers", pb.PapersRequest(held=held), pb.PapersReply, timeout_s)
+        reply = await self._calls.unary(to, "Papers", pb.PapersRequest(held=held), pb.PapersReply, timeout_s)
         return list(reply.papers)
 
     async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
         request = pb.PeersRequest(record=own if isinstance(own, bytes) else b"")
-        reply = await self._unary(to, "Peers", request, pb.PeersReply, timeout_s)
+        reply = await self._calls.unary(to, "Peers", request, pb.PeersReply, timeout_s)
         return list(reply.records[:MAX_SHOWN_RECORDS])
 
     async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
-        reply = await self._unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
+        reply = await self._calls.unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
         return reply.manifest, reply.signature
 
     async def describe_state(
         self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
     ) -> StateIndex:
         request = pb.StateRequest(fresh=fresh, wanted=wanted)
-        reply = await self._unary(donor, "State", request, pb.StateReply, timeout_s)
+        reply = await self._calls.unary(donor, "State", request, pb.StateReply, timeout_s)
         return index_of(reply)
 
     def answered_at(self, peer: PeerId) -> str:
@@ -238,7 +260,7 @@ class GrpcTransport:
         assert len(digests) <= MAX_ARTIFACTS
         try:
             request = pb.ArtifactsRequest(digests=digests)
-            reply = await self._unary(holder, "Artifacts", request, pb.ArtifactsReply, timeout_s)
+            reply = await self._calls.unary(holder, "Artifacts", request, pb.ArtifactsReply, timeout_s)
         except PartnerRefused as refusal:
             if refusal.code != UNKNOWN_CALL:
                 raise
@@ -254,7 +276,7 @@ class GrpcTransport:
     async def _fetch(self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float) -> bytes:
         progress, sink = TransferProgress.fetching(nbytes), BufferSink(nbytes)
         stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
-        await self._resumed(donor, stream, progress, timeout_s)
+        await self._calls.resumed(donor, stream, progress, timeout_s)
         return bytes(sink.data)
 
     async def swap(
@@ -266,118 +288,104 @@ class GrpcTransport:
         timeout_s: float,
         dial: bool,
         told: PeerTimings | None = None,
+        needs: float = 0.0,
     ) -> SwapReport:
         """Swap payloads with a partner. Both sides call this: one dials, the other waits to be dialled."""
         terms = SwapTerms(key, self._facts.terms.codec, source, sink, told)
         progress = TransferProgress.dialling(sink.nbytes) if dial else TransferProgress(sink.nbytes)
         try:
             if dial:
-                stream = partial(swap, terms=terms, progress=progress, caps=self._caps)
-                return await self._resumed(partner, stream, progress, timeout_s)
+                return await self._dialled(partner, terms, progress, timeout_s, needs)
             accepting = self._service.swaps.accept(partner.peer_id, terms, progress)
-            return await self._bounded(accepting, partner, timeout_s)
+            return await self._calls.bounded(accepting, partner, timeout_s)
         except (PartnerLost, PartnerRefused) as error:
             lost = isinstance(error, PartnerLost)
             if progress.reader.complete and (lost or progress.broken is not None):
                 return progress.report(source.nbytes, sink.nbytes, sent_all=not lost)
             raise progress.broken or error from None
 
-    async def _resumed(self, to: PeerRecord, stream: Stream[T], progress: TransferProgress, timeout_s: float) -> T:
-        """Run a transfer over as many connections as it takes."""
-        used: Connection | None = None
+    async def _dialled(
+        self, partner: PeerRecord, terms: SwapTerms, progress: TransferProgress, timeout_s: float, needs: float
+    ) -> SwapReport:
+        """Swap on the dialling side. A relay without room gives way to the next. Raises RelayBusy when none has any."""
 
-        async def attempt(answered: Answered) -> T:
-            async def call(connection: Connection) -> T:
-                nonlocal used
-                used = connection
-                return await stream(connection, answered)
-
-            return await self._with_token(to, call, timeout_s)
-
-        async def forget() -> None:
-            await self._channels.drop(to.peer_id, used)
-
-        return await self._bounded(retry_transfer(attempt, progress, forget), to, timeout_s)
-
-    # -- Hello and failures ------------------------------------------------------------------------------------------
-
-    async def _unary(
-        self,
-        to: PeerRecord,
-        method: str,
-        request: Any,
-        reply: type[T],
-        timeout_s: float,
-        pool: ConnectionPool | None = None,
-    ) -> T:
-        control = self._facts.control
-
-        async def call(connection: Connection) -> T:
-            began = time.monotonic()
-            multicallable = connection.control.unary_unary(
-                f"/{SERVICE}/{method}",
-                request_serializer=control.encoder(method, type(request).SerializeToString),
-                response_deserializer=control.decoder(method, reply.FromString),  # type: ignore[attr-defined]
-            )
-            answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
-            connection.observe_round_trip(time.monotonic() - began)
-            return answer
-
-        return await self._with_token(to, call, timeout_s, pool)
-
-    async def _with_token(
-        self,
-        to: PeerRecord,
-        call: Callable[[Connection], Awaitable[T]],
-        timeout_s: float,
-        pool: ConnectionPool | None = None,
-    ) -> T:
-        """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time."""
-
-        async def attempt() -> T:
-            connection = await (self._channels if pool is None else pool).get(to, timeout_s)
-            if connection.hello_due:
-                await self._greet(to, connection)
+        async def stream(connection: Connection, answered: Answered) -> SwapReport:
+            connection.begin_swap(needs)
             try:
-                return await call(connection)
-            except grpc.aio.AioRpcError as error:
-                failure = translate(error, to.peer_id)
-                if not isinstance(failure, PartnerRefused) or failure.code != "no_token":
-                    raise
-            connection.drop_token()
-            await self._greet(to, connection)
-            return await call(connection)
-
-        return await self._bounded(attempt(), to, timeout_s)
-
-    async def _greet(self, to: PeerRecord, connection: Connection) -> Welcome:
-        async with connection.greeting:
-            welcome = await say_hello(connection, to, self._facts, self._correction)
-        self.dialler.seen(to.peer_id, welcome.seen_as)
-        return replace(welcome, voice=OPERATOR) if self.dialler.trusts(to.peer_id) else welcome
-
-    async def _bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await call
-        except TimeoutError:
-            raise PartnerSilent(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
-        except asyncio.CancelledError:
-            if _is_wanted():
+                await connection.ready_for_bulk(ASK_RELAY_S)
+                report = await swap(connection, answered, terms=terms, progress=progress, caps=self._caps)
+                return replace(report, way=connection.way(mapped=partner.mapped))
+            except (PartnerLost, grpc.aio.AioRpcError):
+                if connection.no_room:
+                    raise RelayBusy(connection.no_room) from None
                 raise
-            raise PartnerLost(f"{to.peer_id}: the call was broken off") from None
+
+        while True:
+            try:
+                return await self._calls.resumed(partner, stream, progress, timeout_s)
+            except RelayBusy:
+                full = self._channels.held(partner.peer_id)
+                others = tuple(relay for relay in partner.relays if full is None or relay.peer_id != full.relay)
+                if not others or len(others) == len(partner.relays):
+                    raise
+                partner = replace(partner, relays=others)
+
+    # -- relays ------------------------------------------------------------------------------------------------------
+
+    def way_to(self, peer: PeerRecord) -> Way | None:
+        """Return the path of the open connection to a peer. None: there is none."""
+        held = self._channels.held(peer.peer_id)
+        return None if held is None else held.way(mapped=peer.mapped)
+
+    async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
+        """Hold a place at a relay, and take the calls that come over it, until it ends.
+
+        `granted` is told what the relay says. Raises PartnerLost, PartnerRefused or BadPayload."""
+        aside = ConnectionPool(self.dialler)  # calls that fail elsewhere do not end the reservation
+        try:
+            connection = await self._calls.bounded(aside.get(relay, ASK_RELAY_S), relay, ASK_RELAY_S)
+            await self._calls.bounded(self._calls.greet(relay, connection), relay, ASK_RELAY_S)
+            await self.relays.hold(relay.peer_id, connection, granted, self._facts.control)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                await self._channels.drop(to.peer_id)
-            raise translate(error, to.peer_id) from None
-        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
-            raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
+            raise translate(error, relay.peer_id) from None
+        finally:
+            await aside.close()
+
+    def _word(self, peer: PeerId, block: str) -> RelayWord:
+        """Sign from where a closed peer calls this relay."""
+        facts = self._facts
+        return new_word(facts.run_id, peer, block, facts.now(), KeySigner(facts.identity).sign)
+
+    async def _ask_relay(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
+        """Ask a relay for a circuit; return our slip and the address at which the relay answered."""
+        known = (self._channels.endpoint_of(relay.peer_id), *self._endpoints_of(relay.peer_id))
+        record = record_of(relay, self._facts.run_id, known, self._facts.now())
+        request = pb.RelayRequest(target=target, bulk=bulk, needs=needs)
+        reply = await self._calls.unary(record, "Relay", request, pb.RelayReply, ASK_RELAY_S)
+        if len(reply.slip) != SLIP_BYTES or (held := self._channels.held(relay.peer_id)) is None or held.relay:
+            raise PartnerLost(f"{relay.peer_id}: the relay hung up")
+        return reply.slip, held.address
+
+    async def _why_silent(self, peer: PeerRecord, timeout_s: float) -> str:
+        """Return why a closed peer does not answer over its relays; empty: it does."""
+        aside = ConnectionPool(self.dialler, self.relays)
+        try:
+            await self._calls.bounded(aside.get(peer, timeout_s), peer, timeout_s)
+        except PartnerLost as error:
+            return str(error)
+        finally:
+            await aside.close()
+        return ""
+
+    async def _serve_circuit(self, stream: RawStream, way: Way) -> None:
+        await self._server.serve_circuit(stream, way)
 
 
-def _is_wanted() -> bool:
-    """Return whether the current task is really being cancelled.
-
-    gRPC also raises CancelledError when it breaks off a part of a call. Passed on, that one would end the caller's task
-    silently."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+def _way_of(callers: CallerTable, mapped: Callable[[], bool], seen_as: str) -> Way:
+    """Return the path by which a partner called us, that gRPC sees as `seen_as`."""
+    way = callers.way(seen_as)
+    if way.path is not PathKind.DIRECT:
+        return way
+    if mapped() and not is_private(host_of_caller(callers.origin(seen_as) or "")):
+        return Way(PathKind.MAPPED, why="our router opened a port for us")
+    return Way(why="it called an address of ours")

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.ports.reputation import CallerReputation, NoReputation
+from peer.protocol.messages import PeerId
 from peer.transport.client.dialling import OwnPlace
 from peer.transport.front.callers import FrontLimits
 from peer.transport.wire.payload_stream import NoBudget, UploadBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPolicy:
+    """What a peer does for closed peers, and what it knows of relays."""
+
+    rate: float | None = None
+    """Bytes per second that are relayed for closed peers; 0: none are. None: see `default_rate`."""
+    left: Callable[[PeerId, str], None] = lambda relay, why: None
+    """Told each relay that is left because it failed us, and why."""
+    endpoints_of: Callable[[PeerId], tuple[str, ...]] = lambda peer: ()
+    """The endpoints in a peer's own record, as far as it is known: another peer may name only one of a relay's."""
+    mapped: Callable[[], bool] = lambda: False
+    """Whether others reach us through a port that our router opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +42,8 @@ class TransportPolicy:
     """Our own, shown to all we meet. Empty: we have none."""
     front: FrontLimits = field(default_factory=FrontLimits)
     """Places for callers."""
+    relaying: RelayPolicy = field(default_factory=RelayPolicy)
+    """What is relayed here, and how others reach us."""
     place: OwnPlace | None = None
     """The places where we are. None: every address may be dialled."""
 

@@ -65,6 +65,8 @@ class RecordBody(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     ISSUED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    RELAYS_FIELD_NUMBER: _builtins.int
+    MAPPED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     reachable: _builtins.bool
     wire_min: _builtins.int
@@ -74,8 +76,14 @@ class RecordBody(_message.Message):
     status: _builtins.str
     issued_at: _builtins.float
     expires_at: _builtins.float
+    mapped: _builtins.bool
+    """it is reached through a port that its router opened"""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def relays(self) -> _containers.RepeatedCompositeFieldContainer[Global___RelayAddress]:
+        """where it can be called over a relay, at most 3"""
+
     def __init__(
         self,
         *,
@@ -89,14 +97,77 @@ class RecordBody(_message.Message):
         status: _builtins.str = ...,
         issued_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
+        relays: _abc.Iterable[Global___RelayAddress] | None = ...,
+        mapped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "expires_at", b"expires_at", "issued_at", b"issued_at", "reachable", b"reachable", "round", b"round", "run_id", b"run_id", "status", b"status", "tokens_per_s", b"tokens_per_s", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "expires_at", b"expires_at", "issued_at", b"issued_at", "mapped", b"mapped", "reachable", b"reachable", "relays", b"relays", "round", b"round", "run_id", b"run_id", "status", b"status", "tokens_per_s", b"tokens_per_s", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordBody: _TypeAlias = RecordBody  # noqa: Y015
+
+@_typing.final
+class RelayAddress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_ID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    peer_id: _builtins.str
+    endpoint: _builtins.str
+    """host:port of its exchange service"""
+    @_builtins.property
+    def word(self) -> Global___RelayWord:
+        """absent: the relay said nothing of the peer's address"""
+
+    def __init__(
+        self,
+        *,
+        peer_id: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        word: Global___RelayWord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["word", b"word"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "peer_id", b"peer_id", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayAddress: _TypeAlias = RelayAddress  # noqa: Y015
+
+@_typing.final
+class RelayWord(_message.Message):
+    """A relay's word on the address that a closed peer calls from. `signature` is the relay's, as of a receipt, over what
+    peer/protocol/swarm/relay_word.py packs.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    block: _builtins.str
+    """the address block, at most 64 characters"""
+    until: _builtins.int
+    """seconds since the epoch"""
+    signature: _builtins.bytes
+    """64 bytes"""
+    def __init__(
+        self,
+        *,
+        block: _builtins.str = ...,
+        until: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "signature", b"signature", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayWord: _TypeAlias = RelayWord  # noqa: Y015
 
 @_typing.final
 class HelloRequest(_message.Message):
@@ -315,15 +386,18 @@ class OfferRequest(_message.Message):
     UNDIALABLE_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
     PROVEN_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     withdraw: _builtins.bool
     undialable: _builtins.bool
-    """the sender only dials out"""
+    """nobody can dial the sender at an address of its own"""
     eta_s: _builtins.float
     """seconds until the sender's trainer has stopped for this round, at the latest"""
     proven: _builtins.bool
     """the receiver is proven to the sender: their edge outweighs others if both say so"""
+    relayed: _builtins.bool
+    """with undialable: the sender can be called over a relay"""
     def __init__(
         self,
         *,
@@ -333,10 +407,11 @@ class OfferRequest(_message.Message):
         undialable: _builtins.bool = ...,
         eta_s: _builtins.float = ...,
         proven: _builtins.bool = ...,
+        relayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "fragment", b"fragment", "proven", b"proven", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "fragment", b"fragment", "proven", b"proven", "relayed", b"relayed", "round", b"round", "undialable", b"undialable", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -351,6 +426,7 @@ class OfferReply(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     UNDIALABLE_FIELD_NUMBER: _builtins.int
     PROVEN_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     verdict: _builtins.str
     eta_s: _builtins.float
     """with later: ask again then; with locked: as that of the request"""
@@ -358,6 +434,8 @@ class OfferReply(_message.Message):
     undialable: _builtins.bool
     proven: _builtins.bool
     """with held: as that of the request"""
+    relayed: _builtins.bool
+    """as that of the request"""
     def __init__(
         self,
         *,
@@ -366,10 +444,11 @@ class OfferReply(_message.Message):
         reason: _builtins.str = ...,
         undialable: _builtins.bool = ...,
         proven: _builtins.bool = ...,
+        relayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "proven", b"proven", "reason", b"reason", "undialable", b"undialable", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta_s", b"eta_s", "proven", b"proven", "reason", b"reason", "relayed", b"relayed", "undialable", b"undialable", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -891,14 +970,17 @@ class JoinRoundRequest(_message.Message):
     WAIT_S_FIELD_NUMBER: _builtins.int
     GIVEN_ROSTER_FIELD_NUMBER: _builtins.int
     GIVEN_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     fragment: _builtins.int
     undialable: _builtins.bool
-    """the sender only dials out: it owns no shard"""
+    """the sender only dials out: it owns no shard while others can be dialled"""
     wait_s: _builtins.float
     """how long this call may be held"""
     given_roster: _builtins.bytes
     """name of the fragment's last round in which the sender was given results; empty: none"""
+    relayed: _builtins.bool
+    """with undialable: the sender can be called over a relay"""
     @_builtins.property
     def base(self) -> Global___GroupBase: ...
     @_builtins.property
@@ -915,10 +997,11 @@ class JoinRoundRequest(_message.Message):
         wait_s: _builtins.float = ...,
         given_roster: _builtins.bytes = ...,
         given: _abc.Iterable[Global___Voucher] | None = ...,
+        relayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "fragment", b"fragment", "given", b"given", "given_roster", b"given_roster", "round", b"round", "undialable", b"undialable", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "fragment", b"fragment", "given", b"given", "given_roster", b"given_roster", "relayed", b"relayed", "round", b"round", "undialable", b"undialable", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1362,3 +1445,85 @@ class ShownReceipt(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShownReceipt: _TypeAlias = ShownReceipt  # noqa: Y015
+
+@_typing.final
+class ReserveReply(_message.Message):
+    """A relay to a closed peer that has a place here: the place lasts as long as the call (Reserve, which takes no request)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RATE_FIELD_NUMBER: _builtins.int
+    SLIP_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    rate: _builtins.float
+    """bytes/s that the relay passes on, for all together"""
+    slip: _builtins.bytes
+    """16 bytes: a circuit to you waits; empty: a sign of life"""
+    @_builtins.property
+    def word(self) -> Global___RelayWord:
+        """on where you call from, for your record; absent: as before"""
+
+    def __init__(
+        self,
+        *,
+        rate: _builtins.float = ...,
+        slip: _builtins.bytes = ...,
+        word: Global___RelayWord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["word", b"word"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rate", b"rate", "slip", b"slip", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReserveReply: _TypeAlias = ReserveReply  # noqa: Y015
+
+@_typing.final
+class RelayRequest(_message.Message):
+    """Open a circuit to a closed peer that has a place here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    BULK_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """peer id"""
+    bulk: _builtins.bool
+    """it carries payloads"""
+    needs: _builtins.float
+    """bytes/s each way without which its swap would be too slow; 0: not known"""
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        bulk: _builtins.bool = ...,
+        needs: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bulk", b"bulk", "needs", b"needs", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayRequest: _TypeAlias = RelayRequest  # noqa: Y015
+
+@_typing.final
+class RelayReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLIP_FIELD_NUMBER: _builtins.int
+    slip: _builtins.bytes
+    """16 bytes, for one connection to this relay's port within 8 s (peer/transport/relay/wire.py)"""
+    def __init__(
+        self,
+        *,
+        slip: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["slip", b"slip"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayReply: _TypeAlias = RelayReply  # noqa: Y015

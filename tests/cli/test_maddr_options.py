@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from peer.cli.main import peer
 from peer.errors import AddressError
 from peer.identity import Identity
+from peer.lab.localswarm.processes import QUIET
 from peer.run.ticket import Ticket
 
 PEERS = [f"/ip4/192.0.2.{n}/tcp/4001/p2p/{Identity.generate().peer_id}" for n in (1, 2, 3)]
@@ -65,6 +66,18 @@ def test_they_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(options.initial_peers) == set(PEERS)
     assert options.host_maddrs == ("/ip6/::/tcp/4810",)
     assert options.announce_maddrs == ("/ip4/203.0.113.7/tcp/4810",)
+
+
+def test_the_router_is_asked_unless_the_volunteer_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PEER_PORT_MAPPING", raising=False)
+    assert options_of(monkeypatch).port_mapping
+    assert not options_of(monkeypatch, "--no-port-mapping").port_mapping
+    assert not options_of(monkeypatch, env={"PEER_PORT_MAPPING": "no"}).port_mapping
+    assert options_of(monkeypatch, "--port-mapping", env={"PEER_PORT_MAPPING": "no"}).port_mapping
+
+
+def test_a_swarm_on_one_machine_asks_no_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not options_of(monkeypatch, env=QUIET).port_mapping
 
 
 @pytest.mark.parametrize("command", [["join", TICKET], ["bootstrap", "run.toml"]])

@@ -27,7 +27,7 @@ from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster
 from peer.protocol.group.shards import ContributionHeader, ShardResult, UploadSlot
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -187,7 +187,7 @@ def opening(nbytes: int) -> ContributionHeader:
 
 @scenario
 async def test_a_join_reaches_the_leader_and_its_answer_comes_back(one: End, other: End) -> None:
-    join = Join(KEY, BASE, dialable=False, wait_s=1.5)
+    join = Join(KEY, BASE, reach=Reach.NONE, wait_s=1.5)
     assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
     assert other.owner.group.joins == [(one.record.peer_id, join)]
     fresh = Join(KEY, Base(b"0" * 32))
@@ -415,8 +415,11 @@ class Eyes:
     def peers(self) -> dict[PeerId, PeerRecord]:
         return self.known
 
-    def dialable(self) -> bool:
-        return self.reachable
+    def own_reach(self) -> Reach:
+        return Reach.DIRECT if self.reachable else Reach.NONE
+
+    def relay_rate(self) -> float:
+        return 0.0
 
 
 @dataclass

@@ -28,6 +28,8 @@ from peer.protocol.messages import (
     PeerRecord,
     PeerTimings,
     Piece,
+    Reach,
+    RelayAddress,
     RoundKey,
     RunId,
     StateIndex,
@@ -47,6 +49,7 @@ from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import RelayPolicy, TransportPolicy
 from tests.support.cutting_relay import Wire, before
 
 RUN = RunId(b"R" * 32)
@@ -143,7 +146,7 @@ def record_of(peer: str, endpoint: str) -> PeerRecord:
 
 async def grpc_end(network: Network) -> End:
     identity, owner, stack, wire = Identity.generate(), Owner(), contextlib.AsyncExitStack(), Wire()
-    transport = GrpcTransport(identity, RUN, owner, RunClock().now)
+    transport = GrpcTransport(identity, RUN, owner, RunClock().now, TransportPolicy(relaying=RelayPolicy(rate=1e9)))
     transport.begin_run(RunTerms(b"L" * 32, 2**26))
     port = await transport.start("127.0.0.1", 0)
     where = await stack.enter_async_context(before(f"127.0.0.1:{port}", wire))
@@ -151,6 +154,31 @@ async def grpc_end(network: Network) -> End:
     record = record_of(identity.peer_id, f"127.0.0.1:{port}")
     weak = replace(record, endpoints=(where,))
     return End(record, owner, transport, stack.aclose, weak, wire.sever, wire.mend, wire.when)
+
+
+async def relayed_end(network: Network) -> End:
+    """A closed peer. Others call it over a relay of its own."""
+    end, relay = await grpc_end(network), await grpc_end(network)
+    granted = asyncio.Event()
+    holding = asyncio.create_task(end.transport.hold_reservation(relay.record, lambda rate, word: granted.set()))
+    await granted.wait()
+
+    async def close() -> None:
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        await end.close()
+        await relay.close()
+
+    closed = replace(end.record, endpoints=(), reachable=False)
+    here, there = (RelayAddress(one.peer_id, one.endpoints[0]) for one in (relay.record, relay.weak))
+    return replace(
+        relay,
+        record=replace(closed, relays=(here,)),
+        weak=replace(closed, relays=(there,)),
+        owner=end.owner,
+        transport=end.transport,
+        close=close,
+    )
 
 
 async def memory_end(network: Network) -> End:
@@ -179,7 +207,7 @@ async def memory_end(network: Network) -> End:
     return End(record, owner, transport, close, record, sever, mend, after)
 
 
-@pytest.fixture(params=[grpc_end, memory_end], ids=["grpc", "memory"])
+@pytest.fixture(params=[grpc_end, relayed_end, memory_end], ids=["grpc", "relayed", "memory"])
 def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
     return request.param
 
@@ -327,6 +355,10 @@ async def test_either_side_may_dial(low: End, high: End) -> None:
 
 @scenario
 async def test_another_peer_dials_us_when_asked(low: End, high: End) -> None:
+    if high.record.reach is Reach.RELAYED:  # it could not see where we call from
+        with pytest.raises(PartnerLost):
+            await low.transport.probe(high.record, ("192.0.2.7:1",), TIMEOUT)
+        return
     probed = await low.transport.probe(high.record, low.record.endpoints, TIMEOUT)
     assert probed.answered == probed.tried
     assert probed.answered[0] in low.record.endpoints
@@ -334,9 +366,9 @@ async def test_another_peer_dials_us_when_asked(low: End, high: End) -> None:
 
 @scenario
 async def test_whether_a_side_can_be_dialled_goes_with_offer_and_answer(low: End, high: End) -> None:
-    high.owner.answer = Answer(Verdict.HELD, dialable=False)
-    assert await low.transport.offer(high.record, Offer(KEY, dialable=False), TIMEOUT) == high.owner.answer
-    assert high.owner.offers == [(low.record.peer_id, Offer(KEY, dialable=False))]
+    high.owner.answer = Answer(Verdict.HELD, reach=Reach.NONE)
+    assert await low.transport.offer(high.record, Offer(KEY, reach=Reach.NONE), TIMEOUT) == high.owner.answer
+    assert high.owner.offers == [(low.record.peer_id, Offer(KEY, reach=Reach.NONE))]
 
 
 @scenario

@@ -218,7 +218,7 @@ class Terminal:
         )
 
     def _env(self, home: Path) -> dict[str, str]:
-        plain = {"NO_COLOR": "1", "COLUMNS": "200", "HOME": str(self.folder / "user")}
+        plain = {"NO_COLOR": "1", "COLUMNS": "200", "HOME": str(self.folder / "user"), "PEER_PORT_MAPPING": "no"}
         return {**os.environ, **plain, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PEER_HOME": str(home)}
 
     def start(self, command: Command) -> str:

@@ -46,7 +46,7 @@ MODEL = [
 TRAIN = ["context=8", "batch=2", "total_rounds=1000000000", "eval_every=2", "eval_windows=4"]
 SYNC = ["sync.clock=seconds", "sync_every=2"]
 PATIENCE_S = 90.0
-MAPS = {"rounds", "refusal_counts"}
+MAPS = {"rounds", "paths", "refusal_counts"}
 """Of a status: keys are outcomes and codes, which the journal and the metrics freeze."""
 
 

@@ -100,3 +100,60 @@ def test_with_a_first_word_one_at_a_time_is_asked() -> None:
     again = [peer for at, peer in others.asked if at > 0.0]
     assert again[0] == "a", "who did not answer is let alone for a while"
     assert "b" in again, "and then asked before those who have said their word"
+
+
+def test_a_further_address_is_asked_about_at_once_and_nothing_is_hoped_meanwhile() -> None:
+    class WithAPort(Others):
+        mapped: tuple[str, ...] = ()
+
+        async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+            await super().probe(by, endpoints, timeout_s)
+            return Probed(endpoints, tuple(e for e in endpoints if e in self.open), "", by.endpoints[0])
+
+        open: tuple[str, ...] = ()
+
+    async def play(others: WithAPort) -> list[tuple[float, bool]]:
+        def changed(reachable: bool, why: str) -> None:
+            others.told.append((others.clock.now() - EPOCH, reachable))
+
+        ours = lambda: (*others.mapped, *HERE)  # noqa: E731
+        reach = ReachabilityProbe(cast(Any, others), others.clock, random.Random(1), ours, changed)
+        running = asyncio.create_task(reach.run(others.peers))
+        await asyncio.sleep(100.0)
+        assert not reach.reachable
+        others.mapped = ("192.0.2.7:31000",)
+        for _ in range(60):
+            await asyncio.sleep(0.1)
+            assert not reach.reachable, "a claim alone"
+        others.open = others.mapped
+        await asyncio.sleep(60.0)
+        assert reach.reachable
+        assert reach.state.endpoints() == others.mapped
+        running.cancel()
+        await asyncio.wait({running})
+        return others.told
+
+    names = ["public", "open", "third"]
+    told = run_virtual(play(WithAPort(set(names), names)))
+    assert [reachable for _, reachable in told] == [False, True]
+
+
+def test_peers_of_our_own_network_are_not_asked() -> None:
+    """Behind one router two homes reach each other, which says nothing about others."""
+    others = Others({"public", "neighbour"}, ["public", "neighbour"])
+
+    async def play() -> None:
+        reach = ReachabilityProbe(
+            cast(Any, others),
+            others.clock,
+            random.Random(1),
+            lambda: HERE,
+            near=lambda: {PeerId("neighbour")},
+        )
+        running = asyncio.create_task(reach.run(others.peers))
+        await asyncio.sleep(60.0)
+        running.cancel()
+        await asyncio.wait({running})
+
+    run_virtual(play())
+    assert {peer for _, peer in others.asked} == {"public"}

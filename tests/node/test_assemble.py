@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -98,7 +98,8 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         handler = RequestHandler()
         transport = GrpcTransport(local.identity, run_id, handler, local.clock.now)
         directory = cast(Any, cast(Directory, None))  # it is not asked for anything here
-        node = OpenNode(local, handler, transport, directory, cast(Any, None), 0)
+        later: Any = (None, 0, None, SimpleNamespace(rate=lambda: 0.0))
+        node = OpenNode(local, handler, transport, directory, *later)
         outer = OuterState.fresh(layout, torch.zeros(layout.elements))
         rounds = RoundClock("seconds", manifest.sync.sync_every, len(layout.fragments), EPOCH)
         joined = JoinedRun(

@@ -37,6 +37,8 @@ STATUS: dict[str, Any] = {
     "round": 9,
     "next_due_in_s": 4.5,
     "rounds": {"due": 8, "exchanged": 6, "solo": 2},
+    "paths": {"direct": 4, "mapped": 0, "punched": 0, "relayed": 2},
+    "relaying": {"bytes": 9, "reservations": 1},
     "partner_params": {"taken": 5, "clipped": 1, "refused": 0, "unchecked": 2, "why_unchecked": ""},
     "diagnosis": [{"what": "slow_uplink", "who": "you", "number": 0.8, "unit": "Mbit/s", "why": "your uplink"}],
     "exchanging": {"sent": 1e5, "received": 6e5, "late_s": 1.5},

@@ -153,8 +153,8 @@ def test_a_call_that_grpc_breaks_off_is_a_lost_partner_and_a_cancelled_one_is_ca
     async def main() -> None:
         transport = GrpcTransport(Identity.generate(), RUN, cast(Any, None), lambda: 0.0)
         with pytest.raises(PartnerLost, match="broken off"):
-            await transport._bounded(fails(asyncio.CancelledError()), NOBODY, 5.0)
-        waiting = asyncio.create_task(transport._bounded(asyncio.Event().wait(), NOBODY, 5.0))
+            await transport._calls.bounded(fails(asyncio.CancelledError()), NOBODY, 5.0)
+        waiting = asyncio.create_task(transport._calls.bounded(asyncio.Event().wait(), NOBODY, 5.0))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

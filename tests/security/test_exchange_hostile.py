@@ -27,7 +27,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.transport.client.connections import AHEAD
+from peer.transport.client.channels import AHEAD
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy

@@ -12,7 +12,16 @@ import pytest
 from peer.discovery.keys import bucket_key, slot
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
-from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
+from peer.protocol.messages import (
+    MAX_RECORD_BYTES,
+    MAX_RECORD_TTL_S,
+    PeerId,
+    PeerRecord,
+    RelayAddress,
+    RelayWord,
+    RunId,
+    Status,
+)
 from peer.protocol.swarm.buckets import MAX_DEPTH, places_of
 from peer.signed_record import DOMAIN, InvalidRecord, open_record, seal, unseal
 from peer.v1 import exchange_pb2 as pb
@@ -97,6 +106,39 @@ def test_a_properly_signed_record_is_refused_for_what_it_says(code: str, changes
 def test_what_is_just_within_the_bounds_opens() -> None:
     changes = {"endpoints": ["a" * 125 + ":80"] * 8, "issued_at": NOW + 59.0, "expires_at": NOW + 179.0}
     assert open_record(signed_body(**changes), RUN, NOW).endpoints == ("a" * 125 + ":80",) * 8
+
+
+RELAY = Identity.generate()
+WORD = RelayWord("2001:db8:1200:3400::/56", 2**40, b"s" * 64)
+RELAYED = RelayAddress(PeerId(RELAY.peer_id), "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535", WORD)
+
+
+def test_a_closed_peer_names_its_relays_and_what_they_say_of_its_address() -> None:
+    silent = RelayAddress(PeerId(RELAY.peer_id), "192.0.2.9:4810")
+    closed = record(reachable=False, relays=(RELAYED, silent))
+    raw = seal(closed, OWNER)
+    assert open_record(raw, RUN, NOW) == closed
+    endpoints = tuple(f"[2001:db8:ffff:ffff:ffff:ffff:ffff:{number:x}]:65535" for number in range(8))
+    longest = seal(record(reachable=False, endpoints=endpoints, relays=(RELAYED,) * 3), OWNER)
+    assert len(longest) < MAX_RECORD_BYTES
+
+
+@pytest.mark.parametrize(
+    "relay",
+    [
+        replace(RELAYED, peer_id=PeerId(OWNER.peer_id)),
+        replace(RELAYED, peer_id=PeerId("nobody")),
+        replace(RELAYED, endpoint="nowhere"),
+        replace(RELAYED, word=replace(WORD, block="")),
+        replace(RELAYED, word=replace(WORD, block="x" * 65)),
+        replace(RELAYED, word=replace(WORD, block="line\nline")),
+        replace(RELAYED, word=replace(WORD, signature=b"s" * 63)),
+    ],
+    ids=["itself", "no key", "no address", "no block", "long block", "two lines", "short signature"],
+)
+def test_a_relay_that_cannot_be_is_refused(relay: RelayAddress) -> None:
+    with pytest.raises(InvalidRecord, match="relays"):
+        seal(record(reachable=False, relays=(relay,)), OWNER)
 
 
 def test_size_is_checked_before_anything_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

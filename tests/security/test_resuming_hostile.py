@@ -15,7 +15,7 @@ from peer.identity import Identity
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport, Verdict
 from peer.protocol.wire.frames import REWIND, Kind, PayloadWriter, pack, unpack
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.transport.client.connections import CHANNEL_OPTIONS
+from peer.transport.client.channels import CHANNEL_OPTIONS
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.wire.refusals import bad_payload_code

@@ -31,7 +31,7 @@ from peer.membership.reputation import Reputation
 from peer.outer.state import OuterState
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster, leaders, parse_roster
 from peer.protocol.group.shards import cut
-from peer.protocol.messages import FRAGMENT_PREFIX, SHARD_PREFIX, PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import FRAGMENT_PREFIX, SHARD_PREFIX, PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
 from peer.run.codec_specs import SPARSE
@@ -62,8 +62,11 @@ class Eyes:
     def peers(self) -> dict[PeerId, PeerRecord]:
         return self.known
 
-    def dialable(self) -> bool:
-        return self.reachable
+    def own_reach(self) -> Reach:
+        return Reach.DIRECT if self.reachable else Reach.NONE
+
+    def relay_rate(self) -> float:
+        return 0.0
 
 
 class Member:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from peer.lab.sim.setting import SwarmSetting, SwarmWorld
+from peer.lab.sim.setting import DirectoryViews, SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
@@ -35,7 +35,7 @@ def simulate(
         swarm = SimulatedSwarm(
             count,
             SwarmSetting(method=noloco(), rounds=rounds, total_rounds=total_rounds, seed=seed),
-            SwarmWorld(missing_views=missing_views),
+            SwarmWorld(views=DirectoryViews(missing=missing_views)),
             step_seconds=step_seconds,
         )
         await swarm.run()

@@ -229,6 +229,10 @@ class DhtNode:
             took += [peer for peer, taken in zip(asked, await _all(*map(takes, asked)), strict=True) if taken]
         self._holders.took(key, took)
 
+    def forget_holders(self) -> None:
+        """Search every key again at its next use. The nodes around it may have changed."""
+        self._holders = Holders(time.monotonic)
+
     async def find_near(self, key: bytes) -> list[bytes]:
         """Return the values of all entries that this node and one holder of a key have under it. None: no holder is
         known, or it did not answer, and `find_in` searches."""

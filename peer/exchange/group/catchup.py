@@ -80,7 +80,7 @@ class CatchUp:
         known, live = around.view.peers, around.live(even_finished=roster is None) - {around.terms.me}
         named = live if roster is None else live.intersection(roster.owners)
         order = leaders(around.terms.run_id, RoundKey(key.round + 1, key.fragment), named)
-        return [known[peer] for peer in order if peer in known and known[peer].reachable][:MAX_ASKED]
+        return [known[peer] for peer in order if peer in known and known[peer].reach][:MAX_ASKED]
 
     async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
         """Return the answers after `ask_s`; without any, the first one within twice that."""

@@ -15,7 +15,7 @@ from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
 from peer.ports.signer import Signer
 from peer.ports.transport import GroupTransport
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 
 T = TypeVar("T")
 
@@ -35,7 +35,9 @@ class Seen(Protocol):
     @property
     def watch(self) -> FailureDetector: ...
 
-    def dialable(self) -> bool: ...
+    def own_reach(self) -> Reach: ...
+
+    def relay_rate(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from peer.exchange.group.audit import Auditor
 from peer.exchange.group.catchup import CatchUp
 from peer.exchange.group.context import GroupContext, drop_finished_rounds
 from peer.exchange.group.evidence import ShownEvidence
-from peer.exchange.group.outcome import ShardOutcome, joined, vouchers_of
+from peer.exchange.group.outcome import ShardOutcome, joined, report_of, vouchers_of
 from peer.exchange.group.proof import ShardProof
 from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.group.rendezvous import Rendezvous
@@ -324,7 +324,7 @@ class GroupMember:
         self._auditor.note(roster, shards, checked, doubts.keys())
         spans = [(shard.start, shard.end) for shard, _ in results]
         named = [(shard.start, shard.end) for shard, result in results if result.names_us]
-        report = SwapReport(sum(g.sent for g in given), sum(g.received for g in given), seconds, not reasons)
+        report = report_of(given, seconds, complete=not reasons)
         told, cuts = "; ".join(reasons)[:500], [(shard.start, shard.end) for shard in shards]
         return GroupMean(sharing.into, joined(spans), joined(named), roster.members, report, told, cuts)
 

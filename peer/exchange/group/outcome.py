@@ -9,7 +9,7 @@ from peer.protocol.group.plausibility import MeasuredResult
 from peer.protocol.group.receipts import ShardReceipt, Vouchers
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import Shard
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import DIRECT, PathKind, PeerId, SwapReport, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class ShardOutcome:
     received: int = 0
     why: str = ""
     """Why there is no result."""
+    way: Way = DIRECT
+    """The path to its owner."""
     contributors: tuple[int, ...] = ()
     """The contributors that the result names, as indices into the roster's members."""
     signature: bytes = b""
@@ -50,3 +52,11 @@ def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return joined
+
+
+def report_of(given: Sequence[ShardOutcome], seconds: float, *, complete: bool) -> SwapReport:
+    """Return the report of a round. Its path is that of the shard that came the longest way round."""
+    paths = list(PathKind)
+    way = max((part.way for part in given), key=lambda way: paths.index(way.path), default=DIRECT)
+    sent, received = sum(part.sent for part in given), sum(part.received for part in given)
+    return SwapReport(sent, received, seconds, complete, way=way)

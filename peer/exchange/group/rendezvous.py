@@ -33,6 +33,7 @@ from peer.protocol.group.roster import (
     leaders,
     parse_roster,
 )
+from peer.protocol.group.shards import owner_reach
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 
 LEAST_POLL_S = 0.5
@@ -132,11 +133,11 @@ class Rendezvous:
         """In which we ask: by hash, but last those that did not answer of late."""
         around = self._around
         peers = around.view.peers
-        dialable = {peer for peer in around.live() if peer in peers and peers[peer].reachable}
-        if around.view.dialable():
-            dialable.add(around.terms.me)
+        callable_ = {peer for peer in around.live() if peer in peers and peers[peer].reach}
+        if around.view.own_reach():
+            callable_.add(around.terms.me)
         silent = self._silent_in(key)
-        return sorted(leaders(around.terms.run_id, key, dialable), key=lambda peer: peer in silent)
+        return sorted(leaders(around.terms.run_id, key, callable_), key=lambda peer: peer in silent)
 
     def _silent_in(self, key: RoundKey) -> frozenset[PeerId]:
         return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
@@ -194,9 +195,10 @@ class Rendezvous:
         Raises NoRoster, or Stale when the others build on another state."""
         assert key not in self._rounds, key
         around = self._around
-        seeking = self._rounds[key] = RendezvousRound(
-            Join(key, base, around.view.dialable(), given=given), owners=owners
-        )
+        nbytes = around.terms.mean.codec.nbytes(around.terms.elements[key.fragment])
+        round_s = 4 * (closes - opens_at)  # the window is a quarter of the round
+        reach = owner_reach(around.view.own_reach(), around.view.relay_rate(), nbytes, round_s)
+        seeking = self._rounds[key] = RendezvousRound(Join(key, base, reach, given=given), owners=owners)
         self._latest = key if self._latest is None else max(self._latest, key)
         for quorum in self._quorums:
             quorum.saw(around.counted())
@@ -251,7 +253,7 @@ class Rendezvous:
         clock, began = self._around.clock, self._around.clock.now()
         wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
         by = began + (closes - began) / 2
-        asked = Join(join.key, join.base, join.dialable, wait_s, join.given)
+        asked = Join(join.key, join.base, join.reach, wait_s, join.given)
         silent_s = min(max((closes - began) / 4, LEAST_SILENT_S), MOST_SILENT_S)
         while (now := clock.now()) < closes + 2 * wait_s:
             reply = await self._join(leader, asked, silent_s)

@@ -205,8 +205,15 @@ class ShardExchange:
             else:
                 around.view.watch.heard(shard.owner, "it gave a result")
                 us = self.roster.members.index(around.terms.me) in taking.named
-                counts = receipt.bytes_sent, receipt.bytes_received
-                return ShardOutcome(taking.digest(), us, *counts, contributors=taking.named, signature=taking.signature)
+                return ShardOutcome(
+                    taking.digest(),
+                    us,
+                    receipt.bytes_sent,
+                    receipt.bytes_received,
+                    way=receipt.way,
+                    contributors=taking.named,
+                    signature=taking.signature,
+                )
             finally:
                 taking.close()
             sending = sending and not taking.begun

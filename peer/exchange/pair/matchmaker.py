@@ -42,8 +42,8 @@ class Matchmaker:
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         self._around.view.watch.heard(sender, "it called")
-        answer, dialable = self._answer(sender, offer), self._around.view.dialable(sender)
-        return answer if answer.dialable == dialable else replace(answer, dialable=dialable)
+        answer, reach = self._answer(sender, offer), self._around.view.own_reach(sender)
+        return answer if answer.reach == reach else replace(answer, reach=reach)
 
     def _answer(self, sender: PeerId, offer: Offer) -> Answer:
         if self._past.get(offer.key) == sender:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from peer.aio.events import Signal
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
@@ -14,9 +14,9 @@ from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
-from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Verdict
-from peer.protocol.pair.address_quota import over_quota
-from peer.protocol.pair.matching import AWAIT_S, Matching, Send
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, Reach, RoundKey, RunId, Send, Verdict
+from peer.protocol.pair.address_quota import Vouched, over_quota
+from peer.protocol.pair.matching import AWAIT_S, Matching
 from peer.protocol.pair.proven import unbiased
 from peer.protocol.pair.scores import initiates
 from peer.protocol.swarm.rtt import FIRST_S, MOST_S
@@ -30,8 +30,20 @@ AWAIT_CALLS = 3.0
 round is due."""
 LOCKED_S = 60.0
 """With a partner nothing is looked for; losing it wakes us."""
+NO_ROOM = "no relay has room for the swap"
+MOST_ROOMLESS = 3
+"""Partners with whom no relay had room, after which it is taken for granted with all who need one."""
 PROMISES_S = 0.5
 """A stranger that holds us off for longer while our trainer waits is asked no more in this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEtas:
+    """When trainers stop for the round at hand, in seconds from now, at the latest."""
+
+    ours: Callable[[], float] = lambda: 0.0
+    all: Callable[[], float] = lambda: 0.0
+    """Of any trainer that keeps to the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +56,9 @@ class PairContext:
     clock: Clock
     view: PeerTable
     conduct: Reputation
-    ready_in: Callable[[], float] = lambda: 0.0
-    """Seconds until our trainer has stopped for the round at hand, at the latest."""
-    all_ready_in: Callable[[], float] = lambda: 0.0
-    """As `ready_in`, of any that keeps to the rules."""
+    etas: TrainerEtas = field(default_factory=TrainerEtas)
+    vouched: Vouched = lambda record: ""
+    """The address block that a closed peer counts for."""
 
 
 class PartnerSearch:
@@ -58,13 +69,12 @@ class PartnerSearch:
         self._around = around
         self._opens_at = opens_at
         await_s = max(AWAIT_S, min(AWAIT_CALLS * around.view.watch.trips.usual(), (closes_at - opens_at) / 4))
-        dialable = around.view.dialable()
         self._pairing = Matching(
             around.run_id,
             key,
             around.me,
             closes_at,
-            dialable=dialable,
+            reach=around.view.own_reach(),
             await_s=await_s,
             last_choice=lambda peer: around.conduct.last_choices.includes(peer, key.round),
             unanswering=around.view.watch.asked_last,
@@ -74,6 +84,8 @@ class PartnerSearch:
         """The peers in view that are proven to us."""
         self._crowded: set[PeerId] = set()
         """Strangers in view that their address blocks have no place for in this round."""
+        self._roomless: set[PeerId] = set()
+        """Those with whom a swap found no relay with room."""
         self._said_near: set[PeerId] = set()
         """Senders that nobody can dial but we, as they say: they found us in their own network."""
         self._changed = Signal()
@@ -109,15 +121,18 @@ class PartnerSearch:
                 return Answer(Verdict.TAKEN, reason="met too often lately")
             if self._has_no_place(sender):
                 return Answer(Verdict.TAKEN, reason="many strangers are here; your address block is tried later")
+            if self._is_roomless(sender):
+                return Answer(Verdict.TAKEN, reason=NO_ROOM)
             if self._around.conduct.stranger_budget_spent(sender):
                 return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
-        if offer.dialable and sender in self._around.view.undialable():
+        if offer.reach is Reach.DIRECT and not self._around.view.is_open(sender):
             self._said_near.add(sender)
-        answer = pairing.on_offer(sender, now, offer.dialable or self._is_near(sender), offer.proven)
+        reach = Reach.DIRECT if self._is_near(sender) else offer.reach
+        answer = pairing.on_offer(sender, now, reach, offer.proven)
         if answer.verdict is not Verdict.LOCKED:
             return answer
         self._ready_at = now + offer.eta_s
-        return replace(answer, eta_s=self._around.ready_in())
+        return replace(answer, eta_s=self._around.etas.ours())
 
     def on_swap(self, sender: PeerId) -> Answer:
         """Only the locked partner may swap."""
@@ -143,6 +158,7 @@ class PartnerSearch:
     async def run(self) -> None:
         """Offer until locked or out of candidates, and go on so after a partner is lost."""
         await self._around.clock.sleep(self._opens_at - self._around.clock.now())
+        self._pairing.opens(self._around.view.own_reach())
         # No TaskGroup: each that is cancelled leaves a circle of references behind, here once a round and with all
         # that was known of the candidates.
         sends = set[asyncio.Task[None]]()
@@ -208,6 +224,18 @@ class PartnerSearch:
         self._pairing.exclude(self._around.conduct.stranger_budget_spent, "strange while strangers held us up")
         self._poke()
 
+    def lost_for_room(self, partner: PeerId) -> None:
+        """No relay had room for the swap with the locked partner. After a few of those all partners that need a relay
+        are given up for this round."""
+        self._roomless.add(partner)
+        self.lost(partner, NO_ROOM)
+        if len(self._roomless) >= MOST_ROOMLESS:
+            self._pairing.exclude(self._pairing.needs_relay, NO_ROOM)
+
+    def _is_roomless(self, sender: PeerId) -> bool:
+        full = len(self._roomless) >= MOST_ROOMLESS
+        return sender in self._roomless or (full and self._pairing.needs_relay(sender) and not self._is_near(sender))
+
     def close(self) -> None:
         """The outcome is reached; late offers hear `taken`, the partner's heartbeat still hears `locked`."""
         self._pairing.close()
@@ -235,9 +263,15 @@ class PartnerSearch:
         return self._pairing.we_dial
 
     @property
-    def dialable(self) -> bool:
-        """Whether others can dial us, as this round began."""
-        return self._pairing.dialable
+    def relayed(self) -> bool:
+        """Whether the swap with the locked partner passes a relay, unless a hole is punched."""
+        partner = self._pairing.locked
+        return partner is not None and not self._is_near(partner) and self._pairing.needs_relay(partner)
+
+    @property
+    def reach(self) -> Reach:
+        """How others can call us, as this round opened."""
+        return self._pairing.reach
 
     @property
     def patience_s(self) -> float | None:
@@ -245,16 +279,16 @@ class PartnerSearch:
         around, partner = self._around, self._pairing.locked
         assert partner is not None
         now = around.clock.now()
-        late_s = max(0.0, min(self._ready_at - now, around.all_ready_in()))
+        late_s = max(0.0, min(self._ready_at - now, around.etas.all()))
         return around.conduct.patience.max_wait(partner, now, late_s)
 
     async def alive(self, partner: PeerId) -> bool:
         """Whether a locked partner still answers and still holds us."""
         view = self._around.view
         record = self._held_record(partner)
-        if record is None or not record.endpoints or partner in view.undialable():
-            return True  # we cannot dial it; the deadline decides
-        offer = Offer(self.key, dialable=view.dialable(partner))
+        if record is None or view.reach_of(partner) is Reach.NONE:
+            return True  # we cannot call it; the deadline decides
+        offer = Offer(self.key, reach=view.own_reach(partner))
         # one that never answered a call may be one that cannot be called: it is not to hold us for long
         most_s = FIRST_S if view.watch.trips.srtt(partner) is None else MOST_S
         try:
@@ -296,9 +330,11 @@ class PartnerSearch:
             first = set[PeerId]() if self._unbiased else conduct.proven.going_first(peers)
             found = conduct.acceptable(view.candidates(self.key.round, self._proven))
             own, round_ = view.own_endpoints(), self.key.round
-            self._crowded = over_quota(self._around.run_id, round_, conduct.unknown(found), peers, own)
+            unknown, vouched = conduct.unknown(found), self._around.vouched
+            self._crowded = over_quota(self._around.run_id, round_, unknown, peers, own, vouched)
             conduct.searched(left_out=len(self._crowded))
-            self._pairing.add([peer for peer in found if peer not in self._crowded], view.undialable(), first)
+            some = [peer for peer in found if peer not in self._crowded]
+            self._pairing.add(some, view.uncallable(), first, view.relayed())
 
     async def _wait(self) -> None:
         if self._pairing.locked is not None:
@@ -313,8 +349,8 @@ class PartnerSearch:
         return peer in self._said_near or peer in self._around.view.near()
 
     def _complete(self, send: Send) -> Offer:
-        dialable = send.offer.dialable or self._around.view.dialable(send.to)
-        return replace(send.offer, dialable=dialable, eta_s=self._around.ready_in())
+        reach = max(send.offer.reach, self._around.view.own_reach(send.to))
+        return replace(send.offer, reach=reach, eta_s=self._around.etas.ours())
 
     def _late(self, peer: PeerId) -> None:
         self._pairing.on_late(peer)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peer.aio.tasks import background_task
 from peer.codec.stream import Flat
-from peer.errors import ExchangeError, PartnerLost
+from peer.errors import ExchangeError, PartnerLost, RelayBusy
 from peer.exchange.buffers import Buffers
 from peer.exchange.pair.acceptance import PartnerAcceptance, PartnerJudgement
 from peer.exchange.pair.matchmaker import Matchmaker
@@ -160,13 +160,17 @@ class PairSession:
             dial=self._match.we_dial,
             alive=functools.partial(self._match.alive, partner),
             patience_s=patience_s,
+            relayed=self._match.relayed,
         )
         return await pairs.swaps.swap(terms, own, pairs.outer.fragment(key.fragment), into)
 
     def _failed(self, partner: PeerId, error: ExchangeError, held_s: float) -> str:
         """Note the failure, and look for another partner. Return the name of this round, should nobody else be found:
         empty unless the partner is to blame."""
-        lost = isinstance(error, PartnerLost)
         self._pairs.partners.failed(partner, self._match.key, error, held_s)
+        if isinstance(error, RelayBusy):
+            self._match.lost_for_room(partner)
+            return ""
+        lost = isinstance(error, PartnerLost)
         self._match.lost(partner, "lost" if lost else "refused")
         return "" if lost else f"{partner}: {error}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -20,17 +19,10 @@ from peer.aio.tasks import cancel_and_wait
 from peer.aio.threads import Offload
 from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
-from peer.errors import ExchangeError, PartnerLost, PartnerSilent
-from peer.exchange.deadlines import (
-    ASSUMED_RATE,
-    AWAY_S,
-    HEARTBEAT_S,
-    LEAST_S,
-    START_S,
-    TRANSFER_SLACK_S,
-    transfer_s,
-)
+from peer.errors import ExchangeError, PartnerLost, PartnerSilent, RelayBusy
+from peer.exchange.deadlines import AWAY_S, HEARTBEAT_S, LEAST_S, RELAYED_HEARTBEAT_S, START_S, TRANSFER_SLACK_S
 from peer.exchange.pair.lattice_swap import LatticeSwap
+from peer.exchange.pair.rates import SwapRates
 from peer.exchange.throughput import MeasuredSource, Throughput, TransferMeter
 from peer.exchange.validation import check_partner, finite
 from peer.ports.clock import Clock
@@ -61,9 +53,11 @@ class PartnerTerms:
     dial: bool
     """Whether the call is ours to make."""
     alive: Callable[[], Awaitable[bool]]
-    """Asked every second until the end: whether the partner answers, and holds us."""
+    """Asked now and then until the end: whether the partner answers, and holds us."""
     patience_s: float | None = None
     """Seconds for which a stranger may be behind; None: it is no stranger."""
+    relayed: bool = False
+    """Whether the bytes pass a relay, unless a hole is punched."""
 
 
 class Swaps(Protocol):
@@ -73,7 +67,7 @@ class Swaps(Protocol):
 
 
 class PairSwap:
-    """Swaps fragments and remembers how fast each partner was. `codec`: of whole params, or `LatticeSwap`."""
+    """Swaps fragments. `codec`: of whole params, or `LatticeSwap`."""
 
     def __init__(
         self,
@@ -83,11 +77,11 @@ class PairSwap:
         offload: Offload,
         cap: float | None,
         tell: Callable[[RoundKey], PeerTimings | None] = lambda key: None,
-        assumed_rate: float = ASSUMED_RATE,
+        rates: SwapRates | None = None,
         meter: TransferMeter | None = None,
     ) -> None:
-        """`tell`: what the partner of a round is told of us. `assumed_rate`: bytes per second of a partner before
-        anything was measured. `meter` knows the transfers under way."""
+        """`tell`: what the partner of a round is told of us. `rates`: what is assumed of rates before anything was
+        measured. `meter` knows the transfers under way."""
         self._meter = meter or TransferMeter()
         self._tell = tell
         self._transport = transport
@@ -95,15 +89,11 @@ class PairSwap:
         self._codec = codec
         self._offload = offload
         self._cap = cap
-        self._rates: OrderedDict[PeerId, float] = OrderedDict()
-        self._assumed_rate = assumed_rate
+        self.rates = rates or SwapRates()
 
-    def budget_s(self, partner: PeerId, nbytes: int) -> float:
-        """How long the transfer itself may take, from measured rates: never a constant alone."""
-        rate = self._rates.get(partner) or (min(self._rates.values()) if self._rates else self._assumed_rate)
-        if self._cap is not None:
-            rate = min(rate, self._cap)
-        return transfer_s(nbytes, rate)
+    def budget_s(self, partner: PeerId, nbytes: int, relayed: bool = False) -> float:
+        """How long the transfer itself may take."""
+        return self.rates.budget_s(partner, nbytes, self._cap, relayed=relayed)
 
     async def swap(
         self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor, said: Flat | None = None
@@ -141,35 +131,29 @@ class PairSwap:
         told = self._tell(key) if first else None
         # a partner sends a later part when it has all of the one before, which may come so much later than ours
         start_s = START_S + (terms.wait_s if first else TRANSFER_SLACK_S)
-        budget_s, slack_s = self.budget_s(partner.peer_id, max(sink.nbytes, source.nbytes)), TRANSFER_SLACK_S
+        nbytes, slack_s = max(sink.nbytes, source.nbytes), TRANSFER_SLACK_S
+        budget_s = self.budget_s(partner.peer_id, nbytes, terms.relayed)
         if terms.patience_s is not None:
             start_s, slack_s = min(start_s, terms.patience_s), min(slack_s, terms.patience_s)
         begin_by = self._clock.now() + start_s
-        swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, terms.dial, told)
+        needs = nbytes / budget_s if terms.relayed else 0.0
+        swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, terms.dial, told, needs)
         with self._meter.watching(measured.passing, watched.passing):
-            report = await self._unless_dead(
-                swap, terms.alive, watched, lambda: watched.behind(begin_by, budget_s, slack_s)
-            )
+            report = await self._unless_dead(swap, terms, watched, lambda: watched.behind(begin_by, budget_s, slack_s))
         if first:
-            self._remember(partner.peer_id, report)
+            self.rates.learn(partner.peer_id, report)
         passing = watched.passing
         pace = TransferTimings(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
         return replace(report, own=told, pace=pace)
 
-    def _remember(self, partner: PeerId, report: SwapReport) -> None:
-        rate = report.bytes_received / max(report.seconds, 1e-3)
-        self._rates[partner] = 0.5 * (self._rates.get(partner, rate) + rate)
-        while len(self._rates) > 256:
-            self._rates.popitem(last=False)
-
     async def _unless_dead(
         self,
         swap: Awaitable[SwapReport],
-        alive: Callable[[], Awaitable[bool]],
+        terms: PartnerTerms,
         watched: _Watched,
         behind: Callable[[], float],
     ) -> SwapReport:
-        """The side that waits to be dialled would not see the other die: ask it every second, and give up on one that
+        """The side that waits to be dialled would not see the other die: ask it now and then, and give up on one that
         only says that it is there."""
         running, ended, now = asyncio.ensure_future(swap), Signal(), asyncio.get_running_loop().time
         running.add_done_callback(lambda swap: ended.set())
@@ -178,24 +162,25 @@ class PairSwap:
             while not await ended.wait_for(min(max(in_time_s, LEAST_S), beat_at - now())):
                 in_time_s = behind()
                 if now() >= beat_at:
-                    await self._check(alive, running, watched)
-                    beat_at = now() + HEARTBEAT_S
+                    await self._check(terms, running, watched)
+                    beat_at = now() + (RELAYED_HEARTBEAT_S if terms.relayed and watched.begun else HEARTBEAT_S)
             return running.result()
         finally:
             await cancel_and_wait(running)
 
-    async def _check(
-        self, alive: Callable[[], Awaitable[bool]], running: asyncio.Future[SwapReport], watched: _Watched
-    ) -> None:
+    async def _check(self, terms: PartnerTerms, running: asyncio.Future[SwapReport], watched: _Watched) -> None:
         try:
-            holds_us = await alive()
+            holds_us = await terms.alive()
             watched.mark_back()
         except ExchangeError as error:
             if running.done() or (isinstance(error, PartnerLost) and watched.may_come_back()):
                 return
             raise PartnerLost(f"the partner stopped answering: {error}") from error
-        if not holds_us and not running.done():
-            raise PartnerLost("the partner let go of this round")
+        if holds_us or running.done():
+            return
+        if terms.relayed and not watched.begun:
+            raise RelayBusy("the partner let go before it began, most likely as no relay had room")
+        raise PartnerLost("the partner let go of this round")
 
 
 class _Watched:
@@ -214,6 +199,11 @@ class _Watched:
     @property
     def nbytes(self) -> int:
         return self._sink.nbytes
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything came."""
+        return self._began > 0
 
     def write(self, offset: int, data: bytes) -> None:
         self._last = self._clock.now()
@@ -262,6 +252,7 @@ def _together(reports: list[SwapReport]) -> SwapReport:
         reports[0].own,
         reports[0].pace,
         _digests_together([report.digests for report in reports]),
+        reports[-1].way,
     )
 
 

@@ -17,6 +17,8 @@ from peer.run.home import Home
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 ANYWHERE = ("--host-maddrs", LOOPBACK)
+QUIET = {"PEER_PORT_MAPPING": "no"}
+"""Environment of every process: a swarm on one machine asks no router for ports."""
 STARTUP_S = 120.0
 LISTEN_EVERY_S = 1.0
 """Seconds between two questions to a daemon that leaves: how long it will take."""
@@ -67,7 +69,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **QUIET, **(env or {})},
             )
 
     @property

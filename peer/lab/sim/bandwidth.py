@@ -1,6 +1,6 @@
-"""Bulk transfers that share links. A link gives each of its transfers an equal part. A transfer goes at the smaller of
-its parts at both ends and its stream's own cap. (Capacity that one end cannot use does not go to the other end's
-neighbours: a mix of fast and slow partners is a little slower than in reality.)
+"""Bulk transfers that share links. A link gives each of its transfers an equal part. A transfer goes at the smallest of
+its parts at both ends, its parts of the pipes between, and its stream's own cap. (Capacity that one end cannot use does
+not go to the other end's neighbours: a mix of fast and slow partners is a little slower than in reality.)
 
 Rates change only when a transfer begins or ends, or a link changes. Between two changes progress is a product, so a
 transfer costs a few events, however long it is."""
@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from peer.errors import PartnerLost, PartnerSilent
 from peer.lab.sim.links import Link, stream_cap
@@ -18,14 +19,47 @@ from peer.protocol.messages import PeerId
 
 STALL_S = 5.0
 """Seconds without progress after which a transfer fails, as in the real transport."""
+PARTS, SLOW_PARTS = 16, 64
+"""Parts in which a payload is handed over at least, over links alone and over pipes. The rate of a pipe may fall far
+while many share it, and a receiver must not take a part that is long under way for silence."""
+OWN_SHARE = 0.5
+"""Part of its own link that a relay keeps for itself at least, whatever its cap."""
+
+
+class Pipe:
+    """A part of the way that transfers share besides their links: a relay's cap, or the line between two sites. Each of
+    them gets an equal part."""
+
+    def __init__(self, rate: float, at: PeerId | None = None) -> None:
+        """`rate`: bytes per second. `at`: the relay on whose link it lies."""
+        self.rate, self.at = rate, at
+        self.flows: dict[Flow, None] = {}
+
+    @property
+    def part(self) -> float:
+        return self.rate / max(1, len(self.flows))
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The way that the bytes of a transfer take."""
+
+    stops: tuple[PeerId, ...]
+    """The sender, the relay if there is one, the receiver."""
+    pipes: tuple[Pipe, ...] = ()
+
+    @property
+    def legs(self) -> tuple[tuple[PeerId, PeerId], ...]:
+        return tuple(pairwise(self.stops))
 
 
 class Flow:
     """One transfer under way. Bytes are those on the wire."""
 
-    def __init__(self, sender: PeerId, receiver: PeerId, total: float, *, at: float, order: int) -> None:
+    def __init__(self, course: Course, total: float, *, at: float, order: int) -> None:
         """`at`: when it begins, in the loop's time. `order`: its number in the network."""
-        self.sender, self.receiver, self.total, self.order = sender, receiver, total, order
+        self.sender, self.receiver, self.legs, self.pipes = course.stops[0], course.stops[-1], course.legs, course.pipes
+        self.total, self.order = total, order
         self.done = self.rate = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self._at = at
@@ -94,24 +128,32 @@ class Flows:
     """Bytes per second between two peers, whatever their links could carry."""
     _up: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
     _down: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
+    _relaying: dict[PeerId, Pipe] = field(default_factory=dict)
+    """The pipes that lie on a relay's link."""
     _begun: int = 0
 
-    def begin(self, sender: PeerId, receiver: PeerId, nbytes: float) -> Flow:
-        """Begin a transfer, which takes its part of both links until `end`."""
+    def begin(self, course: Course, nbytes: float) -> Flow:
+        """Begin a transfer, which takes its part of both links and of the pipes between until `end`."""
         self._begun += 1
-        flow = Flow(sender, receiver, nbytes, at=asyncio.get_running_loop().time(), order=self._begun)
-        self._up.setdefault(sender, {})[flow] = None
-        self._down.setdefault(receiver, {})[flow] = None
-        self._share(sender, receiver)
+        flow = Flow(course, nbytes, at=asyncio.get_running_loop().time(), order=self._begun)
+        self._up.setdefault(flow.sender, {})[flow] = None
+        self._down.setdefault(flow.receiver, {})[flow] = None
+        for pipe in flow.pipes:
+            pipe.flows[flow] = None
+            if pipe.at is not None:
+                self._relaying[pipe.at] = pipe
+        self._share_beside(flow)
         return flow
 
     def end(self, flow: Flow) -> None:
         """End a transfer, complete or not, and free its part."""
         self._up[flow.sender].pop(flow, None)
         self._down[flow.receiver].pop(flow, None)
+        for pipe in flow.pipes:
+            pipe.flows.pop(flow, None)
         if flow.timer is not None:
             flow.timer.cancel()
-        self._share(flow.sender, flow.receiver)
+        self._share_beside(flow)
 
     async def until(self, flow: Flow, nbytes: float) -> None:
         """Wait until so many bytes are through. Raises PartnerLost when an end vanishes, PartnerSilent when
@@ -121,42 +163,68 @@ class Flows:
     def changed(self, peer: PeerId | None = None) -> None:
         """Recompute rates after a change of a link, or of the open paths: of one peer, or (None) of all."""
         for one in sorted({*self._up, *self._down}) if peer is None else [peer]:
-            self._share(one, one)
+            self._share(self._touching(one))
 
     def break_off(self, peer: PeerId) -> None:
-        """Break all transfers with a peer that is gone."""
-        for flow in [*self._up.get(peer, ()), *self._down.get(peer, ())]:
+        """Break all transfers with a peer that is gone, and those that it relayed."""
+        relayed = self._relaying[peer].flows if peer in self._relaying else ()
+        for flow in [*self._up.get(peer, ()), *self._down.get(peer, ()), *relayed]:
             flow.settle(asyncio.get_running_loop().time())
             flow.fail(PartnerLost(f"{peer} vanished in the middle"))
 
-    def _share(self, sender: PeerId, receiver: PeerId) -> None:
-        """Compute the parts of all transfers that meet one of these two."""
+    def _share_beside(self, flow: Flow) -> None:
+        """Compute the parts of all transfers that this one meets somewhere."""
+        touched = self._touching(flow.sender) | self._touching(flow.receiver)
+        for pipe in flow.pipes:
+            touched |= pipe.flows.keys()
+            if pipe.at is not None:
+                touched |= self._touching(pipe.at)
+        self._share(touched)
+
+    def _share(self, touched: set[Flow]) -> None:
+        """Compute the parts of these."""
         now = asyncio.get_running_loop().time()
-        touched = self._touching(sender) | self._touching(receiver)
         for flow in sorted(touched, key=lambda flow: flow.order):
             rate = self._rate(flow)
             if rate != flow.rate:
                 flow.change_rate(rate, now)
 
     def _touching(self, peer: PeerId) -> set[Flow]:
-        return {*self._up.get(peer, ()), *self._down.get(peer, ())}
+        relayed = self._relaying[peer].flows if peer in self._relaying else ()
+        return {*self._up.get(peer, ()), *self._down.get(peer, ()), *relayed}
 
     def _rate(self, flow: Flow) -> float:
-        if not self.open(flow.sender, flow.receiver):
+        if not all(self.open(sender, to) for sender, to in flow.legs):
             return 0.0
-        sender, receiver = self.link(flow.sender), self.link(flow.receiver)
-        up = sender.up / max(1, len(self._up[flow.sender]))
-        down = receiver.down / max(1, len(self._down[flow.receiver]))
-        return min(up, down, stream_cap(sender, receiver), self.path(flow.sender, flow.receiver))
+        up = self._own(flow.sender, self.link(flow.sender).up) / max(1, len(self._up[flow.sender]))
+        down = self._own(flow.receiver, self.link(flow.receiver).down) / max(1, len(self._down[flow.receiver]))
+        rate = min(up, down)
+        for sender, to in flow.legs:
+            rate = min(rate, stream_cap(self.link(sender), self.link(to)), self.path(sender, to))
+        for pipe in flow.pipes:
+            rate = min(rate, pipe.part, self._lent(pipe) / max(1, len(pipe.flows)))
+        return rate
+
+    def _own(self, peer: PeerId, rate: float) -> float:
+        """Return what a peer has for its own transfers of a link's rate while it relays those of others."""
+        pipe = self._relaying.get(peer)
+        return rate if pipe is None or not pipe.flows else max(rate - pipe.rate, OWN_SHARE * rate)
+
+    def _lent(self, pipe: Pipe) -> float:
+        """Return what the link that a pipe lies on has for it."""
+        if pipe.at is None:
+            return math.inf
+        link = self.link(pipe.at)
+        return (1 - OWN_SHARE) * min(link.up, link.down)
 
 
-def milestones(total: int, rate: float) -> list[int]:
+def milestones(total: int, rate: float, parts: int = 16) -> list[int]:
     """Return the marks at which a payload of `total` bytes is handed over while it arrives at about `rate` bytes per
-    second. The part held back never exceeds half of the part handed over, nor a sixteenth of the payload. Nothing is
-    cut finer than a quarter of a second."""
+    second. The part held back never exceeds half of the part handed over, nor one of so many `parts` of the payload.
+    Nothing is cut finer than a quarter of a second."""
     least = max(1.0, rate / 4)
     marks, at = [], 0.0
     while at < total:
-        at = min(total, at + max(least, min(at / 2, total / 16)))
+        at = min(total, at + max(least, min(at / 2, total / parts)))
         marks.append(math.ceil(at))
     return marks

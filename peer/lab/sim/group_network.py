@@ -97,7 +97,7 @@ class MemoryGroup:
         if source.nbytes != seat.sink.nbytes:
             raise PartnerRefused("bad_payload:length", "the contribution has another length than announced")
         self._network.gave(self._me, opening.key, source)
-        await self._network.carry(self._me, owner, source.nbytes, into(seat.sink, source))
+        await self._network.carry(self._me, owner, source.nbytes, into(seat.sink, source), calls=self._me)
         seat.complete()
 
     async def _take(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
@@ -120,7 +120,7 @@ class MemoryGroup:
                 done, _ = await asyncio.wait({running}, timeout=PULSE_S)
                 if to not in self._network._hosts:
                     raise PartnerLost(f"{to} vanished in the middle")
-                if self._network._flows_between(to, self._me):
+                if self._network.flows_between(to, self._me):
                     silent_s = 0.0
                     if done:
                         return running.result()

@@ -56,6 +56,8 @@ class LinkLoad:
     up: float = 0.0
     down: float = 0.0
     messages: int = 0
+    relayed: float = 0.0
+    """Bytes that it passed on for others, besides its own."""
 
     def sent(self, nbytes: float) -> None:
         self.up += nbytes
@@ -65,6 +67,9 @@ class LinkLoad:
 
     def sent_message(self) -> None:
         self.messages += 1
+
+    def passed_on(self, nbytes: float) -> None:
+        self.relayed += nbytes
 
 
 PROFILES = {

@@ -23,6 +23,7 @@ from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import PeerTable
 from peer.membership.reachability import ReachabilityProbe
+from peer.membership.relay_reservations import RelayReservations
 from peer.node.assemble import LocalPolicy, PeerParts
 from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded
@@ -30,7 +31,7 @@ from peer.observe.totals import Ledger, Totals, fold, ledger
 from peer.outer.state import OuterState
 from peer.ports.receipt_store import MemoryReceipts
 from peer.ports.trainer import Counters
-from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.messages import PeerId, PeerRecord, RelayAddress
 from peer.protocol.model.layout import Layout
 from peer.rounds.loop import RoundLoop
 from peer.rounds.pause import LocalPause
@@ -127,6 +128,8 @@ class Life:
     policy: LocalPolicy
     live: RoundStatus
     rng: random.Random
+    reservations: RelayReservations | None = field(init=False, default=None)
+    """Its places at relays. None: nobody relays."""
     record_changed: Signal = field(init=False, default_factory=Signal)
     """Rung when others should know soon of what is new in its record."""
     record: PeerRecord | None = field(init=False, default=None)
@@ -148,6 +151,19 @@ class Life:
     @property
     def coordinator(self) -> RoundLoop | None:
         return None if self.parts is None else self.parts.loop
+
+    @property
+    def relays(self) -> tuple[RelayAddress, ...]:
+        """The relays at which it can be called."""
+        return () if self.reservations is None else self.reservations.relays()
+
+    def relay_rate(self) -> float:
+        """Bytes per second that its best relay passes on; 0: it has none."""
+        return 0.0 if self.reservations is None else self.reservations.rate()
+
+    def is_relayed(self, reservations: RelayReservations) -> None:
+        """It keeps these places."""
+        self.reservations = reservations
 
     @property
     def view(self) -> PeerTable | None:

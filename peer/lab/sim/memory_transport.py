@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,11 +11,13 @@ from typing import Any, TypeVar
 
 from blake3 import blake3
 
+from peer.aio.events import Signal
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.group_network import MemoryGroup
 from peer.lab.sim.network import Network
 from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
 from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting
+from peer.membership.relay_reservations import Granted
 from peer.ports.clock import Clock
 from peer.ports.directory import Shown
 from peer.ports.handler import Handler
@@ -29,22 +32,30 @@ from peer.protocol.messages import (
     PeerRecord,
     PeerTimings,
     Probed,
+    RelayWord,
     RoundKey,
     StateIndex,
     SwapReport,
     Verdict,
     Vouched,
+    Way,
     Welcome,
     artifact_name,
 )
 from peer.protocol.pair.receipt import MAX_SHOWN, ShownReceipt, SignedOpinion
 from peer.protocol.swarm.failure_detection import HEARD_S
+from peer.protocol.swarm.relay_word import is_stale
 from peer.protocol.wire.payload import Sink, Source
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.indirect_probe import DIAL_S
 from peer.transport.wire.payload_stream import UploadBudget
 
 T = TypeVar("T")
+
+RESERVE_S = 5.0
+"""Seconds that a relay may take to give a place."""
+SILENT_S = 40.0
+"""Seconds for which a relay that holds a place may say nothing."""
 
 LEAST_RATE = 62_500.0
 """Bytes per second at which a state has to arrive at least, for the bytes that the held bytes stand for."""
@@ -122,8 +133,26 @@ class MemoryTransport:
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         await self._ask(by.peer_id, timeout_s, lambda host: None)
-        reached = self._network.dialable(self._me)
+        reached = self._network.paths.is_open(self._me)
         return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer", by.endpoints[0])
+
+    async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
+        """Hold a place at a relay until it is gone or silent. Raises PartnerRefused (`busy`) where it has no place."""
+        paths, at, me, broken = self._network.paths, relay.peer_id, self._me, Signal()
+        if not await self._ask(at, RESERVE_S, lambda host: paths.reserve(host._me, me, broken.set)):
+            raise PartnerRefused("busy", f"{at} has no place for a reservation")
+        word: RelayWord | None = None
+        try:
+            while True:
+                if is_stale(word, self._clock.now()):
+                    word = self._network.word(at, me, self._clock.now())
+                    granted(paths.cap(at), word)
+                if await broken.wait_for(SILENT_S):
+                    raise PartnerLost(f"{at} is gone")
+                if not self._network.flows_between(at, me):
+                    raise PartnerSilent(f"nothing came from {at} for {SILENT_S:.0f} s", "silent")
+        finally:
+            paths.give_back(at, me)
 
     def take_callers(self) -> tuple[str, ...]:
         """Nobody: addresses mean nothing here."""
@@ -160,11 +189,16 @@ class MemoryTransport:
         timeout_s: float,
         dial: bool,
         told: PeerTimings | None = None,
+        needs: float = 0.0,
     ) -> SwapReport:
         lasting, begun = LingeringSource(source), list[ReconnectingSink]()
         try:
-            swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
-            report = await _bounded(swap, timeout_s, partner.peer_id)
+            with contextlib.ExitStack() as held:
+                if dial and needs:
+                    paths, weight = self._network.paths, self._network.weight
+                    held.enter_context(paths.connected(self._me, partner.peer_id, needs * weight))
+                swap = self._swap(partner.peer_id, key, lasting, sink, dial, told, begun)
+                report = await _bounded(swap, timeout_s, partner.peer_id)
         except PartnerSilent as error:
             raise (begun[0].broken if begun else None) or error from None
         finally:
@@ -202,14 +236,15 @@ class MemoryTransport:
         self._network.gave(partner, key, theirs)
         arriving = ReconnectingSink(theirs.nbytes, sink, theirs)
         begun.append(arriving)
-        await self._carried(partner, key, meeting, arriving, dial)
+        way = await self._carried(partner, key, meeting, arriving, dial)
         meeting.content.add(self._me)
+        self._network.taken[way.path] += not key.part
         heard = believed(meeting.sides[partner][2], told)
-        return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard)
+        return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard, way=way)
 
     async def _carried(
         self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool
-    ) -> None:
+    ) -> Way:
         """Receive the partner's payload. It is there for us until the partner leaves, and for a while when the partner
         has everything."""
         network, me = self._network, self._me
@@ -221,7 +256,7 @@ class MemoryTransport:
             return lingering(partner in meeting.content)
 
         calls = me if dial else partner
-        await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
+        return await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
 
     def receipt(
         self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float

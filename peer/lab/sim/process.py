@@ -35,6 +35,7 @@ from peer.membership.own_record import OwnRecord
 from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import lifetime, pace
 from peer.membership.reachability import ReachabilityProbe
+from peer.membership.relay_reservations import RelayReservations, RelaySetting
 from peer.membership.reputation import Reputation
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
@@ -99,6 +100,11 @@ class SimulatedRun:
         return rounds.round_length if rounds.kind == "seconds" else 0.0
 
     @property
+    def relay_nodes(self) -> tuple[PeerId, ...]:
+        """The nodes of the operator that relay."""
+        return () if self.world.closed is None else self.world.closed.node_ids
+
+    @property
     def pace_s(self) -> float:
         """Between two looks at the directory."""
         return pace(self.round_s or None)
@@ -142,16 +148,31 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         MemoryDirectory(run.hub, peer.peer_id, RUN),
         transport,
         handler,
-        ReachabilityProbe(transport, clock, rng, lambda: address_of(run, peer)),
+        ReachabilityProbe(transport, clock, rng, lambda: address_of(run, peer), trusted=run.relay_nodes),
         policy,
         live,
         rng,
     )
     made.append(life)
+    if run.world.closed is not None:
+        life.is_relayed(_reservations(run, peer, life))
     handler.serve(ServedParts(amendments=policy.amendments))
     handler.hand_on(policy.papers)
     peer.lives.append(life)
     return life
+
+
+def _reservations(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> RelayReservations:
+    """The places at relays of this process, if it finds out that nobody can dial it."""
+    setting = RelaySetting(
+        me=peer.peer_id,
+        closed=lambda: life.reach.state.reachable() is False,
+        nodes=run.relay_nodes,
+        emit=lambda event: journal(peer, life, event),
+        changed=life.record_changed.set,
+    )
+    rng = random.Random(f"relays {run.setting.seed} {peer.number} {len(peer.lives)}")
+    return RelayReservations(life.transport, VirtualClock(), rng, setting)
 
 
 def _quota(
@@ -191,7 +212,8 @@ def address_of(run: SimulatedRun, peer: SimulatedPeer) -> tuple[str, ...]:
 
 def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     """Make the peer's record of this moment."""
-    address = PeerAddress(peer.peer_id, RUN, lambda: address_of(run, peer), lambda: life.reach.reachable)
+    reachable, relays = life.reach.reachable, life.relays
+    address = PeerAddress(peer.peer_id, RUN, lambda: address_of(run, peer), lambda: reachable, relays=lambda: relays)
     live = life.live
     return life.says(
         describe_self(
@@ -210,7 +232,7 @@ def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecor
     last, live = life.record, life.live
     if last is None or last.round != live.round or last.status is not live.announced(life.policy.quota.why_not()):
         return describe(run, peer, life)
-    if last.reachable != life.reach.reachable:
+    if last.reachable != life.reach.reachable or last.relays != (() if last.reachable else life.relays):
         return describe(run, peer, life)
     return last
 
@@ -218,7 +240,7 @@ def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecor
 def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState, stale: str = "") -> PeerParts:
     """Build the peer around a state that is complete, as the daemon does. `stale`: why it may be far behind."""
     staleness = Staleness(stale)
-    clock, setting, live = VirtualClock(), run.setting, life.live
+    clock, setting, live, of = VirtualClock(), run.setting, life.live, (run, peer, life)
 
     def emit(event: events.Event) -> None:
         journal(peer, life, event)
@@ -236,7 +258,7 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
             plan=_plan(run, peer),
             rounds=setting.rounds,
             live=live,
-            own=OwnRecord(lambda: describe(run, peer, life), lambda: last_record(run, peer, life), life.record_changed),
+            own=OwnRecord(partial(describe, *of), partial(last_record, *of), life.record_changed, life.relay_rate),
             tempo=PeerTempo(
                 look_every_s=run.pace_s,
                 ask_every_s=max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND),
@@ -345,10 +367,25 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
     await _play(run, peer, life, parts, state.round)
 
 
+def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[PeerId, PeerRecord]]:
+    """Return what tells the live records, and the last one of each node of the operator: a look at the directory shows
+    a part of a large swarm."""
+    nodes = dict[PeerId, PeerRecord]()
+
+    def known() -> Mapping[PeerId, PeerRecord]:
+        records = parts.view.peers
+        nodes.update({node: records[node] for node in run.relay_nodes if node in records})
+        return {**nodes, **records}
+
+    return known
+
+
 async def _play(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
     await parts.view.announce()
     await parts.view.look()
     duties = [*parts.background(), life.reach.run(parts.view.known, SETTLED_EVERY_S)]
+    if life.reservations is not None:
+        duties.append(life.reservations.run(_records_of(run, parts)))
     background = [asyncio.create_task(duty) for duty in duties]
     try:
         await parts.loop.run(round_)

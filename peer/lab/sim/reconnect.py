@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from peer.errors import PartnerLost
 from peer.lab.sim.virtual_clock import nap
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import PeerId, Way
 from peer.protocol.wire.payload import Sink, Source
 from peer.transport.wire.resumption import FIRST_PAUSE_S, LINGER_S, LONGEST_PAUSE_S, REACH_S
 
@@ -68,15 +68,17 @@ async def carried(
     is_lost: Callable[[], bool] = lambda: False,
     patience_s: Callable[[], float] = lambda: math.inf,
     giving: bool = False,
-) -> None:
-    """Move the payload. `calls`: which of the two connects again. `is_lost`: whether it cannot be resumed.
-    `patience_s`: how long a break may last. `giving`: it is a part of a state. Raises the error that broke it."""
+) -> Way:
+    """Move the payload, and return the way of the connection that brought its end. `calls`: which of the two made the
+    call, and connects again. `is_lost`: whether it cannot be resumed. `patience_s`: how long a break may last.
+    `giving`: it is a part of a state. Raises the error that broke it."""
     other = sender if calls == to else to
     known = network.host(other)
     while True:
         try:
-            await network.carry(sender, to, arriving.nbytes, arriving.upto, arriving.at, giving=giving)
-            return
+            return await network.carry(
+                sender, to, arriving.nbytes, arriving.upto, arriving.at, giving=giving, calls=calls
+            )
         except PartnerLost as error:
             arriving.breaks(error)
         loop, pause, reach_s = asyncio.get_running_loop(), FIRST_PAUSE_S, FIRST_REACH_S

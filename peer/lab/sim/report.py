@@ -55,6 +55,10 @@ class Report:
     ledger_imbalance: int
     """0, or work was lost or counted twice."""
     processed: int
+    paths: dict[str, int]
+    """The paths of swaps that got everything, one for each side: direct, punched or relayed."""
+    relayed_bytes_per_relay_hour: float | None
+    """What a relay passed on. None: nobody relays."""
     faults: dict[str, int]
     seconds_to_simulate: float
 
@@ -99,6 +103,8 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
         truths=_truths(ended),
         ledger_imbalance=sum(abs(book.imbalance) for book in books),
         processed=sum(book.processed for book in books),
+        paths={path.value: count for path, count in sorted(swarm.network.taken.items())},
+        relayed_bytes_per_relay_hour=_relayed(swarm, hours),
         faults=dict(Counter(fault.kind for _, fault in swarm.mischief.done)),
         seconds_to_simulate=seconds,
     )
@@ -122,6 +128,13 @@ def _utilization(swarm: SimulatedSwarm, hours: float) -> float:
     away = sum(peer.away_s(hours * 3600) for peer in swarm.peers)
     lived = len(swarm.peers) * hours * 3600 - away
     return min(1.0, computed / lived) if lived > 0 else 0.0
+
+
+def _relayed(swarm: SimulatedSwarm, hours: float) -> float | None:
+    relays = swarm.network.paths.relays
+    if not relays:
+        return None
+    return sum(swarm.network.load(relay).relayed for relay in relays) / (len(relays) * hours)
 
 
 def _truths(ended: Iterable[events.RoundEnded]) -> int | None:
@@ -164,6 +177,7 @@ def told(report: Report) -> str:
         *([] if report.participation is None else [("taking part", _took_part(report))]),
         ("exchange", f"{_number(report.exchange_s_median)} s median, {_number(report.exchange_s_p99)} s p99"),
         ("spread", f"{report.spread:.3g} of the replicas, relative"),
+        *([] if report.relayed_bytes_per_relay_hour is None else [("paths", _paths(report))]),
         *([] if report.truths is None else [("truths", f"{report.truths} (the most states after one exchange)")]),
         ("ledger", balance),
         ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items())) or "none"),
@@ -174,6 +188,12 @@ def told(report: Report) -> str:
 
 def _took_part(report: Report) -> str:
     return f"{report.participation:.2%} of {report.live_due} peer-rounds due to live peers, {report.live_missed} missed"
+
+
+def _paths(report: Report) -> str:
+    taken, passed = report.paths, report.relayed_bytes_per_relay_hour or 0.0
+    counts = ", ".join(f"{count} {path}" for path, count in taken.items()) or "no swap"
+    return f"{counts}; {passed / 1e6:.2f} MB a relay and hour passed on"
 
 
 def _number(value: float | None) -> str:

@@ -14,8 +14,9 @@ from peer.exchange.build import MakeStrategy
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.links import profile
+from peer.lab.sim.nat import nat_named
 from peer.lab.sim.report import Report, report_of
-from peer.lab.sim.setting import MakeTrainer, SwarmSetting, SwarmWorld, layout_of
+from peer.lab.sim.setting import ClosedHomes, MakeTrainer, SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, other_targets
 from peer.lab.sim.trainer import VirtualTrainer
@@ -32,6 +33,9 @@ TRAINERS = ("fake", "tiny")
 FAKE_ELEMENTS = 65536
 """Parameters of the fake model."""
 MOST_PEERS = 4096
+MOST_RELAYS = 64
+RELAY_CAP = 64e3
+"""Bytes per second: the least cap of a relay (`--relay` of `peer join`)."""
 HELD_ELEMENTS = 1024
 """Parameters of the fake model that each peer holds at most. On the wire they stand for all."""
 
@@ -58,6 +62,14 @@ class Wish:
     """Parameters that the tiny trainer's model stands for on the wire. None: its own."""
     eval_every: int | None = None
     """Rounds between two evaluations. None: about four an hour."""
+    closed: float = 0.0
+    """Part of the peers that nobody can dial. They are drawn."""
+    nat: str = "port-restricted"
+    """The routers of closed peers (`peer.lab.sim.nat.NATS`)."""
+    relay_cap: float = RELAY_CAP
+    """Bytes per second that each relay passes on. Every peer that is not closed relays."""
+    relays: int = 1
+    """Nodes of the operator. They relay, and never train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +115,12 @@ def simulate(
                 eval_every=wish.eval_every or max(1, round(rounds / wish.hours / 4)),
                 first=first,
             ),
-            SwarmWorld(links=link, stops=False, weight=_on_the_wire(wish, layout) / layout.elements),
+            SwarmWorld(
+                links=link,
+                stops=False,
+                weight=_on_the_wire(wish, layout) / layout.elements,
+                closed=_closed_homes(wish, manifest.seed, len(numbers)),
+            ),
             make_trainer=lambda place, layout, clock: make(numbers[place], layout, clock),
             liars=cast.liars,
         )
@@ -129,6 +146,14 @@ def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Faul
     return tuple(plan)
 
 
+def _closed_homes(wish: Wish, seed: int, count: int) -> ClosedHomes | None:
+    """Draw the closed peers. None: all can be dialled."""
+    if not wish.closed:
+        return None
+    shut = sorted(random.Random(f"closed {seed}").sample(range(count), round(wish.closed * count)))
+    return ClosedHomes(nats=dict.fromkeys(shut, nat_named(wish.nat)), relay_cap=wish.relay_cap, nodes=wish.relays)
+
+
 def _on_the_wire(wish: Wish, layout: Layout) -> int:
     """Return the parameters that payloads weigh as."""
     return wish.parameters if wish.trainer == "fake" else wish.stands_for or layout.elements
@@ -147,6 +172,11 @@ def _check(wish: Wish) -> None:
         raise UsageError(f"--step-seconds {wish.step_seconds:g} cannot be", "Give seconds from 0.001 to 100000.")
     if not 64 <= wish.parameters <= 10**12:
         raise UsageError(f"--parameters {wish.parameters} cannot be simulated", "Give a number from 64 to 10^12.")
+    if not 0 <= wish.closed <= 1:
+        raise UsageError(f"--closed {wish.closed:g} cannot be", "Give a part of the peers, from 0 to 1.")
+    if not 0 <= wish.relays <= MOST_RELAYS:
+        raise UsageError(f"--relays {wish.relays} cannot be", f"Give a number from 0 to {MOST_RELAYS}.")
+    nat_named(wish.nat)
     if wish.trainer not in TRAINERS:
         raise UsageError(f"there is no simulated trainer {wish.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.lab.sim.links import Link
+from peer.lab.sim.links import PROFILES, Link
+from peer.lab.sim.nat import Nat
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock
 from peer.protocol.messages import PeerId
@@ -52,17 +53,53 @@ class SwarmSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sites:
+    """Peers at several places. All transfers between two places share one line."""
+
+    places: Mapping[int, int]
+    """The place of each peer, by number."""
+    between: float
+    """Bytes per second of the line between two places, each way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedHomes:
+    """The peers that nobody can dial, and the relays over which they are called all the same."""
+
+    nats: Mapping[int, Nat]
+    """Their routers, by number."""
+    relay_cap: float
+    """Bytes per second that each relay passes on. Every other peer relays."""
+    nodes: int = 1
+    """Nodes of the operator. They relay and never train."""
+    node_link: Link = PROFILES["fibre"]
+    sites: Sites | None = None
+
+    @property
+    def node_ids(self) -> tuple[PeerId, ...]:
+        return tuple(PeerId(f"node-{number:03d}") for number in range(self.nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryViews:
+    """What peers see in the directory."""
+
+    missing: float = 0.0
+    """Probability with which a peer misses each of the others, drawn every round's length."""
+    look: int | None = LOOK
+    """Of pairs, see `MemoryDirectoryHub`; groups see everybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmWorld:
     """The machines and the net between them."""
 
     links: Mapping[int, Link] | Link | None = None
     """Of all peers, or by number; those that are not named have `lan`."""
     only_dial_out: Container[int] = ()
-    """Numbers of the peers that nobody can open a connection to."""
-    missing_views: float = 0.0
-    """Probability with which a peer misses each of the others, drawn every round's length."""
-    look: int | None = LOOK
-    """Of pairs, see `MemoryDirectoryHub`; groups see everybody."""
+    """Numbers of the peers that nobody can open a connection to, and that have no relay."""
+    closed: ClosedHomes | None = None
+    views: DirectoryViews = field(default_factory=DirectoryViews)
     weight: float = 1.0
     """Bytes on the wire that a byte of the layout stands for."""
     stops: bool = True

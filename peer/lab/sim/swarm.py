@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -15,20 +16,19 @@ from peer.exchange.build import MakeStrategy
 from peer.lab.sim.directory import MemoryDirectoryHub
 from peer.lab.sim.fault_injector import Mischief
 from peer.lab.sim.faults import Fault
-from peer.lab.sim.links import PROFILES, Link
 from peer.lab.sim.machine import Life, SimulatedPeer
-from peer.lab.sim.network import Network
 from peer.lab.sim.process import SimulatedRun, begin, begin_together, join
+from peer.lab.sim.relay_node import RelayNode
 from peer.lab.sim.setting import (
     MakeTrainer,
     SwarmSetting,
     SwarmWorld,
     fake_trainers,
     layout_of,
-    number_of,
     peer_id_of,
 )
 from peer.lab.sim.virtual_clock import GATE, VirtualClock
+from peer.lab.sim.world import network_of
 from peer.protocol.messages import PeerId
 
 
@@ -51,17 +51,11 @@ class SimulatedSwarm:
         self.method, self.rounds, self.total_rounds = setting.method, setting.rounds, setting.total_rounds
         self.layout = setting.layout or layout_of(setting.method)
         self.first = torch.zeros(self.layout.elements) if setting.first is None else setting.first
-        everywhere = world.links if isinstance(world.links, Link) else PROFILES["lan"]
-        links = world.links if isinstance(world.links, Mapping) else {}
-        self.network = Network(
-            link=everywhere,
-            links={peer_id_of(number): link for number, link in links.items()},
-            dialable=lambda peer: number_of(peer) not in world.only_dial_out,
-            rng=random.Random(setting.seed),
-            weight=world.weight,
-        )
-        hide = self._views_missing(world.missing_views, setting.seed) if world.missing_views > 0 else None
-        look = None if setting.method.topology == "group" else world.look
+        if world.closed is not None:
+            world = replace(world, nodes=world.nodes | set(world.closed.node_ids))
+        self.network = network_of(world, count, setting.seed)
+        hide = self._views_missing(world.views.missing, setting.seed) if world.views.missing > 0 else None
+        look = None if setting.method.topology == "group" else world.views.look
         self.hub = MemoryDirectoryHub(VirtualClock().now, look, hide)
         self.states: dict[bytes, torch.Tensor] = {}
         """What a node of the operator serves, by digest."""
@@ -77,12 +71,13 @@ class SimulatedSwarm:
         ]
         for peer in self.peers:
             self._begin(peer)
+        self.nodes = [RelayNode(self._run, node) for node in ([] if world.closed is None else world.closed.node_ids)]
         self.mischief = Mischief(self)
 
     def put_on_one_router(self, numbers: Iterable[int]) -> None:
         """Give these peers a network of their own. To be called before the run."""
         homes = [peer_id_of(number) for number in numbers]
-        self.network.put_on_one_router(homes)
+        self.network.paths.put_on_one_router(homes)
         self.hub.put_on_one_router(homes)
 
     def _views_missing(self, part: float, seed: int) -> Callable[[PeerId, PeerId], bool]:
@@ -106,6 +101,8 @@ class SimulatedSwarm:
         """All peers, from start to end, with these faults. Ends when the last living peer has ended and no killed one
         comes back while the run goes on. Raises what a peer raised."""
         self.mischief.plan(faults)
+        for node in self.nodes:
+            node.start()
         for peer in self.peers:
             self._start(peer, peer.life, joins=False)
         try:
@@ -155,6 +152,8 @@ class SimulatedSwarm:
     async def _close(self) -> None:
         """End every process, dead ones too: they may run again, only to be cancelled, and write nothing."""
         await self.mischief.close()
+        for node in self.nodes:
+            await node.close()
         for peer in self.peers:
             peer.ends()
         lives = [life for peer in self.peers for life in peer.lives]

@@ -231,7 +231,7 @@ async def _serve(
             for task in (stopping, *duties):
                 task.cancel()
             await asyncio.wait({stopping, *duties})
-            await node.directory.withdraw()
+            await asyncio.gather(node.directory.withdraw(), node.mapping.close())
             await server.close()
     node.local.say("left")
 
@@ -253,6 +253,8 @@ def _status(node: OpenNode, layout: Layout, began: float, keeper: StateKeeper) -
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
+        "port_mapping": node.mapping.report(),
+        "relaying": node.transport.desk.report(),
         "operators_key": f"on this node: {ADVICE}" if _has_operators_key(node) else "not on this node",
         "papers": None if node.handler.papers is None else node.handler.papers.report(),
         "neighbours": node.directory.neighbours(),
@@ -276,9 +278,8 @@ def _listeners(local: LocalNode) -> NodeListeners:
         reputation=Reputation(local.clock.now, emit),
         quota=NoBudget(),
         dht_node=DhtNodeEvents(emit, local.say),
-        reachability=lambda reachable, why: local.say(
-            f"others can reach this node: {'yes' if reachable else 'NO'}: {why}"
-        ),
+        reachability=lambda can, why: local.say(f"others can reach this node: {'yes' if can else 'NO'}: {why}"),
+        port_mapping=lambda port, why: local.say(f"port mapping: {why}"),
     )
 
 

@@ -52,7 +52,7 @@ class StartTime:
 
     async def _ask(self, records: list[PeerRecord]) -> None:
         """A node that lost its home, or another one of the operator, may have signed it already."""
-        able = [record for record in records if record.reachable and record.endpoints]
+        able = [record for record in records if record.reach]
         some = random.sample(able, min(ASKED, len(able)))
         await asyncio.gather(*(self._papers.ask(self._node.transport, record) for record in some))
 

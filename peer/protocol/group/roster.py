@@ -20,7 +20,7 @@ from blake3 import blake3
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.receipts import NO_VOUCHERS, Vouchers
-from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey, RunId
+from peer.protocol.messages import MAX_ROUND, PeerId, Reach, RoundKey, RunId
 
 ROSTER_DOMAIN = b"peer roster v1"
 MAX_MEMBERS = 64
@@ -38,8 +38,8 @@ class Join:
 
     key: RoundKey
     base: Base
-    dialable: bool = True
-    """Whether others can dial it. Only dialable members own shards."""
+    reach: Reach = Reach.DIRECT
+    """How others can call it. A relayed member says DIRECT when its path is fast enough to own a shard."""
     wait_s: float = 0.0
     """Seconds that the leader may hold the call before it says WAIT."""
     given: Vouchers = NO_VOUCHERS
@@ -86,7 +86,7 @@ class Roster:
     members: tuple[PeerId, ...]
     """Sorted."""
     owners: tuple[PeerId, ...]
-    """The dialable members, sorted: they own the shards."""
+    """The members that own the shards, sorted: those that are easiest to call."""
 
     def to_bytes(self) -> bytes:
         """Return the bytes that are signed, the one encoding of this roster."""
@@ -205,7 +205,7 @@ class Grace:
 class _Joined:
     at: float
     base: Base
-    dialable: bool
+    reach: Reach
 
 
 class RosterBuilder:
@@ -233,7 +233,7 @@ class RosterBuilder:
     def on_join(self, peer: PeerId, join: Join, now: float) -> None:
         """Take a peer's join. Joining again changes nothing."""
         if peer not in self._joined and len(self._joined) < 4 * MAX_MEMBERS:
-            self._joined[peer] = _Joined(now, join.base, join.dialable)
+            self._joined[peer] = _Joined(now, join.base, join.reach)
         if self._winner() is None:  # who has just come may have a later state
             self._quorum_at = None
         elif self._quorum_at is None:
@@ -327,7 +327,8 @@ class RosterBuilder:
         return self.enough(base, members) and not self.enough(base, [peer for peer in members if peer not in theirs])
 
     def _roster(self, base: Base, members: list[PeerId]) -> Roster | None:
-        owners = tuple(sorted(peer for peer in members if self._joined[peer].dialable))
-        if not owners:
+        best = max((self._joined[peer].reach for peer in members), default=Reach.NONE)
+        if best is Reach.NONE:
             return None
+        owners = tuple(sorted(peer for peer in members if self._joined[peer].reach is best))
         return Roster(self.run_id, self.key, self.me, base, tuple(sorted(members)), owners)

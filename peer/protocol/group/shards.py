@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.messages import DIRECT, PeerId, Reach, RoundKey, Way
 from peer.protocol.model.fragments import Span
 from peer.protocol.wire.frames import PayloadReader
 from peer.protocol.wire.payload import Sink
@@ -30,6 +30,21 @@ class Shard:
     @property
     def elements(self) -> int:
         return self.end - self.start
+
+
+RELAYED_SHARE = 0.5
+"""Part of a relay's cap that an owner behind it may count on. Other circuits share the cap."""
+
+
+def owner_reach(reach: Reach, rate: float, nbytes: int, seconds: float) -> Reach:
+    """Return how a member says that it can be called when a roster is made, which decides who owns shards.
+
+    A relayed member owns a shard beside those that can be dialled if its path is fast enough: it says DIRECT. `rate`:
+    bytes per second of its best relay. `nbytes`: of a payload of the fragment. An owner takes as much as that in parts
+    and gives as much in results. `seconds`: from one round to the next."""
+    if reach is Reach.RELAYED and RELAYED_SHARE * rate * seconds >= 2 * nbytes:
+        return Reach.DIRECT
+    return reach
 
 
 def cut(
@@ -125,6 +140,8 @@ class Receipt:
     bytes_sent: int
     bytes_received: int
     seconds: float
+    way: Way = DIRECT
+    """The path of the last connection that it used."""
 
 
 class UploadSlot:

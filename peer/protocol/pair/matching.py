@@ -5,8 +5,8 @@ Each peer can compute the score of any two peers for a (round, fragment). It off
 Two peers that hold each other's offer are locked. This is greedy matching on shared edge weights (Preis 1999, Hoepman
 2004): the best free edge is always mutual, so the matching ends. No two views need to agree.
 
-Two peers that cannot be dialled cannot meet. So an edge between a dialable and an undialable peer outweighs all edges
-of two dialable ones. Otherwise two dialable peers would meet and leave two undialable ones over.
+Two peers that nobody can call cannot meet, and a relay makes a closed peer one that can be called. So an edge between
+one that can be called and one that cannot outweighs the others. Otherwise two that can would leave two others over.
 
 Edges between two peers that are proven to each other outweigh all others (`peer.protocol.pair.proven`). Each peer
 begins with its own view, and offers and answers tell it. The one that hears `not proven` ranks the other as a stranger
@@ -28,9 +28,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 
-from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
+from peer.protocol.messages import Answer, Offer, PeerId, Reach, RoundKey, RunId, Send, Verdict
+from peer.protocol.pair.candidate_reach import CandidateReach
 from peer.protocol.pair.scores import RoundScores, initiates
 
 AWAIT_S = 1.5
@@ -45,12 +45,7 @@ POLL_S = 0.5
 """A held offer is repeated this often: it notices a silent death and mends a lost withdrawal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """An action: send this offer to this peer."""
-
-    to: PeerId
-    offer: Offer
+Peers = Container[PeerId]
 
 
 class Matching:
@@ -66,16 +61,16 @@ class Matching:
         me: PeerId,
         closes_at: float = float("inf"),
         *,
-        dialable: bool = True,
+        reach: Reach = Reach.DIRECT,
         await_s: float = AWAIT_S,
         last_choice: Callable[[PeerId], bool] = lambda peer: False,
         unanswering: Callable[[PeerId], bool] = lambda peer: False,
     ) -> None:
-        """`closes_at`: when the window closes, in the time of `now`. `dialable`: whether others can dial this peer.
-        `await_s`: how many seconds it waits for candidates that it cannot dial. `last_choice`: whether a candidate
+        """`closes_at`: when the window closes, in the time of `now`. `reach`: how others can call this peer.
+        `await_s`: how many seconds it waits for candidates that it cannot call. `last_choice`: whether a candidate
         comes after all others. `unanswering`: whether it did not answer lately."""
         self.run_id, self.key, self.me = run_id, key, me
-        self.dialable = dialable
+        self.reach = reach
         self._last_choice = last_choice
         self._unanswering = unanswering
         self._held_back: set[PeerId] = set()
@@ -89,8 +84,7 @@ class Matching:
         """Each candidate's score with this peer."""
         self._gone: dict[PeerId, str] = {}
         """Candidates that are out for this round, and why: taken, refused, failed."""
-        self._callers: set[PeerId] = set()
-        """Candidates that cannot be dialled: they have to call."""
+        self._reaches = CandidateReach()
         self._proven: set[PeerId] = set()
         """Candidates proven to this peer, unless they said that it is not proven to them."""
         self._called_at: dict[PeerId, float] = {}
@@ -116,30 +110,37 @@ class Matching:
         self._ranking: list[PeerId] | None = None
         """Candidates, the best last. Out and silent ones are dropped when they are met. None: to be computed again."""
 
+    def opens(self, reach: Reach) -> None:
+        """Take how others can call this peer as the round opens, unless candidates were ranked by it already."""
+        if not self._candidates:
+            self.reach = reach
+
     def extend(self, closes_at: float) -> None:
         """Move the end of the window: a candidate that is ready only later is out."""
         self._closes_at = closes_at
 
-    def add(self, peers: Iterable[PeerId], undialable: Container[PeerId] = (), proven: Container[PeerId] = ()) -> None:
-        """Add candidates from the directory. Known ones keep their state. `undialable`: candidates that have to call.
-        Two peers that cannot be dialled cannot meet. `proven`: candidates that outweigh the others."""
+    def add(self, peers: Iterable[PeerId], uncallable: Peers = (), proven: Peers = (), relayed: Peers = ()) -> None:
+        """Add candidates from the directory. Known ones keep their state. `uncallable`: those that have to call.
+        `proven`: those that outweigh the others. `relayed`: those that can be called over a relay alone."""
         known = self._candidates
         new = [peer for peer in peers if peer not in known and peer != self.me]
         if not new:
             return
         known |= RoundScores(self.run_id, self.key).of(new, self.me)
-        for peer in filter(undialable.__contains__, new):
-            self._callers.add(peer)
-            if not self.dialable:
-                self._gone[peer] = "not to be dialled, and neither are we"
+        for peer in filter(relayed.__contains__, new):
+            self._reaches.set(peer, Reach.RELAYED)
+        for peer in filter(uncallable.__contains__, new):
+            self._reaches.set(peer, Reach.NONE)
+            if not self.reach:
+                self._gone[peer] = "not to be called, and neither are we"
         self._proven.update(filter(proven.__contains__, new))
-        self._silent.update(peer for peer in filter(self._unanswering, new) if peer not in self._callers)
+        self._silent.update(peer for peer in filter(self._unanswering, new) if peer not in self._reaches.callers)
         for peer in filter(self._last_choice, new):
             self._held_back.add(peer)
             self._gone.setdefault(peer, HELD_BACK)
         self._ranking = None
 
-    def on_offer(self, sender: PeerId, now: float, dialable: bool = True, proven: bool = False) -> Answer:
+    def on_offer(self, sender: PeerId, now: float, reach: Reach = Reach.DIRECT, proven: bool = False) -> Answer:
         """Answer another peer's offer. A peer that offers is alive and a candidate, even if it counted as out.
         `proven`: whether this peer is proven to it."""
         if self.locked is not None:
@@ -150,16 +151,16 @@ class Matching:
             return Answer(Verdict.REFUSED, reason="a peer does not pair with itself")
         if sender not in self._candidates:
             self.add([sender])
-        if not self.dialable and not dialable:
-            return Answer(Verdict.REFUSED, reason="neither of us can be dialled")
+        if not self.reach and not reach:
+            return Answer(Verdict.REFUSED, reason="neither of us can be called")
         if sender in self._promised:
             return Answer(Verdict.LATER, eta_s=POLL_S, reason="another is asked")
         if self._comes_last(sender):
             return Answer(Verdict.TAKEN, reason="others are asked first in this round")
-        self._comes(sender, dialable)
+        self._comes(sender, reach)
         self._hear(sender, proven)
         self.promising.add(sender)
-        if not dialable:
+        if not reach:
             self._called_at[sender] = now
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
             self._lock(sender, by_offer=True)
@@ -231,7 +232,7 @@ class Matching:
             best = self._best_to_ask(now) if len(self._late) < MOST_OUT else None
             if best is not None and best not in self._late and (best != self._target or now >= self._retry_at):
                 self._target = self._in_flight = best
-                sends.append(Send(best, Offer(self.key, dialable=self.dialable, proven=best in self._proven)))
+                sends.append(Send(best, Offer(self.key, reach=self.reach, proven=best in self._proven)))
         return sends
 
     def wake_at(self) -> float | None:
@@ -240,7 +241,7 @@ class Matching:
             return None
         if (best := self._best()) is None or best in self._late:
             return None
-        if best not in self._callers:
+        if best not in self._reaches.callers:
             return self._retry_at
         return None if best in self._silent or self._awaited_since is None else self._awaited_until(best)
 
@@ -259,6 +260,10 @@ class Matching:
         """Whether there was any candidate, also one that is out now."""
         return bool(self._candidates)
 
+    def needs_relay(self, peer: PeerId) -> bool:
+        """Whether neither of the two can be called at an address of its own."""
+        return self.reach is not Reach.DIRECT and self._reaches.of(peer) is not Reach.DIRECT
+
     def why_alone(self) -> str:
         """Return a sentence about the fate of the candidates."""
         if not self._candidates:
@@ -273,8 +278,8 @@ class Matching:
     def _best(self) -> PeerId | None:
         if self._ranking is None:
             self._ranking = sorted(self._free(), key=self._candidates.__getitem__)
-            if self._callers and self.dialable:
-                self._ranking.sort(key=self._callers.__contains__)
+            if self._reaches.callers and self.reach:
+                self._ranking.sort(key=self._reaches.callers.__contains__)
             if self._proven:
                 self._ranking.sort(key=self._proven.__contains__)
         ranking, gone, silent = self._ranking, self._gone, self._silent
@@ -297,7 +302,7 @@ class Matching:
     def _release_held_back(self) -> bool:
         """Let the candidates of last choice in. Return whether there are any. Those that have to call are not waited
         for: they were told TAKEN if they called."""
-        held_back = self._held_back - self._callers
+        held_back = self._held_back - self._reaches.callers
         back = [peer for peer in held_back if self._gone.get(peer) == HELD_BACK]
         self._held_back.clear()
         for peer in back:
@@ -311,22 +316,17 @@ class Matching:
             self._proven.discard(peer)
             self._ranking = None
 
-    def _comes(self, peer: PeerId, dialable: bool) -> None:
+    def _comes(self, peer: PeerId, reach: Reach) -> None:
         """Take a peer in, even if it was out. It may be the best now."""
         if peer in self._gone or peer in self._silent:
             self._gone.pop(peer, None)
             self._silent.discard(peer)
             self._ranking = None
-        self._set_dialable(peer, dialable)
+        self._set_reach(peer, reach)
 
-    def _set_dialable(self, peer: PeerId, dialable: bool) -> None:
-        if dialable != (peer in self._callers):
-            return
-        if dialable:
-            self._callers.discard(peer)
-        else:
-            self._callers.add(peer)
-        self._ranking = None
+    def _set_reach(self, peer: PeerId, reach: Reach) -> None:
+        if self._reaches.set(peer, reach):
+            self._ranking = None
 
     def _awaited_until(self, caller: PeerId) -> float:
         """Return until when a caller is waited for. All wait at the same time, and a caller that was told HELD calls
@@ -338,7 +338,7 @@ class Matching:
         """Return the best candidate to ask. None while the best is one that has to call this peer. It is waited for,
         since it asks its candidates in the same order, but only for a while: it may be dead."""
         while (best := self._best()) is not None:
-            if best not in self._callers:
+            if best not in self._reaches.callers:
                 return best
             self._awaited_since = now if self._awaited_since is None else self._awaited_since
             if best in self._silent or now < self._awaited_until(best):
@@ -350,8 +350,7 @@ class Matching:
         self._waiting.discard(peer)
         if peer in self._candidates:
             self._gone[peer] = reason
-        if self._target == peer:
-            self._target = None
+        self._target = None if self._target == peer else self._target
 
     def _settle(self, peer: PeerId) -> None:
         """Note that the offer to this peer is over. A late one is a candidate again."""
@@ -360,13 +359,13 @@ class Matching:
         if peer in self._late:
             self._late.discard(peer)
             if self._gone.get(peer) == LATE:
-                self._comes(peer, peer not in self._callers)
+                self._comes(peer, self._reaches.of(peer))
 
     def _hear_locked(self, peer: PeerId, answer: Answer) -> None:
         """Take a lock that another offers, if none is taken and no other may come."""
         if self.locked == peer or (self.closed and self.locked is None):
             return
-        self._set_dialable(peer, answer.dialable)
+        self._set_reach(peer, answer.reach)
         if self.locked is not None:
             self._outbox.append(Send(peer, Offer(self.key, withdraw=True)))
             self._drop(peer, "late")
@@ -383,16 +382,16 @@ class Matching:
 
     def _lock(self, peer: PeerId, *, by_offer: bool = False) -> None:
         self.locked, self._by_offer = peer, by_offer
-        self.we_dial = initiates(self.me, peer, self.dialable, peer not in self._callers)
+        self.we_dial = initiates(self.me, peer, self.reach, self._reaches.of(peer))
         self._waiting = (self._waiting | self._promised) - {peer}
         self._promised.clear()
-        if not self.dialable:
+        if not self.reach:
             self._tell_those_who_wait()
         self._release_waiting()
 
     def _tell_those_who_wait(self) -> None:
         """Tell the best candidates of the lock. They cannot dial this peer, so they wait for its call in silence."""
-        free = [p for p in (*self._free(), *self._held_back) if p not in self._callers and p != self.locked]
+        free = [p for p in (*self._free(), *self._held_back) if p not in self._reaches.callers and p != self.locked]
         self._waiting.update(heapq.nlargest(MAX_NOTICES, free, key=self._weight))
 
     def _release_waiting(self) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from peer.protocol.messages import PeerId, RoundKey, RunId
+from peer.protocol.messages import PeerId, Reach, RoundKey, RunId
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 """The golden ratio in 64 bits, an odd number (Knuth, vol. 3, 6.4)."""
@@ -59,6 +59,6 @@ def _hashed(run_id: RunId, text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=run_id[:32]).digest(), "big")
 
 
-def initiates(me: PeerId, other: PeerId, me_dialable: bool = True, other_dialable: bool = True) -> bool:
-    """Whether `me` dials: the one of a locked pair that cannot be dialled, else the one with the smaller id."""
-    return me < other if me_dialable == other_dialable else not me_dialable
+def initiates(me: PeerId, other: PeerId, mine: Reach = Reach.DIRECT, theirs: Reach = Reach.DIRECT) -> bool:
+    """Whether `me` dials: the one of a locked pair that is harder to call, else the one with the smaller id."""
+    return me < other if mine == theirs else mine < theirs

@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from peer.protocol.endpoints import block_of, block_of_host, version_of, voice_of
+from peer.protocol.endpoints import block_of, block_of_host, host_of, join_host, version_of, voice_of
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, Probed
+from peer.protocol.swarm.nearness import is_private
 
 MAX_VOICES = 3
 """Most probers whose last answers count, for each version of IP."""
@@ -103,6 +104,26 @@ class Reachability:
         """Whether others can dial this peer. None: nobody has tried yet, or too few networks say that they cannot."""
         return self._verdict
 
+    def reachable_over(self, version: int) -> bool | None:
+        """Whether others of the internet can dial this peer over this version of IP. None: not known, as for
+        `reachable`. Neighbours behind the same router do not count."""
+        if self._called_at is not None and version_of(join_host(self._caller, 1)) == version:
+            return True
+        voices = [v for v in self._by_version().get(version, {}).values() if not is_private(host_of(v.probed.asked_at))]
+        reached, enough = _count(voices)
+        return reached if enough else any(voice.reached for voice in voices) or None
+
+    def denied(self) -> frozenset[str]:
+        """Return our addresses that somebody tried, and nobody answered at."""
+        voices = self._voices.values()
+        tried = {
+            endpoint
+            for voice in voices
+            for endpoint in voice.question.ours
+            if not voice.reached and version_of(endpoint) == version_of(voice.probed.asked_at)
+        }
+        return frozenset(tried).difference(*(voice.probed.answered for voice in voices))
+
     def endpoints(self) -> tuple[str, ...]:
         """Return the addresses at which this peer was reached, the latest first."""
         found = [(e, voice) for voice in reversed(self._voices.values()) for e in voice.probed.answered]
@@ -113,7 +134,7 @@ class Reachability:
         if self._called_at is not None:
             return f"a peer called this one from {self._caller}"
         if not self._voices:
-            return "nobody has tried to dial this peer yet"
+            return f"nobody has tried to dial this peer {'yet' if self._verdict is None else 'at its new addresses'}"
         voices = list(self._voices.values())
         of = f"{sum(voice.reached for voice in voices)} of {len(voices)} peers that tried reached this one"
         if self._verdict:
@@ -158,6 +179,12 @@ class Reachability:
         """Forget the answers after a change of our own addresses."""
         self._voices.clear()
         self._asked_at = self._called_at = self._verdict = None
+
+    def grow(self) -> None:
+        """Forget what a further address of our own may change: that some did not reach us. The verdict stays until
+        others have tried."""
+        self._voices = {key: voice for key, voice in self._voices.items() if voice.reached}
+        self._asked_at = None
 
     def _judge(self, now: float) -> None:
         """Come to a verdict. Where too few networks say "closed", the last one stays."""

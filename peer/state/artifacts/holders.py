@@ -121,7 +121,7 @@ class HolderSearch:
     def _ordered(self, records: list[PeerRecord]) -> list[PeerRecord]:
         """Return those that can be dialled first, and the operator's nodes first among them."""
         self._rng.shuffle(records)
-        return sorted(records, key=lambda record: (not record.reachable, record.status not in NODES))
+        return sorted(records, key=lambda record: (-record.reach, record.status not in NODES))
 
 
 def _now() -> float:

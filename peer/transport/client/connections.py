@@ -6,52 +6,51 @@ opens more channels where a swap takes several streams."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Collection, Iterable
 from functools import partial
+from typing import Protocol
 
 import grpc
 
+from peer.aio.staggered import first_of
+from peer.aio.tasks import cancel_and_wait
 from peer.errors import NotDialled, PartnerLost
-from peer.protocol.messages import PeerId, PeerRecord
-from peer.protocol.wire.frames import USUAL_CHUNK
+from peer.protocol.endpoints import RELAYED, host_of, interleaved
+from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, Way
+from peer.protocol.swarm.nearness import is_private
+from peer.transport.client.channels import MakeChannel, channels_to, is_ready
 from peer.transport.client.dialling import Dialler
-from peer.transport.tls import channel_credentials
+from peer.transport.relay.tunnel import RelayTunnel
 
 MAX_PEERS = 64
+PREPARE_S = 8.0
+"""Seconds to find out the path of payloads to a closed peer: a circuit, a try to punch, and a TLS handshake."""
+STAGGER_S = 0.25
+"""Seconds between the first attempts at two addresses (RFC 8305, section 5)."""
+SLOW_S = 3.0
+"""Seconds without an answer over a relay that count as its failure, though somebody else answers or the caller gives
+up."""
 HELLO_EVERY_S = 600.0
 """Seconds after which a peer has to show again that it may take part, whatever it says of its token."""
-MAX_MESSAGE = 2**20 + 2**16
-AHEAD = USUAL_CHUNK
-"""Bytes that a stream may send ahead of the reader; a sender keeps the larger of this and its chunk under way.
-
-The window is small because a server holds that much for each of its callers. `peer.transport.server.read_slots` bounds
-the messages beyond it. Both directions have the same window: window updates wait behind the data of the other
-direction, and on a slow line the smaller window would starve."""
-CHANNEL_OPTIONS = [
-    # gRPC's bandwidth probe would let every stream send hundreds of MiB ahead, whatever the largest message is.
-    # Without the probe, a stream sends this much ahead, or the one message that is being read.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", AHEAD),
-    ("grpc.max_receive_message_length", MAX_MESSAGE),
-    ("grpc.max_send_message_length", MAX_MESSAGE),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.enable_http_proxy", 0),
-]
 
 
 class Connection:
     """Channels to one endpoint of one peer, so that control calls never wait behind a bulk transfer."""
 
-    def __init__(self, endpoint: str, channel: Callable[[], grpc.aio.Channel]) -> None:
-        """`channel` makes one more channel to the endpoint, not yet connected."""
+    def __init__(
+        self, endpoint: str, channel: MakeChannel, address: str = "", tunnel: RelayTunnel | None = None
+    ) -> None:
+        """`endpoint`: as the peer's record names it, or `RELAYED` and the relay's peer id. `address`: the IP address
+        and port that answered. `tunnel`: the one to a closed peer, which ends with the connection."""
         self.endpoint = endpoint
-        self.control = channel()
-        self.bulk = channel()
+        self.address = address or endpoint
+        self._tunnel = tunnel
+        self.control = channel(False)
+        self.bulk = channel(True)
         self.greeting = asyncio.Lock()
         """Held during a Hello, so that there is one at a time."""
         self.token = b""
@@ -63,6 +62,10 @@ class Connection:
         """Streams that the last swap used."""
         self._channel = channel
         self._extra: list[grpc.aio.Channel] = []
+        self._users = 0
+        """Transfers under way."""
+        self._gives_back = False
+        self._preparing: asyncio.Task[None] | None = None
 
     def accept_token(self, token: bytes) -> None:
         self.token, self._greeted = token, time.monotonic()
@@ -87,46 +90,171 @@ class Connection:
     def stripe(self, number: int) -> grpc.aio.Channel:
         """Return the channel for an additional stream of a swap, numbered from 1."""
         while len(self._extra) < number:
-            self._extra.append(self._channel())
+            self._extra.append(self._channel(True))
         return self._extra[number - 1]
 
     async def close(self) -> None:
+        if self._preparing is not None:
+            await cancel_and_wait(self._preparing)
         for channel in (self.control, self.bulk, *self._extra):
             await channel.close()
+        if self._tunnel is not None:
+            await self._tunnel.close()
+
+    def way(self, *, mapped: bool = False) -> Way:
+        """Return the path of its transfers. `mapped`: whether the peer's record says that its router opened a port."""
+        if self._tunnel is not None:
+            return self._tunnel.way
+        if mapped:
+            return Way(PathKind.MAPPED, why="its router opened a port for it")
+        return Way(why=f"it answers at {self.endpoint}")
+
+    def begin_swap(self, needs: float) -> None:
+        """Take what a swap needs, bytes per second each way; 0: not known. What it holds of a relay is given back."""
+        self._gives_back = needs > 0
+        if self._tunnel is not None:
+            self._tunnel.expect(needs)
+
+    async def ready_for_bulk(self, timeout_s: float) -> None:
+        """Wait until a circuit for bulk is open. Raises PartnerLost when the relay opens none in time."""
+        if self._tunnel is not None and not await is_ready(self.bulk, timeout_s):
+            why = self._tunnel.trouble or f"it opened no circuit for bulk within {timeout_s:.0f} s"
+            raise PartnerLost(f"{self.endpoint}: {why}")
+
+    @contextlib.asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        """Keep the channels for bulk during the block, which carries a transfer."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._gives_back:
+                await self._renew()
+
+    def prepare(self) -> None:
+        """Begin to find out the path of payloads, so that no swap has to wait for a try to punch."""
+        self._preparing = asyncio.create_task(self._prepare(), name="path")
+
+    async def _prepare(self) -> None:
+        if await is_ready(self.bulk, PREPARE_S):
+            await self._renew()
+
+    async def _renew(self) -> None:
+        """Give back what payloads hold of a relay, unless a transfer is under way: the next opens a new circuit."""
+        if self._tunnel is None or self._users or self._tunnel.way.path is not PathKind.RELAYED:
+            return
+        used, self._extra = [self.bulk, *self._extra], []
+        self.bulk = self._channel(True)
+        for channel in used:
+            await channel.close()
+
+    @property
+    def no_room(self) -> str:
+        """Why the relay has no room for the swap at hand; empty: it has, or there is none."""
+        return "" if self._tunnel is None else self._tunnel.no_room
+
+    @property
+    def relay(self) -> PeerId | None:
+        """The relay whose part it takes. None: it has none."""
+        return None if self._tunnel is None else PeerId(self.endpoint.removeprefix(RELAYED))
+
+
+class Circuits(Protocol):
+    """The way to closed peers."""
+
+    def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
+        """Make a tunnel to a closed peer over this relay, not started."""
+
+    def standing(self, relays: Iterable[PeerId]) -> Collection[PeerId]:
+        """Return which of these relays are to be used."""
+
+    def may_punch(self, target: PeerId) -> bool:
+        """Return whether a punched connection to a closed peer may be had."""
+
+    def failed(self, relay: PeerId, other: PeerId, why: str) -> None:
+        """Note that a relay did not lead to a peer."""
 
 
 class ConnectionPool:
     """Pool of at most `MAX_PEERS` connections. It closes the least recently used one first."""
 
-    def __init__(self, dialler: Dialler) -> None:
+    def __init__(self, dialler: Dialler, circuits: Circuits | None = None) -> None:
+        """`circuits`: the way to closed peers; None: they are not called."""
         self._open: OrderedDict[PeerId, Connection] = OrderedDict()
         self._dialler = dialler
+        self._circuits = circuits
+        self._lingering: set[asyncio.Task[None]] = set()
 
     async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
-        """Return the open connection to a peer, or connect to the first of its endpoints that answers.
+        """Return the open connection to a peer, or connect to the first of its endpoints and relays that answers.
 
         Raises PartnerLost; NotDialled when none of them was dialled."""
         held = self._open.get(to.peer_id)
-        if held is not None and held.endpoint in to.endpoints:
+        if held is not None and (held.endpoint in to.endpoints or held.relay in {r.peer_id for r in to.relays}):
             self._open.move_to_end(to.peer_id)
             return held
         await self.drop(to.peer_id)
-        if not to.endpoints:
+        if not to.endpoints and not to.relays:
             raise PartnerLost(f"{to.peer_id}: no address is known")
-        near = self._dialler.near(to.peer_id, to.endpoints)
-        refused = list[NotDialled]()
-        for endpoint in near:
-            dial = partial(self._connect, to.peer_id, endpoint, timeout_s / len(near))
+        refused, trouble = list[NotDialled](), list[str]()
+        near = self._near(to, refused)
+        relays = self._relays_of(to)
+
+        async def direct(endpoint: str) -> Connection | None:
             try:
-                connection = await self._dialler.dial(to.peer_id, endpoint, dial)
+                dial = partial(self._connect, to.peer_id, endpoint, timeout_s)
+                return await self._dialler.dial(to.peer_id, endpoint, dial)
             except NotDialled as error:
                 refused.append(error)
-                continue
-            if connection is not None:
-                return await self._keep(to.peer_id, connection)
-        if len(refused) == len(near):
+                return None
+
+        async def relayed(relay: RelayAddress) -> Connection | None:
+            trying = asyncio.ensure_future(self._connect_over(to.peer_id, relay, timeout_s, trouble))
+            try:
+                return await asyncio.shield(trying)
+            except asyncio.CancelledError:
+                self._see_to_the_end(trying)
+                raise
+
+        ways = [*(partial(direct, endpoint) for endpoint in near), *(partial(relayed, relay) for relay in relays)]
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await first_of(ways, STAGGER_S, lambda late: late.close())
+        except TimeoutError:
+            connection = None
+        if connection is not None:
+            if connection.relay and self._circuits is not None and self._circuits.may_punch(to.peer_id):
+                connection.prepare()
+            return await self._keep(to.peer_id, connection)
+        if refused and not relays and len(refused) >= len(near):
             raise refused[0]
-        raise PartnerLost(f"{to.peer_id}: cannot connect to {', '.join(near)}")
+        tried = ", ".join([*near, *(f"{RELAYED}{relay.peer_id[-8:]}" for relay in relays)])
+        raise PartnerLost(f"{to.peer_id}: cannot connect to {tried}{''.join(f' ({why})' for why in trouble[:1])}")
+
+    def _near(self, to: PeerRecord, refused: list[NotDialled]) -> tuple[str, ...]:
+        """Return the endpoints to dial: those of our own network where nobody can dial the peer from outside."""
+        if not to.endpoints:
+            return ()
+        try:
+            near = self._dialler.near(to.peer_id, to.endpoints)
+        except NotDialled as error:
+            if not to.relays:
+                raise
+            refused.append(error)
+            return ()
+        return interleaved(e for e in near if to.reachable or not to.relays or is_private(host_of(e)))
+
+    def _relays_of(self, to: PeerRecord) -> list[RelayAddress]:
+        """Return the relays to try, without those that failed us lately while there are others."""
+        if to.reachable or self._circuits is None:
+            return []
+        kept = self._circuits.standing(relay.peer_id for relay in to.relays)
+        return [relay for relay in to.relays if relay.peer_id in kept]
+
+    def held(self, peer: PeerId) -> Connection | None:
+        """Return the open connection to a peer."""
+        return self._open.get(peer)
 
     def endpoint_of(self, peer: PeerId) -> str:
         """Return the endpoint of the open connection to a peer; empty: there is none."""
@@ -148,9 +276,30 @@ class ConnectionPool:
             connection.drop_token()
 
     async def close(self) -> None:
+        lingering = list(self._lingering)
+        for task in lingering:
+            task.cancel()
+        await asyncio.gather(*lingering, return_exceptions=True)
         while self._open:
             _, connection = self._open.popitem()
             await connection.close()
+
+    def _see_to_the_end(self, trying: asyncio.Future[Connection | None]) -> None:
+        """Let an attempt over a relay go on for some seconds, though another one has won. A relay that stalls would
+        never be found out, if it were given up whenever it is slower."""
+
+        async def linger() -> None:
+            try:
+                async with asyncio.timeout(SLOW_S):
+                    late = await trying
+            except (TimeoutError, PartnerLost):
+                return
+            if late is not None:
+                await late.close()
+
+        task = asyncio.create_task(linger(), name="slow relay")
+        self._lingering.add(task)
+        task.add_done_callback(self._lingering.discard)
 
     async def _keep(self, peer: PeerId, connection: Connection) -> Connection:
         if (other := self._open.get(peer)) is not None:  # another call was quicker
@@ -164,63 +313,46 @@ class ConnectionPool:
 
     async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float, address: str) -> Connection | None:
         """Connect to `address`, which is one that `endpoint` stands for."""
+        make = channels_to(peer, lambda bulk: address)
+        return await _ready_or_closed(Connection(endpoint, make, address), timeout_s)
+
+    async def _connect_over(
+        self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str]
+    ) -> Connection | None:
+        """Connect over a relay. `trouble` is told why that fails."""
+        assert self._circuits is not None
+        tunnel = self._circuits.tunnel(relay, peer)
         try:
-            credentials, pinned = channel_credentials(peer)
-        except ValueError as error:
-            raise PartnerLost(f"{peer}: {error}") from None
-
-        def channel() -> grpc.aio.Channel:
-            return grpc.aio.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, pinned])
-
-        connection, ready = Connection(endpoint, channel), False
+            control, bulk = await tunnel.start()
+            make = channels_to(peer, lambda is_bulk: bulk if is_bulk else control)
+            connection = Connection(f"{RELAYED}{relay.peer_id}", make, tunnel=tunnel)
+        except OSError as error:
+            trouble.append(error.strerror or str(error))
+            await tunnel.close()
+            return None
+        except BaseException:
+            await tunnel.close()
+            raise
+        began = time.monotonic()
         try:
-            ready = await _ready(connection.control, timeout_s)
-        finally:
-            if not ready:  # also when the caller gives up: gRPC would go on to dial a channel that is left open
-                await connection.close()
-        return connection if ready else None
+            ready = await _ready_or_closed(connection, timeout_s)
+        except asyncio.CancelledError:
+            if time.monotonic() - began >= SLOW_S:
+                self._circuits.failed(relay.peer_id, peer, f"nobody answered over it within {SLOW_S:.0f} s")
+            raise
+        if ready is None:
+            trouble.append(tunnel.trouble or "nobody answered over it with the peer's key")
+            if not tunnel.refused:  # an honest relay refuses a peer that has no place there any more
+                self._circuits.failed(relay.peer_id, peer, trouble[-1])
+        return ready
 
 
-async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
-    """Return why the peer does not answer at an endpoint with its key, for a person. An empty string means that it
-    does. It keeps to no budget: see `checked_dial`."""
-    host, _, port = endpoint.rpartition(":")
+async def _ready_or_closed(connection: Connection, timeout_s: float) -> Connection | None:
+    """Return the connection once it is ready. None: it is not in time, and closed."""
+    ready = False
     try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        writer.close()
-    except TimeoutError:
-        return f"no answer within {timeout_s:.0f} s"
-    except OSError as error:
-        return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error.strerror or error)
-    credentials, pinned = channel_credentials(peer)
-    async with grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned]) as channel:
-        return "" if await _ready(channel, timeout_s) else "somebody else answers there"
-
-
-async def checked_dial(dialler: Dialler, peer: PeerId, endpoint: str, timeout_s: float) -> str:
-    """As `dial_check`, for an address out of a record. Raises NotDialled when it may not be dialled now."""
-    why = "no answer"
-
-    async def connect(address: str) -> bool | None:
-        nonlocal why
-        why = await dial_check(peer, address, timeout_s)
-        return None if why else True
-
-    (near,) = dialler.near(peer, [endpoint])
-    return "" if await dialler.dial(peer, near, connect) else why
-
-
-async def _ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Return whether the channel connects in time. A refused connection or a wrong key ends the wait at once."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            state = channel.get_state(try_to_connect=True)
-            while state is not grpc.ChannelConnectivity.READY:
-                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                    return False
-                await channel.wait_for_state_change(state)
-                state = channel.get_state(try_to_connect=True)
-    except TimeoutError:
-        return False
-    return True
+        ready = await is_ready(connection.control, timeout_s)
+    finally:
+        if not ready:  # also when the caller gives up: gRPC would go on to dial a channel that is left open
+            await connection.close()
+    return connection if ready else None

@@ -13,7 +13,7 @@ from peer.errors import PartnerSilent
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply
 from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
-from peer.protocol.messages import PIECE_BYTES, PeerRecord
+from peer.protocol.messages import PIECE_BYTES, PeerRecord, Way
 from peer.protocol.wire.payload import Source
 from peer.transport.client.connections import Connection
 from peer.transport.client.contribution import ContributionCall
@@ -75,12 +75,16 @@ class GroupCalls:
         began, connected = time.monotonic(), Latch()
         contributing = ContributionCall(opening, source, sink, self._caps)
 
+        way = Way()
+
         async def stream(connection: Connection, answered: Answered) -> None:
+            nonlocal way
             connected.set()
             await contributing.stream(connection, answered)
+            way = connection.way(mapped=owner.mapped)
 
         await _if_connected(connected, self._resumed(owner, stream, contributing.progress, timeout_s))
-        return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began)
+        return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began, way)
 
 
 async def _if_connected(connected: Latch, call: Awaitable[T]) -> T:

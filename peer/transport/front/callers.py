@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from peer.protocol.block_places import BlockPlaces
 from peer.protocol.endpoints import block_of_host, host_of_caller
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import PeerId, Way
 
 FILES_EACH = 3
 """Open files of one caller: its socket, and both ends of the connection inside."""
@@ -49,9 +49,11 @@ class FrontCaller:
     """One connection of a caller. `address` is as gRPC writes it, like `ipv4:192.0.2.7:55312`, and `hang_up` ends the
     connection at once."""
 
-    def __init__(self, address: str, hang_up: Callable[[], None]) -> None:
+    def __init__(self, address: str, hang_up: Callable[[], None], way: Way | None = None) -> None:
+        """`way`: the path of its connection; None: it called an address of ours."""
         self.address = address
         self.hang_up = hang_up
+        self.way = way or Way()
         self.port = 0
         """Port of our end of the connection inside; 0: there is none yet."""
         self.key: PeerId | None = None
@@ -112,6 +114,11 @@ class CallerTable:
         caller = self._caller(seen_as)
         return None if caller is None else caller.address
 
+    def way(self, seen_as: str) -> Way:
+        """Return the path of the connection that gRPC sees so."""
+        caller = self._caller(seen_as)
+        return Way() if caller is None else caller.way
+
     def is_proven(self, seen_as: str) -> bool:
         """Return whether a proven peer has shown its key over this connection."""
         caller = self._caller(seen_as)
@@ -120,8 +127,11 @@ class CallerTable:
     def greeted(self, seen_as: str, key: PeerId, *, proven: bool) -> None:
         """Note that the caller proved this key. A proven peer's connection goes to the reserve at once."""
         caller = self._caller(seen_as)
-        if caller is None:
-            return
+        if caller is not None:
+            self.shown(caller, key, proven=proven)
+
+    def shown(self, caller: FrontCaller, key: PeerId, *, proven: bool) -> None:
+        """Note whose connection it is, as `greeted` does."""
         first = caller.show(key)
         if proven and first and caller.kept_for is None and self._proven[key] < self.limits.of_key:
             caller.keep_for(key)

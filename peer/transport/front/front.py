@@ -8,22 +8,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from peer.protocol.endpoints import RELAYED
+from peer.protocol.messages import PeerId, Way
+from peer.protocol.relay.circuits import Circuit
 from peer.transport.front.callers import CallerTable, FrontCaller, FrontLimits, seen_as
 from peer.transport.front.splice import Splice
+from peer.transport.relay.desk import IDLE_S, TOTAL_S, RelayDesk
+from peer.transport.relay.pipe import CHUNK, Stream, join_streams
+from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, slip_of
 
 CLOSE_S = 1.0
 BACKLOG = 256
 INSIDE = "127.0.0.1"
 
 
+class _CircuitProtocol(asyncio.StreamReaderProtocol):
+    """Reads an end of a circuit, and tells of its end."""
+
+    def __init__(self, reader: asyncio.StreamReader, gone: Callable[[], None]) -> None:
+        super().__init__(reader)
+        self._gone = gone
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._gone()
+
+
 class AcceptingFront:
     """The front of one server. `open` it first, and `close` it in the end."""
 
-    def __init__(self, callers: CallerTable) -> None:
+    def __init__(
+        self,
+        callers: CallerTable,
+        desk: RelayDesk | None = None,
+        is_proven: Callable[[PeerId], bool] = lambda peer: False,
+    ) -> None:
+        """`desk`: takes the ends of relayed circuits; None: there are none. `is_proven`: whether a peer is proven to
+        us."""
         self.limits: FrontLimits = callers.limits
         self._callers = callers
+        self._desk = desk
+        self._is_proven = is_proven
         self._port = 0
         self._servers: list[asyncio.Server] = []
         self._splices: set[Splice] = set()
@@ -74,6 +101,54 @@ class AcceptingFront:
         splice.abort_after(self.limits.greet_s, unless=lambda: caller.key is not None)
         return True
 
+    def takes_over(self, splice: Splice, early: bytes) -> bool:
+        """Take the ends of circuits out of gRPC's way, once their preamble is complete. A false slip ends the
+        connection."""
+        if self._desk is None or not early.startswith(MARK[: len(early)]):
+            return False
+        if len(early) >= PREAMBLE_BYTES:
+            claimed = self._desk.claim(slip_of(early[:PREAMBLE_BYTES]))
+            if claimed is None or splice.caller is None:
+                splice.abort()
+            else:
+                self._begin_circuit(splice, *claimed, early[PREAMBLE_BYTES:])
+        return True
+
+    def _begin_circuit(self, splice: Splice, circuit: Circuit, caller: bool, rest: bytes) -> None:
+        """Hand an end of a circuit to the desk. `caller`: whether it is the caller's end."""
+        owner = circuit.caller.owner if caller else circuit.target.owner
+        assert splice.caller is not None
+        assert self._desk is not None
+        self._callers.shown(splice.caller, owner, proven=self._is_proven(owner))
+        transport, loop = splice.release(), asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=CHUNK, loop=loop)
+        protocol = _CircuitProtocol(reader, lambda: self.gone(splice))
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        reader.feed_data(rest)  # last, as a full reader pauses the connection
+        stream = Stream.of(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        self._desk.arrived(circuit, stream, splice.caller.address, caller=caller)
+
+    async def serve_circuit(self, stream: Stream, way: Way) -> None:
+        """Let gRPC serve a caller that came over a circuit, to its end. It counts as one of the relay's network."""
+        caller = FrontCaller(f"{RELAYED}{way.via}", stream.abort, way)
+        if self._closed or not self._callers.enter(caller):
+            stream.abort()
+            return
+        greeting = asyncio.get_running_loop().call_later(self.limits.greet_s, _abort_unless_known, caller)
+        try:
+            async with asyncio.timeout(self.limits.connect_s):
+                inside = Stream.of(*await asyncio.open_connection(INSIDE, self._port))
+            self._callers.connected(caller, inside.writer.get_extra_info("sockname")[1])
+            await join_streams(stream, inside, idle_s=IDLE_S, total_s=TOTAL_S)
+        except (TimeoutError, OSError):
+            pass  # the server is closing, or has too many connections: the caller tries again
+        finally:
+            greeting.cancel()
+            stream.abort()
+            self._callers.leave(caller)
+
     def connect(self, splice: Splice) -> asyncio.Task[None]:
         """Start the connection to gRPC."""
         return asyncio.create_task(self._connect(splice), name="front")
@@ -96,3 +171,9 @@ class AcceptingFront:
         self._splices.discard(splice)
         if not self._splices:
             self._empty.set()
+
+
+def _abort_unless_known(caller: FrontCaller) -> None:
+    """End the connection of a caller that has proven no key in time."""
+    if caller.key is None:
+        caller.hang_up()

@@ -15,6 +15,9 @@ class SpliceOwner(Protocol):
 
     limits: FrontLimits
 
+    def takes_over(self, splice: Splice, early: bytes) -> bool:
+        """Return whether this caller does not want gRPC, by its first bytes. More of them may be needed to tell."""
+
     def accepted(self, splice: Splice) -> bool:
         """Return whether the caller that has just connected has a place."""
 
@@ -128,6 +131,16 @@ class Splice:
         loop = asyncio.get_running_loop()
         self._timers.append(loop.call_later(seconds, self._abort_unless, unless))
 
+    def release(self) -> asyncio.Transport:
+        """Give the caller's connection away, which nobody reads for the moment. Its taker tells of its end."""
+        assert self.outer.transport is not None
+        self._over = True
+        self._early = b""
+        while self._timers:
+            self._timers.pop().cancel()
+        self.outer.read(False)
+        return self.outer.transport
+
     # -- told by the ends ----------------------------------------------------------------------------------------------
 
     def made(self, end: SpliceEnd) -> None:
@@ -147,7 +160,9 @@ class Splice:
             self.other(end).send(data)
         elif not self._over:
             assert self._connecting is None, "nothing is read while the connection inside is made"
-            self._early = data
+            self._early += data
+            if self.owner.takes_over(self, self._early):
+                return
             self.outer.read(False)
             self._connecting = self.owner.connect(self)
             self._connecting.add_done_callback(self._connected)

@@ -47,7 +47,7 @@ class Admission:
         reputation: CallerReputation | None = None,
         callers: CallerTable | None = None,
     ) -> None:
-        self._now = now
+        self.now = now
         self.tokens = TokenTable()
         self.limits = CallLimits(now)
         self.places = ReadSlots()
@@ -93,10 +93,8 @@ class Admission:
     async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
         """Guard any other call: its caller has a token, is not banned, is in good standing, and keeps to the limits."""
         peer = await self.owner(context)
-        if not even_banned and (why := self._why_banned(peer)):
-            await refuse(context, "banned", why)
-        if why := self.conduct.exclusion_reason(peer):
-            await refuse(context, "standing", why)
+        if (out := self.why_out(peer, even_banned=even_banned)) is not None:
+            await refuse(context, *out)
         caller = Caller(network_of(await self.origin(context)), peer)
         self.greeted(context, peer)
         if why := self.limits.enter_call(caller):
@@ -109,11 +107,19 @@ class Admission:
         finally:
             self.limits.leave_call(caller)
 
+    def why_out(self, peer: PeerId, *, even_banned: bool = False) -> tuple[str, str] | None:
+        """Return why nothing is served to this peer, a code and a reason; None: it is served. A call that is held for
+        long asks again."""
+        if not even_banned and (why := self._why_banned(peer)):
+            return "banned", why
+        why = self.conduct.exclusion_reason(peer)
+        return ("standing", why) if why else None
+
     async def owner(self, context: Context) -> PeerId:
         """Return the owner of the call's token; refuse the call without one."""
         for key, value in context.invocation_metadata() or ():
             if key == TOKEN_KEY and isinstance(value, bytes):
-                if (owner := self.tokens.owner(value, self._now())) is not None:
+                if (owner := self.tokens.owner(value, self.now())) is not None:
                     return owner
                 if self.tokens.gave(value):  # honest callers meet this when their token runs out
                     await refuse(context, "no_token", "your token has run out; say Hello again")

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from peer.errors import NotDialled
-from peer.protocol.messages import PeerId, PeerRecord, Vouched
+from peer.protocol.messages import PeerId, PeerRecord, Reach, Vouched
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.transport.server.dial_back import SILENT, Dial
 
 V = TypeVar("V")
+CallOverRelays = Callable[[PeerRecord, float], Awaitable[str]]
+"""Function (record, timeout) that returns why the peer does not answer over its relays; empty: it does."""
 
 EVERY_S = 10.0
 """Seconds that the result of a dial is kept."""
@@ -30,10 +32,12 @@ MAX_PEER_ID = 64
 
 
 class IndirectProbe:
-    """Answers indirect probes. `dial` makes the connection or raises NotDialled, and `now` is in seconds."""
+    """Answers indirect probes. `dial` makes the connection or raises NotDialled, and `now` is in seconds. `relayed`
+    calls a peer over its relays; None: such peers are not called."""
 
-    def __init__(self, dial: Dial, now: Callable[[], float]) -> None:
+    def __init__(self, dial: Dial, now: Callable[[], float], relayed: CallOverRelays | None = None) -> None:
         self._dial = dial
+        self._relayed = relayed
         self._now = now
         self._found: OrderedDict[PeerId, tuple[float, Vouched]] = OrderedDict()
         self._asked: OrderedDict[PeerId, float] = OrderedDict()
@@ -55,16 +59,16 @@ class IndirectProbe:
         at, found = self._found.get(about, (0.0, None))
         if found is not None and 0 <= now - at < EVERY_S:
             return found
-        if record is None or not record.reachable or not record.endpoints:
+        if record is None or not record.reach or (self._relayed is None and record.reach is Reach.RELAYED):
             return Vouched(None, "no address of it is known here")
         if len(self._running) >= MAX_AT_ONCE or about in self._running:
             return Vouched(None, "busy with other calls")
-        return await self._look(about, record.endpoints[:MAX_ENDPOINTS_DIALLED])
+        return await self._look(about, record)
 
-    async def _look(self, about: PeerId, endpoints: tuple[str, ...]) -> Vouched:
+    async def _look(self, about: PeerId, record: PeerRecord) -> Vouched:
         self._running.add(about)
         try:
-            tried = await asyncio.gather(*(self._try(about, endpoint) for endpoint in endpoints))
+            tried = await self._tried(about, record)
         finally:
             self._running.discard(about)
         whys = [why for why in tried if why is not None]
@@ -73,6 +77,13 @@ class IndirectProbe:
         found = Vouched(True, "it answers") if not all(whys) else Vouched(False, SILENT)
         _remember(self._found, about, (self._now(), found))
         return found
+
+    async def _tried(self, about: PeerId, record: PeerRecord) -> list[str | None]:
+        """Dial a peer, or call it over its relays; return why each way failed."""
+        if record.reach is Reach.RELAYED and self._relayed is not None:
+            return [await self._relayed(record, DIAL_S)]
+        endpoints = record.endpoints[:MAX_ENDPOINTS_DIALLED]
+        return list(await asyncio.gather(*(self._try(about, endpoint) for endpoint in endpoints)))
 
     async def _try(self, about: PeerId, endpoint: str) -> str | None:
         """Return what `Dial` does. None: this address is not dialled."""

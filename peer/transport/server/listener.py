@@ -10,12 +10,16 @@ import grpc
 from peer.errors import AddressError
 from peer.observe.control_bytes import BULK, ControlMeter
 from peer.ports.handler import Handler
+from peer.protocol.messages import Way
 from peer.protocol.wire.frames import MAX_CHUNK
-from peer.transport.client.connections import CHANNEL_OPTIONS
+from peer.transport.client.channels import CHANNEL_OPTIONS
 from peer.transport.client.streams import SERVICE
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
 from peer.transport.front.front import INSIDE, AcceptingFront
+from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.pipe import Stream
+from peer.transport.relay.service import GiveWord, RelayService
 from peer.transport.server.bind import bind
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.receipt_service import ReceiptService
@@ -48,12 +52,21 @@ class ExchangeServer:
     """One peer's server. `start` it first, and `close` it in the end."""
 
     def __init__(
-        self, facts: TransportConfig, handler: Handler, service: ExchangeService, caps: Caps, callers: CallerTable
+        self,
+        facts: TransportConfig,
+        handler: Handler,
+        service: ExchangeService,
+        caps: Caps,
+        callers: CallerTable,
+        desk: RelayDesk,
+        relay_word: GiveWord,
     ) -> None:
         self._facts = facts
         self._service = service
         self._groups = GroupService(handler, service.gate, caps)
         self._receipts = ReceiptService(handler, service.gate)
+        self._relays = RelayService(desk, service.gate, relay_word)
+        self._desk = desk
         self._callers = callers
         self._front: AcceptingFront | None = None
         self._server: grpc.aio.Server | None = None
@@ -68,7 +81,7 @@ class ExchangeServer:
                 undo.callback(one.close)
             undo.push_async_callback(self.close)
             inner = await self._serve_inside()
-            self._front = AcceptingFront(self._callers)
+            self._front = AcceptingFront(self._callers, self._desk, self._service.gate.conduct.is_proven)
             await self._front.open(sockets, inner)
             undo.pop_all()
         return port
@@ -77,12 +90,18 @@ class ExchangeServer:
         """End all calls within a second, and stop listening."""
         if self._front is not None:
             self._front.stop_listening()
+        await self._desk.close()
         if self._server is not None:
             with contextlib.suppress(TimeoutError):  # gRPC's stop may never return; the process ends anyway
                 async with asyncio.timeout(CLOSE_S):
                     await self._server.stop(0.5)
         if self._front is not None:
             await self._front.close()
+
+    async def serve_circuit(self, stream: Stream, way: Way) -> None:
+        """Serve a caller that came over a circuit, to its end."""
+        assert self._front is not None, "nobody is called before the server listens"
+        await self._front.serve_circuit(stream, way)
 
     async def _serve_inside(self) -> int:
         """Start gRPC on loopback, and return its port."""
@@ -97,7 +116,8 @@ class ExchangeServer:
         return port
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        service, receipts, unary = self._service, self._receipts, self._service.gate.unary
+        service, receipts, relays = self._service, self._receipts, self._relays
+        unary = service.gate.unary
         methods = {
             "Hello": served(service.handshake.serve, pb.HelloReply.SerializeToString),
             "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
@@ -116,6 +136,8 @@ class ExchangeServer:
             "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
             "Receipt": unary(receipts.receipt, pb.ReceiptRequest.FromString, pb.ReceiptReply.SerializeToString),
             "Shown": unary(receipts.shown, pb.ShownRequest.FromString, pb.ShownReply.SerializeToString),
+            "Relay": unary(relays.relay, pb.RelayRequest.FromString, pb.RelayReply.SerializeToString),
+            "Reserve": served(relays.reserve),
             "Swap": served(service.swap),
             "FetchPiece": served(service.fetch_piece),
             **self._groups.methods(),

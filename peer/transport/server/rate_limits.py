@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from peer.protocol.endpoints import block_of_host, host_of_caller
+from peer.protocol.endpoints import RELAYED, block_of_host, host_of_caller
 from peer.protocol.messages import PeerId
 from peer.protocol.token_bucket import K, Rate, TokenBuckets
 
@@ -48,8 +48,10 @@ ARTIFACTS = Rate(4e9 / STATES_S, 4e9)
 def network_of(seen_as: str) -> str:
     """Return the network that counts as one address, from gRPC's `context.peer()`.
 
-    It is an IPv4 address, or the /64 of an IPv6 address, as a single home has 2**64 of those. All unreadable callers
-    count as one address."""
+    It is an IPv4 address, or the /64 of an IPv6 address, as a single home has 2**64 of those. The callers of one relay
+    count as one address, and so do all unreadable ones."""
+    if seen_as.startswith(RELAYED):
+        return seen_as
     host = host_of_caller(seen_as)
     if ":" in host:
         return str(ipaddress.ip_network((host, 64), strict=False))
@@ -58,7 +60,7 @@ def network_of(seen_as: str) -> str:
 
 def block_of_network(network: str) -> str:
     """Return the block of a network that `network_of` returned."""
-    return block_of_host(network.partition("/")[0])
+    return network if network.startswith(RELAYED) else block_of_host(network.partition("/")[0])
 
 
 @dataclass(frozen=True, slots=True)

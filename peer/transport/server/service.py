@@ -22,11 +22,12 @@ from peer.protocol.messages import (
     SHARD_PREFIX,
     Offer,
     PeerId,
+    Reach,
     RoundKey,
 )
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.client.connections import checked_dial, dial_check
+from peer.transport.client.dial_check import checked_dial, dial_check
 from peer.transport.client.dialling import Dialler
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
@@ -34,14 +35,14 @@ from peer.transport.server.admission import Admission
 from peer.transport.server.call_places import AGAIN_S, CallPlaces
 from peer.transport.server.dial_back import DialBack
 from peer.transport.server.handshake import Handshake
-from peer.transport.server.indirect_probe import MAX_PEER_ID, IndirectProbe
+from peer.transport.server.indirect_probe import MAX_PEER_ID, CallOverRelays, IndirectProbe
 from peer.transport.server.rate_limits import Caller, block_of_network, network_of
 from peer.transport.server.state_uploads import StateUploads
-from peer.transport.server.swap_rendezvous import SwapRendezvous
+from peer.transport.server.swap_rendezvous import SwapRendezvous, SwapWays
 from peer.transport.wire.payload_stream import Caps, Throttle, send_payload
 from peer.transport.wire.refusals import Context, eta_of, refuse
 from peer.transport.wire.resumption import A_PIECE
-from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, digests_of, piece_request_of
+from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, digests_of, piece_request_of, reach_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PIECES, PIECES_RESERVED = 8, 2
@@ -69,6 +70,8 @@ class ExchangeService:
         reputation: CallerReputation | None = None,
         callers: CallerTable | None = None,
         dialler: Dialler | None = None,
+        ways: SwapWays | None = None,
+        relayed: CallOverRelays | None = None,
     ) -> None:
         dialler = dialler or Dialler()
         self._facts = facts
@@ -76,25 +79,26 @@ class ExchangeService:
         self._caps = caps
         self.gate = Admission(facts.now, facts.why_banned, reputation, callers)
         self.handshake = Handshake(facts, self.gate, handler, dialler.called)
-        self.swaps = SwapRendezvous(handler, self.gate, caps)
+        self.swaps = SwapRendezvous(handler, self.gate, caps, ways)
         self._pieces = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
         self._artifacts = CallPlaces(MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED, "pieces of artifacts")
         self._giving = StateUploads(caps)
         self._prober = DialBack(dial_check, facts.now)
-        self._voucher = IndirectProbe(partial(checked_dial, dialler), facts.now)
+        self._voucher = IndirectProbe(partial(checked_dial, dialler), facts.now, relayed)
 
     # -- small calls -------------------------------------------------------------------------------------------------
 
     async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
         caller = await self._caller(context)
         key = RoundKey(request.round, request.fragment)
-        offer = Offer(key, request.withdraw, not request.undialable, eta_of(request.eta_s), request.proven)
+        offer = Offer(key, request.withdraw, reach_of(request), eta_of(request.eta_s), request.proven)
         answer = self._handler.on_offer(caller, offer)
         return pb.OfferReply(
             verdict=answer.verdict.value,
             eta_s=answer.eta_s,
             reason=answer.reason[:200],
-            undialable=not answer.dialable,
+            undialable=answer.reach is not Reach.DIRECT,
+            relayed=answer.reach is Reach.RELAYED,
             proven=answer.proven,
         )
 

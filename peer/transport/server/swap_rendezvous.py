@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
 
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.ports.handler import Handler
-from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict
+from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict, Way
 from peer.transport.server.admission import STEP_TIMEOUT_S, Admission
 from peer.transport.wire.payload_stream import STALL_S, Caps, SwapTerms, read_open, swap_payloads
 from peer.transport.wire.reader import message_reader
@@ -78,10 +79,20 @@ class _Slot:
             self.lingering = None
 
 
+@dataclass(frozen=True, slots=True)
+class SwapWays:
+    """The paths by which partners call. `of`: by the address that gRPC sees. `ended` is told the partner and path of
+    each stream, and why it broke; empty: it is complete."""
+
+    of: Callable[[str], Way] = lambda seen_as: Way()
+    ended: Callable[[PeerId, Way, str], None] = lambda partner, way, why: None
+
+
 class SwapRendezvous:
     """Slots of one server's swaps."""
 
-    def __init__(self, handler: Handler, gate: Admission, caps: Caps) -> None:
+    def __init__(self, handler: Handler, gate: Admission, caps: Caps, ways: SwapWays | None = None) -> None:
+        self._ways = ways or SwapWays()
         self._handler = handler
         self._gate = gate
         self._caps = caps
@@ -115,6 +126,7 @@ class SwapRendezvous:
             await refuse(context, answer.verdict.value, answer.reason)
         slot = await self._place(caller, theirs, key, context, locked=answer.verdict is Verdict.LOCKED)
         accepting = await self._meet(slot, caller, key, context)
+        way = self._ways.of(context.peer())
         try:
             report = await self._stream(slot, accepting, theirs, context)
         except BadPayload as error:
@@ -122,21 +134,26 @@ class SwapRendezvous:
             accepting.fails(error)
             await refuse(context, bad_payload_code(error), error.reason)
         except PartnerLost as error:
+            self._ways.ended(caller, way, str(error))
             await self._ended(slot, accepting, error, context)
         except BROKE as error:
+            self._ways.ended(caller, way, "the connection broke")
             self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke ({error})"))
         except asyncio.CancelledError:
             if slot.serving is not asyncio.current_task():  # the partner's next call has replaced this one
+                self._ways.ended(caller, way, "the partner called again")
                 raise
             if not slot.over:
+                self._ways.ended(caller, way, "the connection broke")
                 self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke"))
                 raise
             _still_serving()
             await refuse(context, "timeout", "your part of the swap did not come in time")
         else:
             slot.serving = None
+            self._ways.ended(caller, way, "")
             if not accepting.done.done():
-                accepting.done.set_result(report)
+                accepting.done.set_result(replace(report, way=way))
 
     # -- before it begins --------------------------------------------------------------------------------------------
 

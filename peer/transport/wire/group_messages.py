@@ -21,9 +21,9 @@ from peer.protocol.group.roster import (
     ids_of,
 )
 from peer.protocol.group.shards import MAX_TOKENS, ContributionHeader, ShardResult
-from peer.protocol.messages import MAX_ROUND, RoundKey
+from peer.protocol.messages import MAX_ROUND, Reach, RoundKey
 from peer.protocol.wire.frames import Kind, pack, unpack
-from peer.transport.wire.validation import MAX_RATE, open_of
+from peer.transport.wire.validation import MAX_RATE, open_of, reach_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_WAIT_S = 10.0
@@ -36,7 +36,8 @@ def join_request(join: Join) -> pb.JoinRoundRequest:
         round=key.round,
         fragment=key.fragment,
         base=base_message(join.base),
-        undialable=not join.dialable,
+        undialable=join.reach is not Reach.DIRECT,
+        relayed=join.reach is Reach.RELAYED,
         wait_s=join.wait_s,
         given_roster=join.given.roster,
         given=[pb.Voucher(shard=v.shard, digest=v.digest, signature=v.signature) for v in join.given.shards],
@@ -48,7 +49,7 @@ def join_of(request: pb.JoinRoundRequest) -> Join:
         raise BadPayload("request", "a round or a time that cannot be")
     key = RoundKey(request.round, request.fragment)
     given = _given_of(request)
-    return Join(key, base_of(request.base), not request.undialable, min(request.wait_s, MAX_WAIT_S), given)
+    return Join(key, base_of(request.base), reach_of(request), min(request.wait_s, MAX_WAIT_S), given)
 
 
 def _given_of(request: pb.JoinRoundRequest) -> Vouchers:

@@ -102,13 +102,21 @@ class Pacer:
         self._sleep = sleep
         self._free_at = float("-inf")
         self._turn = asyncio.Lock()
+        self._next = asyncio.Lock()
+        """Of those that wait for their turn, one at a time waits here, beside those that go first."""
 
     async def wait_turn(self, nbytes: int) -> None:
         """Wait until `nbytes` may be sent."""
         if self.rate is None:
             return
         async with self._turn:
+            await self.go_first(nbytes)
+
+    async def go_first(self, nbytes: int) -> None:
+        """Wait until `nbytes` may be sent, before all but one of those that wait for their turn."""
+        if self.rate is None:
+            return
+        async with self._next:
             if (wait := self._free_at - self._now()) > 0:
                 await self._sleep(wait)
-            now = self._now()
-            self._free_at = max(self._free_at, now - CREDIT_S) + nbytes / self.rate
+            self._free_at = max(self._free_at, self._now() - CREDIT_S) + nbytes / self.rate

@@ -4,11 +4,12 @@ does no I/O."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload
-from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, MAX_ROUND, Piece, RoundKey, StateIndex
+from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, MAX_ROUND, Piece, Reach, RoundKey, StateIndex
 from peer.protocol.pair.receipt import (
     MAX_SHOWN,
     MAX_STATEMENT,
@@ -28,6 +29,18 @@ A_DAY_S = 86400.0
 """Seconds that two clocks may differ while the manifest is not known. No manifest allows more."""
 MAX_RATE = 1e15
 """Bytes per second, beyond any real rate."""
+
+
+class _TellsReach(Protocol):
+    undialable: bool
+    relayed: bool
+
+
+def reach_of(said: _TellsReach) -> Reach:
+    """Decode how another peer can be called, as it says."""
+    if not said.undialable:
+        return Reach.DIRECT
+    return Reach.RELAYED if said.relayed else Reach.NONE
 
 
 def index_of(reply: pb.StateReply) -> StateIndex:

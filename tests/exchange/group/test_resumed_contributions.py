@@ -24,7 +24,7 @@ from peer.identity import Identity
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
 from peer.protocol.group.shards import ALIGN
-from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 from peer.protocol.wire.frames import HEADER, USUAL_CHUNK
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -48,8 +48,11 @@ class Eyes:
     def peers(self) -> dict[PeerId, PeerRecord]:
         return self.known
 
-    def dialable(self) -> bool:
-        return True
+    def own_reach(self) -> Reach:
+        return Reach.DIRECT
+
+    def relay_rate(self) -> float:
+        return 0.0
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 
 from peer.exchange.pair.search import PairContext, PartnerSearch
 from peer.membership.reputation import Reputation
-from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
+from peer.protocol.messages import Offer, PeerId, PeerRecord, Reach, RoundKey, RunId, Status, Verdict
 from peer.protocol.pair.address_quota import PLACES, QUOTA
 from peer.protocol.pair.probe_verdict import RUNNING
 from peer.protocol.pair.proven import NEEDED, unbiased
@@ -45,9 +45,12 @@ class Around:
         view = SimpleNamespace(
             watch=watch,
             peers=self.peers,
-            dialable=lambda: True,
+            own_reach=lambda: Reach.DIRECT,
+            is_open=lambda peer: True,
+            near=tuple,
             own_endpoints=lambda: ("192.0.2.1:1",),
-            undialable=frozenset,
+            uncallable=frozenset,
+            relayed=frozenset,
             others_training=lambda: len(self.peers),
             live=lambda: len(self.peers) + 1,
             candidates=lambda round_, proven: list(self.peers),

@@ -58,6 +58,7 @@ class Partners:
 
     impatient_with: PeerId | None = None
     """Who would be ready later than a stranger is waited for."""
+    relayed = False
 
     @property
     def patience_s(self) -> float | None:

@@ -14,6 +14,7 @@ from peer.aio.threads import inline
 from peer.codec.registry import EVERY
 from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
 from peer.exchange.deadlines import ASSUMED_RATE, AWAY_S
+from peer.exchange.pair.rates import SwapRates
 from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.ports.transport import Transport
@@ -53,7 +54,7 @@ def outcome(away: Away, error: Exception | None = None, *, asked: bool = True, l
 
     async def main() -> float:
         rate = ASSUMED_RATE / lasts
-        exchange = PairSwap(cast(Transport, away), VirtualClock(), EVERY["bf16"], inline, None, assumed_rate=rate)
+        exchange = PairSwap(cast(Transport, away), VirtualClock(), EVERY["bf16"], inline, None, rates=SwapRates(rate))
         own = torch.zeros(ELEMENTS)
         terms = PartnerTerms(PARTNER, RoundKey(1, 0), 2.0, True, alive)
         swap: Awaitable[object] = exchange.swap(terms, own, own, own.clone())

@@ -9,7 +9,7 @@ import pytest
 
 from peer.exchange.pair.search import PairContext, PartnerSearch
 from peer.membership.reputation import Reputation
-from peer.protocol.messages import PeerId, RoundKey, RunId
+from peer.protocol.messages import PeerId, Reach, RoundKey, RunId
 from peer.protocol.pair.stranger_budget import MOST_S, StrangerBudget
 
 A, B, C = (PeerId(name) for name in "abc")
@@ -18,7 +18,10 @@ A, B, C = (PeerId(name) for name in "abc")
 def alone_with(conduct: Reputation, candidates: list[PeerId], training: int) -> str:
     watch = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0), asked_last=lambda peer: False)
     view = SimpleNamespace(
-        watch=watch, dialable=lambda: True, others_training=lambda: training, candidates=lambda round_: list(candidates)
+        watch=watch,
+        own_reach=lambda: Reach.DIRECT,
+        others_training=lambda: training,
+        candidates=lambda round_: list(candidates),
     )
     around = PairContext(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, view, conduct)))
     return PartnerSearch(around, RoundKey(3, 0), 0.0, 10.0).why_alone()

@@ -70,3 +70,33 @@ def test_what_cannot_be_is_refused_with_a_fix(arguments: tuple[str, ...], fix: s
     with pytest.raises(UsageError) as refused:
         run(*SMALL, *arguments)
     assert fix in refused.value.fix
+
+
+def test_closed_homes_are_relayed_and_told() -> None:
+    closed = ("--closed", "0.75", "--nat", "symmetric", "--relay-cap", "64kB", "--relays", "1")
+    report = json.loads(run(*SMALL, *closed, "--json"))
+    assert report["paths"]["relayed"] > 0
+    assert report["paths"].keys() <= {"direct", "relayed"}
+    assert report["exchanged"] >= 0.95 * report["due"]
+    assert report["relayed_bytes_per_relay_hour"] > 0
+    assert "relayed; " in run(*SMALL, *closed)
+
+
+def test_homes_whose_routers_let_holes_through_need_no_relay_for_their_bytes() -> None:
+    report = json.loads(run(*SMALL, "--closed", "1", "--nat", "port-restricted", "--json"))
+    assert report["paths"].keys() == {"punched"}
+    assert report["relayed_bytes_per_relay_hour"] == 0
+
+
+def test_where_nobody_relays_closed_homes_train_alone() -> None:
+    report = json.loads(run(*SMALL, "--closed", "1", "--nat", "symmetric", "--relays", "0", "--json"))
+    assert (report["paths"], report["exchanged"]) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(("--closed", "1.5"), "--closed"), (("--nat", "cone"), "cone"), (("--relays", "-1"), "--relays")],
+)
+def test_impossible_homes_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        run(*SMALL, "--closed", "0.5", *arguments)

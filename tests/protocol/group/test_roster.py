@@ -11,7 +11,7 @@ import pytest
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import MAX_MEMBERS, Grace, Join, Roster, RosterBuilder, leaders, parse_roster
-from peer.protocol.messages import PeerId, RoundKey, RunId
+from peer.protocol.messages import PeerId, Reach, RoundKey, RunId
 
 RUN = RunId(b"r" * 32)
 KEY = RoundKey(5, 0)
@@ -31,8 +31,8 @@ def collecting(
     return RosterBuilder(RUN, KEY, me, max_group, grace_s, 100.0, enough, lambda base: base in known)
 
 
-def join(base: Base = BASE, dialable: bool = True) -> Join:
-    return Join(KEY, base, dialable)
+def join(base: Base = BASE, reach: Reach = Reach.DIRECT) -> Join:
+    return Join(KEY, base, reach)
 
 
 def test_everybody_orders_leaders_alike_and_rounds_differ() -> None:
@@ -209,8 +209,8 @@ def test_max_group_takes_the_first() -> None:
 
 def test_only_those_that_can_be_dialled_own_shards() -> None:
     leader = collecting(needed=2)
-    leader.on_join(B, join(dialable=False), 1.0)
-    leader.on_join(C, join(dialable=False), 1.0)
+    leader.on_join(B, join(reach=Reach.NONE), 1.0)
+    leader.on_join(C, join(reach=Reach.NONE), 1.0)
     assert leader.closed([B, C], 5.0) is None, "nobody could own anything"
     leader.on_join(A, join(), 1.0)
     roster = leader.closed([A, B, C], 5.0)

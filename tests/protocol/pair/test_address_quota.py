@@ -8,6 +8,7 @@ import pytest
 
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.pair.address_quota import CLOSED_QUOTA, HERE, PLACES, QUOTA, block_of, over_quota
+from peer.protocol.swarm.relay_word import SPOKEN_FOR
 
 RUN = RunId(b"q" * 32)
 
@@ -87,3 +88,38 @@ def test_those_that_only_call_count_as_one_block_whatever_they_claim() -> None:
     )
     assert len(found) - len(over_quota(RUN, 1, found, {}, ())) == CLOSED_QUOTA
     assert len(found) - len(over_quota(RUN, 1, found, found, ("203.0.1.1:1",))) == CLOSED_QUOTA
+
+
+def closed_homes(count: int) -> dict[PeerId, PeerRecord]:
+    return swarm(*[record(f"closed {n}", f"10.0.{n}.7:4810", reachable=False) for n in range(count)])
+
+
+def test_those_that_a_relay_speaks_for_count_for_the_block_that_it_saw() -> None:
+    homes = closed_homes(58)
+    assert len(over_quota(RUN, 1, homes, homes, ())) == 58 - CLOSED_QUOTA, "nobody can check their addresses"
+    seen = {peer: f"203.0.{number}.0/24" for number, peer in enumerate(homes)}
+    assert over_quota(RUN, 1, homes, homes, (), lambda record: seen[record.peer_id]) == set()
+    one_house = over_quota(RUN, 1, homes, homes, (), lambda record: "203.0.113.0/24")
+    assert len(homes) - len(one_house) == QUOTA, "a house full of keys has the places of one block"
+
+
+def test_all_that_one_trusted_relay_speaks_for_share_some_places() -> None:
+    homes = closed_homes(58)
+    out = over_quota(RUN, 1, homes, homes, (), lambda record: SPOKEN_FOR + "friend")
+    assert len(homes) - len(out) == CLOSED_QUOTA
+
+
+def test_keys_that_nobody_speaks_for_take_no_place_of_the_others() -> None:
+    homes = closed_homes(40)
+    fresh = swarm(*[record(f"fresh {n}", reachable=False) for n in range(1000)])
+    everybody = {**homes, **fresh}
+    seen = {peer: f"203.0.{number}.0/24" for number, peer in enumerate(homes)}
+    left = everybody.keys() - over_quota(RUN, 1, everybody, everybody, (), lambda r: seen.get(r.peer_id, ""))
+    assert homes.keys() <= left
+    assert len(left) == len(homes) + CLOSED_QUOTA
+
+
+def test_a_peer_that_can_be_dialled_counts_for_its_own_address_whatever_relays_say() -> None:
+    found = swarm(*one_block(100))
+    out = over_quota(RUN, 1, found, found, (), lambda record: f"another block for {record.peer_id}")
+    assert len(found) - len(out) == QUOTA

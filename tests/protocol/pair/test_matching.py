@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, RunId, Verdict
+from peer.protocol.messages import Answer, Offer, PeerId, Reach, RoundKey, RunId, Verdict
 from peer.protocol.pair.matching import AWAIT_S, MOST_OUT, POLL_S, Matching
 from peer.protocol.pair.scores import initiates, score
 
@@ -25,7 +25,7 @@ def ranked(me: PeerId, others: list[PeerId]) -> list[PeerId]:
 
 def pairing(me: PeerId, candidates: list[PeerId], closed: Collection[PeerId] = ()) -> Matching:
     """`closed`: who cannot be dialled."""
-    made = Matching(RUN, KEY, me, dialable=me not in closed)
+    made = Matching(RUN, KEY, me, reach=Reach.NONE if me in closed else Reach.DIRECT)
     made.add(candidates, closed)
     return made
 
@@ -58,6 +58,33 @@ def test_two_peers_lock_on_the_first_offer() -> None:
     one.on_answer(b, answer, 0.0)
     assert one.locked == b
     assert other.locked == a
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "relayed"),
+    [
+        (Reach.RELAYED, Reach.RELAYED, True),
+        (Reach.NONE, Reach.RELAYED, True),
+        (Reach.DIRECT, Reach.RELAYED, False),
+        (Reach.RELAYED, Reach.DIRECT, False),
+        (Reach.DIRECT, Reach.DIRECT, False),
+    ],
+)
+def test_a_pair_needs_a_relay_if_neither_has_an_address(mine: Reach, theirs: Reach, relayed: bool) -> None:
+    a, b = peers(2)
+    made = Matching(RUN, KEY, a, reach=mine)
+    made.add([b], relayed=[b] if theirs is Reach.RELAYED else [])
+    assert made.needs_relay(b) is relayed
+
+
+def test_a_peer_that_finds_out_that_it_is_closed_before_the_round_opens_says_so() -> None:
+    a, b = peers(2)
+    made = Matching(RUN, KEY, a)
+    made.opens(Reach.RELAYED)
+    made.add([b])
+    assert made.actions(0.0)[0].offer.reach is Reach.RELAYED
+    made.opens(Reach.DIRECT)
+    assert made.reach is Reach.RELAYED, "candidates are ranked by it already"
 
 
 def test_crossing_offers_lock_both() -> None:
@@ -171,7 +198,9 @@ def run_matching(
     for me in everybody:
         others = [other for other in everybody if other != me]
         last = {other for other in others if shuns(rng, me, other)}
-        table[me] = Matching(RUN, KEY, me, dialable=me not in shut, last_choice=last.__contains__)
+        table[me] = Matching(
+            RUN, KEY, me, reach=Reach.NONE if me in shut else Reach.DIRECT, last_choice=last.__contains__
+        )
         proven = {other for other in others if trusts(rng, me, other)}
         table[me].add([other for other in others if rng.random() >= missing], shut, proven)
     wires: list[tuple[PeerId, PeerId, Offer | Answer]] = []
@@ -198,7 +227,7 @@ def run_matching(
         elif said.withdraw:
             table[to].on_withdraw(sender)
         else:
-            wires.append((to, sender, table[to].on_offer(sender, now, said.dialable, said.proven)))
+            wires.append((to, sender, table[to].on_offer(sender, now, said.reach, said.proven)))
     else:
         raise AssertionError(f"the matching did not end (seed {seed})")
     return {me: p.locked for me, p in table.items()}
@@ -241,13 +270,13 @@ def test_all_who_only_call_are_waited_for_at_once_and_one_that_called_a_while_lo
     first, second, *_ = ranked(me, sorted(closed))
     assert mine.actions(10.0) == []
     assert mine.wake_at() == 10.0 + AWAIT_S
-    assert mine.on_offer(second, 11.0, dialable=False).verdict is Verdict.HELD
+    assert mine.on_offer(second, 11.0, reach=Reach.NONE).verdict is Verdict.HELD
     assert mine.actions(11.5) == [], "the first one has time to call"
     assert mine.actions(10.0 + AWAIT_S) == []
     assert mine.wake_at() == 11.0 + AWAIT_S, "that time is over; the second has said that it is there"
     (send,) = mine.actions(11.0 + AWAIT_S)
     assert send.to == others[4], "nobody is waited for one by one"
-    assert mine.on_offer(first, 13.0, dialable=False).verdict is Verdict.HELD, "one offer in flight at a time"
+    assert mine.on_offer(first, 13.0, reach=Reach.NONE).verdict is Verdict.HELD, "one offer in flight at a time"
 
 
 def test_unwanted_candidates_are_out_unless_they_are_being_asked() -> None:
@@ -471,5 +500,5 @@ def test_one_that_only_calls_does_not_lose_its_rank_for_not_answering() -> None:
     best, second, _ = ranked(me, others)
     mine = Matching(RUN, KEY, me, unanswering={best}.__contains__)
     mine.add(others, {best, second})
-    assert mine.on_offer(second, 0.0, dialable=False).verdict is Verdict.HELD
-    assert mine.on_offer(best, 0.0, dialable=False).verdict is Verdict.LOCKED
+    assert mine.on_offer(second, 0.0, reach=Reach.NONE).verdict is Verdict.HELD
+    assert mine.on_offer(best, 0.0, reach=Reach.NONE).verdict is Verdict.LOCKED

@@ -183,3 +183,45 @@ def test_new_addresses_make_old_words_worthless() -> None:
     state.forget()
     assert state.reachable() is None
     assert state.due(1.0)
+
+
+def test_over_ipv4_it_is_judged_apart() -> None:
+    state = heard((A, False), (B, False))
+    for number, peer in enumerate((A, B)):
+        state.heard(question(peer, 3.0), yes(f"[2001:db8:{number}::1]:4810"))
+    assert (state.reachable_over(4), state.reachable_over(6)) == (False, True)
+    assert Reachability().reachable_over(4) is None
+    assert heard((A, False)).reachable_over(4) is None, "one network"
+    assert heard((A, True)).reachable_over(4) is True
+    state.called(["8.8.8.8"], [OURS], 4.0)
+    assert state.reachable_over(4) is True
+
+
+def test_a_neighbour_behind_the_same_router_says_nothing_of_the_internet() -> None:
+    state = heard((A, False), (B, False))
+    state.heard(question(C, 3.0), yes("192.168.7.11:4810", "192.168.7.10:4810"))
+    assert state.reachable_over(4) is False
+
+
+def test_an_address_is_denied_when_it_was_tried_in_vain() -> None:
+    assert heard((A, False), (B, True)).denied() == frozenset(), "somebody got through"
+    assert heard((A, False), (B, False)).denied() == {OURS}
+    six = Reachability()
+    six.heard(question(A, 1.0), no("[2001:db8::1]:4810"))
+    assert six.denied() == frozenset(), "over IPv6 it was not tried"
+
+
+def test_a_further_address_leaves_the_verdict_and_forgets_who_did_not_get_through() -> None:
+    state = heard((A, False), (B, False))
+    state.asked(2.0)
+    state.grow()
+    assert state.reachable() is False, "no hope without a reason"
+    assert state.denied() == frozenset()
+    assert state.due(2.1)
+    assert "at its new addresses" in state.why()
+    state.heard(question(A, 3.0), yes(AT["a"], ELSEWHERE))
+    assert state.reachable() is True
+
+    state = heard((A, True))
+    state.grow()
+    assert state.endpoints() == (OURS,)

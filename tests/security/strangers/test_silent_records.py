@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from peer.lab.sim.process import RUN
-from peer.lab.sim.setting import SwarmSetting, SwarmWorld
+from peer.lab.sim.setting import DirectoryViews, SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.messages import PeerId, PeerRecord, Status
@@ -57,7 +57,7 @@ def exchanged(name: Name | None) -> list[int]:
                 total_rounds=ROUNDS,
                 seed=4,
             ),
-            SwarmWorld(look=1000),
+            SwarmWorld(views=DirectoryViews(look=1000)),
         )
         swarm.network.dialable = lambda peer: not peer.startswith("silent")
         showing = None if name is None else asyncio.create_task(announce(swarm, name))

@@ -1,0 +1,139 @@
+"""Does a run work when nobody but the operator's node can be dialled? Linux, as root.
+
+Promises 2 (the ledger balances), 8 (local progress survives). Bounds: 0.95 of the due peer-rounds are exchanged, every
+due round has an end, the ledger is 0, and 0.8 of the exchanges between homes whose routers keep ports are punched.
+
+    sudo python -m benchmarks.nat [--homes 8] [--rounds 20] [--preset noloco] [--nat endpoint-independent] [--relays 0]
+                                  [--relay RATE] [--sync-every 8] [--ipv6] [--short] [--json [FILE]] [--results]
+
+Each home is behind a router of its own, which drops what nobody inside has asked for. The bootstrap node and as many
+peers as `--relays` says are open. With `--relay off` closed homes meet only the open ones. About 4 minutes, with
+`--short` one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file: its folder would hide modules of Python
+    sys.path[0] = str(Path(__file__).parent.parent)
+
+from benchmarks.nat_network import dropped, home_site, internet, open_site, why_not
+from benchmarks.nat_swarm import PATHS, NatSwarm, Run, complaints, dialled_at, json_option, write
+from benchmarks.result import Benchmark, Figure, Table, publish
+
+LEAST_PARTICIPATION, LEAST_PUNCHED = 0.95, 0.8
+NATS = ("endpoint-independent", "symmetric", "mixed", "none")
+ABOUT = Benchmark(
+    "nat",
+    "Does a run work when nobody but the operator's node can be dialled?",
+    "2 (conservation), 8 (local progress survives)",
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    json_option(made)
+    made.add_argument("--results", action="store_true", help="write the figures to results/nat-PRESET.json")
+    made.add_argument("--homes", type=int, default=8)
+    made.add_argument("--rounds", type=int, default=20)
+    made.add_argument("--preset", default="noloco")
+    made.add_argument("--sync-every", type=float, default=8.0, help="seconds from one round to the next")
+    made.add_argument("--nat", choices=NATS, default=NATS[0], help="of the homes' routers; none: homes are open")
+    made.add_argument("--relays", type=int, default=0, help="further open hosts, on each a peer that trains too")
+    made.add_argument("--relay", metavar="off|RATE", help="what every daemon is told")
+    made.add_argument("--ipv6", action="store_true", help="homes have no IPv4")
+    made.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the manifest")
+    made.add_argument("--short", action="store_true", help="three homes, six rounds of 6 s")
+    return made
+
+
+def symmetric(given: argparse.Namespace, number: int) -> bool:
+    return given.nat == "symmetric" or (given.nat == "mixed" and number % 2 == 0)
+
+
+def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    numbers = range(1, given.homes + 1)
+    relays = [open_site(f"relay{k}", k + 1, six=given.ipv6) for k in range(1, given.relays + 1)]
+    family = {"four": not given.ipv6, "six": given.ipv6}
+    closed = given.nat != "none"
+    homes = [
+        home_site(k, symmetric=symmetric(given, k), **family) if closed else open_site(f"home{k}", 100 + k, **family)
+        for k in numbers
+    ]
+    with internet([open_site("bootstrap", 1, six=given.ipv6), *relays, *homes]) as hosts:
+        places = {site.name: hosts[f"{site.name}/{site.homes[0]}" if site.homes else site.name] for site in homes}
+        places |= {site.name: hosts[site.name] for site in relays}
+        run = Run(given.preset, given.rounds, given.sync_every, tuple(given.set))
+        swarm = NatSwarm(folder, run, {"bootstrap": hosts["bootstrap"]}, places)
+        for site in relays:
+            swarm.let(site.name, *dialled_at())
+        for name in ("bootstrap", *places) if given.relay else ():
+            swarm.let(name, "--relay", given.relay)
+        try:
+            asyncio.run(swarm.play())
+        except BaseException:
+            print(swarm.words(), file=sys.stderr)
+            raise
+        refused = sum(dropped(hosts[site.name]) for site in homes) if closed else None
+    return swarm.report() | {"homes": given.homes, "nat": given.nat, "relays": given.relays, "not_let_in": refused}
+
+
+def between_homes(report: dict[str, Any]) -> dict[str, int]:
+    """Count the exchanges in which both ends are homes, by path."""
+    counts = dict.fromkeys(PATHS, 0)
+    for met, times in report["meetings"].items():
+        one, other, path = met.split()
+        if one.startswith("home") and other.startswith("home"):
+            counts[path] += times
+    return counts
+
+
+def figures(given: argparse.Namespace, report: dict[str, Any], wrong: list[str]) -> list[Figure]:
+    met = between_homes(report)
+    punched = met["punched"] / total if (total := sum(met.values())) else None
+    alone = given.relay == "off"
+    bound = LEAST_PUNCHED if given.nat == "endpoint-independent" and not given.ipv6 and not alone else None
+    found = [
+        Figure("complaints", "", len(wrong), 0),
+        Figure("participation", "", report["participation"], None, None if alone else LEAST_PARTICIPATION),
+        Figure("ledger, off by", "", abs(report["ledger_imbalance"]), 0),
+        Figure("exchanges between homes that were punched, of all", "", punched, None, bound),
+    ]
+    if alone and given.nat != "none":
+        found.append(Figure("exchanges between closed homes, although nobody relays", "", total, 0))
+    return found
+
+
+def main() -> None:
+    given = parser().parse_args()
+    if given.short:
+        given.homes, given.rounds, given.sync_every = 3, 6, 6.0
+    if reason := why_not():
+        sys.exit(reason)
+    with tempfile.TemporaryDirectory(prefix="peer-nat-") as folder:
+        report = measure(given, Path(folder))
+    report["between_homes"] = between_homes(report)
+    wrong = complaints(report)
+    if report["not_let_in"] == 0:
+        wrong.append("the routers had nothing to refuse: nobody tried to dial a home")
+    report["complaints"] = wrong
+    write(report, given.json)
+    given.json = None
+    outcomes = sorted(set(itertools.chain(*(one["outcomes"] for one in report["peers"].values()))))
+    rows = [[name, one["due"], *map(one["outcomes"].get, outcomes)] for name, one in report["peers"].items()]
+    with contextlib.redirect_stdout(sys.stderr):
+        print("\n".join(wrong))
+        ends = Table("", ["peer", "due rounds", *outcomes], rows)
+        good = publish(given, ABOUT, figures(given, report, wrong), ends, variant=given.preset)
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""What do closed homes lose when a relay dies, lies, or is held up by strangers? Linux, as root.
+
+Promises 2 (the ledger balances), 8 (local progress survives), 10 (every fault has a reason). Bounds: no round is lost
+but those under way when a relay died. A home uses a relay that lies in at most two rounds, and it is named in a
+journal. With 1,000 silent connections a relay loses no round of its own, and grows by at most 64 MiB.
+
+    sudo python -m benchmarks.nat_faults killed|lying|silent [--kills 10] [--lie drop|delay|flip|swap] [--rounds N]
+                                         [--homes 4] [--sync-every 16] [--preset noloco] [--json [FILE]]
+
+The homes' routers draw ports, so nothing is punched. There are three bootstrap nodes, which relay and do not train. A
+home sends so slowly that a swap takes about 4 s.
+
+* `killed`: in the middle of a round's swaps the node with most circuits is killed, and started again. 6 minutes.
+* `lying`: in front of each node is a box (`benchmarks.lying_relay`). From round 2 on that of the node which carries
+  most spoils circuits, and nothing else. 4 minutes for each lie; all of them without `--lie`.
+* `silent`: a relay that trains too, in the place of one home, has 1,000 connections of strangers who say nothing.
+  3 minutes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import resource
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lying_relay import LIES, LyingBox
+from benchmarks.nat_network import Site, home_site, inside, internet, open_site, why_not
+from benchmarks.nat_swarm import (
+    PORT,
+    NatSwarm,
+    PlacedDaemon,
+    Run,
+    complaints,
+    dialled_at,
+    json_option,
+    resident_bytes,
+    write,
+)
+from peer.observe.events import Event, RelayLeft, RoundDue, RoundEnded
+
+NODES = ("node1", "node2", "node3")
+LARGE = ("model.hidden_size=128", "model.intermediate_size=352")
+"""400 kB a payload with the codec of noloco."""
+UPLOAD = ("--max-upload", "100000")
+"""Of each home, bytes a second: a payload takes 4 s."""
+IN_THE_MIDDLE_S = 1.5
+"""After the moment when a round is due."""
+AWAY_S = 1.0
+SILENT, STRANGERS = 1000, 4
+MOST_GROWTH_MIB = 64
+LEFT_AFTER = 2
+"""Rounds in which a home may use a relay that lies."""
+Journal = Sequence[tuple[float, Event]]
+
+
+@contextlib.contextmanager
+def closed_swarm(given: argparse.Namespace, rounds: int, *extra: Site) -> Iterator[tuple[NatSwarm, dict[str, str]]]:
+    """Homes that only relays connect, and three bootstrap nodes. `extra`: hosts on which nothing runs yet.
+
+    With the swarm comes the namespace of each host."""
+    nodes = [open_site(name, number) for number, name in enumerate(NODES, 1)]
+    homes = [home_site(number, symmetric=True) for number in range(1, given.homes + 1)]
+    with internet([*nodes, *homes, *extra]) as hosts, tempfile.TemporaryDirectory(prefix="peer-nat-") as folder:
+        run = Run(given.preset, rounds, given.sync_every, LARGE)
+        places = {site.name: hosts[f"{site.name}/{site.homes[0]}"] for site in homes}
+        swarm = NatSwarm(Path(folder), run, {name: hosts[name] for name in NODES}, places)
+        for name in places:
+            swarm.let(name, *UPLOAD)
+        try:
+            yield swarm, hosts
+        except BaseException:
+            print(swarm.words(), file=sys.stderr)
+            raise
+
+
+# -- killed ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Kill:
+    """`at`: seconds since the epoch. `circuits`: that the relay had."""
+
+    relay: str
+    at: float
+    circuits: int
+    back_s: float
+
+
+async def kill_relays(swarm: NatSwarm, times: int, killed: list[Kill]) -> None:
+    """Kill the busiest node in the middle of a round's swaps, so many times, and wait each time until it is back."""
+    watched, last = next(iter(swarm.peers)), -1
+    for _ in range(times):
+        last = await swarm.next_round(watched, last)
+        await asyncio.sleep(IN_THE_MIDDLE_S)
+        told = {name: await node.status() or {} for name, node in swarm.nodes.items()}
+        circuits = {name: int(said.get("relaying", {}).get("circuits", 0)) for name, said in told.items()}
+        name = max(circuits, key=lambda one: circuits[one])
+        at = time.time()
+        await swarm.nodes[name].kill_and_restart(AWAY_S)
+        while not await swarm.nodes[name].status():
+            await asyncio.sleep(0.3)
+        killed.append(Kill(name, at, circuits[name], round(time.time() - at, 1)))
+
+
+def play_killed(given: argparse.Namespace) -> dict[str, Any]:
+    killed: list[Kill] = []
+    with closed_swarm(given, given.rounds or 2 * given.kills + 2) as (swarm, _):
+        asyncio.run(swarm.play(kill_relays(swarm, given.kills, killed)))
+        report = swarm.report()
+        journals = [one.events for one in swarm.accounts().values()]
+    counts: Counter[str] = Counter()
+    for due, at, event in (one for journal in journals for one in rounds_of(journal)):
+        hit = [kill for kill in killed if due <= kill.at <= at]
+        if event.outcome != "exchanged":
+            counts["lost_under_way" if hit else "lost_beyond"] += 1
+        elif any(event.first_byte_at < kill.at < event.done_at for kill in hit):
+            counts["went_on_over_a_kill"] += 1
+    wrong = complaints(report)
+    wrong += [f"{counts['lost_beyond']} rounds were lost that were not under way"] * bool(counts["lost_beyond"])
+    wrong += [f"{len(killed)} of {given.kills} kills came about"] * (len(killed) < given.kills)
+    wrong += ["no relay had a circuit when it was killed"] * (not any(kill.circuits for kill in killed))
+    return report | {"kills": [vars(kill) for kill in killed], **counts, "complaints": wrong}
+
+
+def rounds_of(journal: Journal) -> Iterator[tuple[float, float, RoundEnded]]:
+    """Yield of each round when it was due, when it ended, and its end."""
+    due = {event.round: at for at, event in journal if isinstance(event, RoundDue)}
+    for at, event in journal:
+        if isinstance(event, RoundEnded) and event.round in due:
+            yield due[event.round], at, event
+
+
+# -- lying -----------------------------------------------------------------------------------------------------------
+
+
+def play_lie(given: argparse.Namespace, lie: str) -> dict[str, Any]:
+    """Play a run in which the circuits of the node that carries most are spoilt from round 2 on."""
+    boxes = {name: LyingBox(lie) for name in NODES}
+    with closed_swarm(given, given.rounds or 9) as (swarm, hosts):
+        asyncio.run(_play_behind_boxes(swarm, hosts, boxes))
+        report, accounts = swarm.report(), swarm.accounts()
+        relay = min(NODES, key=lambda name: boxes[name].lies_from)
+        relay_id = swarm.nodes[relay].peer_id
+    box, homes = boxes[relay], {}
+    for number, (name, one) in enumerate(accounts.items(), 1):
+        host = home_site(number).public
+        uses = [at for at, user in box.uses if user == host]
+        homes[name] = _under_the_lie(one.events, box.lies_from, uses, relay_id, given.sync_every)
+    wrong = complaints(report)
+    wrong += ["no circuit went over the relay that lies: the run shows nothing"] * (not box.uses)
+    wrong += ["no journal names it"] * (not any(home["named"] for home in homes.values()))
+    for name, home in homes.items():
+        rounds = list(home["uses_by_round"])
+        wrong += [f"{name} uses it in rounds {rounds} of its lies"] * (len(rounds) > LEFT_AFTER)
+    return report | {"lie": lie, "relay": relay_id, "homes": homes, "complaints": wrong}
+
+
+async def _play_behind_boxes(swarm: NatSwarm, hosts: dict[str, str], boxes: dict[str, LyingBox]) -> None:
+    """Play with a box in front of every node, for nobody knows yet which one will carry most."""
+
+    async def lie() -> None:
+        await swarm.next_round(next(iter(swarm.peers)), 1)
+        told = {name: await node.status() or {} for name, node in swarm.nodes.items()}
+        passed = {name: said.get("relaying", {}).get("bytes", 0) for name, said in told.items()}
+        boxes[max(passed, key=lambda name: passed[name])].begin()
+        await asyncio.Event().wait()
+
+    async with contextlib.AsyncExitStack() as stack:
+        for number, name in enumerate(NODES, 1):
+            public = open_site(name, number).public
+            await stack.enter_async_context(boxes[name].beside(hosts[name], public, PORT))
+        await swarm.play(lie())
+
+
+def _under_the_lie(journal: Journal, since: float, uses: list[float], relay: str, round_s: float) -> dict[str, Any]:
+    """Tell what one home did with a relay that lied from then on. Rounds of the lies count from 1, and each begins a
+    quarter before it is due: then offers open."""
+    begun = [at - round_s / 4 for at, event in journal if isinstance(event, RoundDue) and at >= since]
+    by_round = Counter(max(1, sum(start <= at for start in begun)) for at in uses)
+    ends = [(at >= since, event) for at, event in journal if isinstance(event, RoundEnded)]
+    left = [e.reason for at, e in journal if isinstance(e, RelayLeft) and e.relay == relay and at >= since]
+    return {
+        "rounds_under_the_lie": len(begun),
+        "exchanged_under_the_lie": sum(late and event.outcome == "exchanged" for late, event in ends),
+        "over_it_before": sum(not late and event.path_via == relay for late, event in ends),
+        "over_it_since": sum(late and event.path_via == relay for late, event in ends),
+        "uses_by_round": dict(sorted(by_round.items())),
+        "named": left[:3],
+    }
+
+
+# -- silent ----------------------------------------------------------------------------------------------------------
+
+
+def play_silent(given: argparse.Namespace) -> dict[str, Any]:
+    """Play a run in which strangers hold many connections to one relay that trains."""
+    relay = open_site("relay", 40)
+    strangers = [open_site(f"stranger{k}", 50 + k) for k in range(1, STRANGERS + 1)]
+    seen: Counter[str] = Counter()
+    given.homes -= 1
+    with closed_swarm(given, given.rounds or 8, relay, *strangers) as (swarm, hosts):
+        swarm.peers["relay"] = PlacedDaemon("relay", swarm.home / "relay", namespace=hosts["relay"])
+        swarm.let("relay", *dialled_at(), *UPLOAD)
+        asyncio.run(swarm.play(_hold(swarm, [hosts[site.name] for site in strangers], relay.public, seen)))
+        report = swarm.report()
+    growth = (seen["most_bytes"] - seen["bytes_before"]) / 2**20
+    outcomes = report["peers"]["relay"]["outcomes"]
+    lost = sum(outcomes.values()) - outcomes.get("exchanged", 0)
+    wrong = complaints(report)
+    wrong += [f"{lost} rounds of the relay were not exchanged"] * bool(lost)
+    wrong += [f"the relay grew by {growth:.0f} MiB"] * (growth > MOST_GROWTH_MIB)
+    return report | {"silent": seen, "growth_mib": round(growth, 1), "complaints": wrong}
+
+
+async def _hold(swarm: NatSwarm, strangers: list[str], host: str, seen: Counter[str]) -> None:
+    """Open the connections, open each again that is closed, and watch the relay's memory."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    pid = swarm.peers["relay"].pid
+    seen["bytes_before"] = resident_bytes(pid)
+    async with asyncio.TaskGroup() as group:
+        for number in range(SILENT):
+            group.create_task(_stay_silent(strangers[number % len(strangers)], host, seen))
+        while True:
+            seen["most_bytes"] = max(seen["most_bytes"], resident_bytes(pid))
+            seen["most_open"] = max(seen["most_open"], seen["opened"] - seen["closed"])
+            await asyncio.sleep(0.2)
+
+
+async def _stay_silent(namespace: str, host: str, seen: Counter[str]) -> None:
+    """Connect and wait until the relay hangs up, again and again."""
+    loop = asyncio.get_running_loop()
+    while True:
+        with inside(namespace):
+            made = socket.socket()
+        made.setblocking(False)
+        with made:
+            try:
+                async with asyncio.timeout(10):
+                    await loop.sock_connect(made, (host, PORT))
+                seen["opened"] += 1
+                await loop.sock_recv(made, 1)
+                seen["closed"] += 1
+            except (OSError, TimeoutError):
+                seen["failed"] += 1
+        await asyncio.sleep(1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fault", choices=["killed", "lying", "silent"])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--lie", choices=LIES)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--homes", type=int, default=4)
+    parser.add_argument("--preset", default="noloco")
+    parser.add_argument("--sync-every", type=float, default=16.0)
+    json_option(parser)
+    given = parser.parse_args()
+    if reason := why_not():
+        sys.exit(reason)
+    if given.fault == "lying":
+        found = {lie: play_lie(given, lie) for lie in ([given.lie] if given.lie else LIES)}
+    else:
+        found = {given.fault: (play_killed if given.fault == "killed" else play_silent)(given)}
+    for name, one in found.items():
+        print(f"{name}: {'; '.join(one['complaints']) or 'as it should be'}", file=sys.stderr)
+    write(found, given.json)
+    sys.exit(any(one["complaints"] for one in found.values()))
+
+
+if __name__ == "__main__":
+    main()

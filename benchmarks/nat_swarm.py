@@ -1,0 +1,341 @@
+"""Swarms of real daemons in network namespaces, and what their journals tell when they are over."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peer.identity import load_or_create
+from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.plan import founded_by
+from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
+from peer.lab.localswarm.report import PeerAccount, account, swarm_report, told_of
+from peer.lab.sim.faults import Fault
+from peer.observe.events import Event, ReachabilityChanged, RoundDue, RoundEnded, RoundMissed, SatOut, Started
+from peer.run.home import Home
+from peer.run.manifest import SignedManifest, default_text, derive, parse_manifest, sign_text
+from peer.run.presets import resolve
+from peer.run.ticket import Ticket
+
+PATHS = ("direct", "mapped", "punched", "relayed")
+DHT_PORT, PORT = 4810, 4811
+"""Ports of the nodes that can be dialled: of the directory, and of exchanges. A relay's circuits come in at the
+second."""
+SMALL = (
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "model.num_hidden_layers=2",
+    "model.max_position_embeddings=32",
+    "train.context=32",
+    "train.eval_every=1000",
+    "train.eval_windows=8",
+)
+"""A model that hardly takes a processor: what counts here is the network."""
+STEP_S = 0.5
+"""Least seconds of an inner step, so that many trainers of one machine leave the processor to their daemons."""
+START_S, EACH_START_S = 60.0, 20.0
+"""Seconds that a swarm, and each process of it, may take to start on two busy cores."""
+LEAVE_S = 20.0
+
+
+@dataclass
+class PlacedDaemon(Daemon):
+    """A daemon in a namespace, started again with the arguments of its first start."""
+
+    namespace: str = ""
+    options: tuple[str, ...] = ()
+    """Further ones of its command."""
+    kills: list[tuple[float, float]] = field(default_factory=list)
+    """When it was killed and when it was back, seconds since the epoch."""
+    first_started_at: float = 0.0
+    _again: tuple[str, ...] = ()
+
+    async def start(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+        program: tuple[str, ...] = ("peer",),
+    ) -> None:
+        where = ("ip", "netns", "exec", self.namespace, *prefix)
+        await super().start(*arguments, env={**(env or {}), "OMP_NUM_THREADS": "1"}, prefix=where, program=program)
+        self._again, self.first_started_at = arguments, self.first_started_at or self.started_at
+
+    async def kill_and_restart(self, away_s: float) -> None:
+        """SIGKILL, wait, and start again under the same home."""
+        killed_at = time.time()
+        self.kill()
+        await self.wait()
+        await asyncio.sleep(away_s)
+        await self.start(*self._again)
+        self.kills.append((killed_at, time.time()))
+
+    @property
+    def peer_id(self) -> str:
+        return load_or_create(Home(self.home).identity).peer_id
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, and for how long. `round_s`: from one round to the next, whatever fragment is due."""
+
+    preset: str = "noloco"
+    rounds: int = 20
+    round_s: float = 8.0
+    settings: tuple[str, ...] = ()
+
+    def manifest(self, peers: int) -> str:
+        """Return the text of its manifest."""
+        text = derive(default_text(), [*SMALL, f"sync.preset={self.preset}", *self.settings])
+        fragments = resolve(parse_manifest(text.encode()).sync).fragments
+        length = (f"sync.sync_every={self.round_s * fragments}", f"train.total_rounds={self.rounds}")
+        return founded_by(derive(text, ["sync.clock=seconds", *length]), peers)
+
+
+class NatSwarm:
+    """One run. All lies under `home`, and stays there.
+
+    `nodes`: the namespace of each bootstrap node, by its name; the first has the operator's key. `places`: of each
+    peer."""
+
+    def __init__(self, home: Path, run: Run, nodes: dict[str, str], places: dict[str, str]) -> None:
+        self.run = run
+        self.nodes = {name: PlacedDaemon(name, home / name, namespace=place) for name, place in nodes.items()}
+        self.peers = {name: PlacedDaemon(name, home / name, namespace=place) for name, place in places.items()}
+        self.home = home
+        self._signed: SignedManifest | None = None
+        self._began = time.time()
+
+    @property
+    def everybody(self) -> dict[str, PlacedDaemon]:
+        return self.nodes | self.peers
+
+    def let(self, name: str, *options: str) -> None:
+        """Give a daemon further options."""
+        self.everybody[name].options += options
+
+    async def start(self) -> None:
+        """Start all. Raises SwarmFailed when a bootstrap node does not come up."""
+        manifest, first = self.home / "run.toml", next(iter(self.nodes.values()))
+        operator = load_or_create(Home(first.home).identity)
+        self._signed = sign_text(self.run.manifest(len(self.peers)), operator, manifest)
+        tickets: list[str] = []
+        for node in self.nodes.values():
+            more = (*_known(tickets), *node.options)
+            made = await start_bootstrap(node, manifest, len(self.peers), where=dialled_at(), more=more)
+            tickets.append(made)
+        for daemon in self.peers.values():
+            more = ("--port-mapping", "--step-seconds", repr(STEP_S), *_known(tickets[1:]), *daemon.options)
+            await start_peer(daemon, tickets[0], threads=1, speed=1.0, min_peers=len(self.peers), more=more, where=())
+
+    async def trains(self) -> None:
+        """Wait until every peer trains. Raises AssertionError with the last words of one that does not."""
+        deadline = time.monotonic() + START_S + EACH_START_S * len(self.peers)
+        while True:
+            told = {name: await daemon.status() for name, daemon in self.peers.items()}
+            late = [
+                name for name, said in told.items() if said is None or said["status"] not in ("training", "finished")
+            ]
+            if not late:
+                return
+            for name in late:
+                daemon = self.peers[name]
+                assert daemon.running, f"{name}:\n{daemon.last_words()}"
+                assert time.monotonic() < deadline, f"{name} does not train:\n{daemon.last_words()}"
+            await asyncio.sleep(0.5)
+
+    async def play(self, *beside: Coroutine[Any, Any, None]) -> None:
+        """Start all, wait until all peers have ended, and end everything. `beside`: what happens meanwhile, from when
+        every peer trains; it is cancelled when they have ended."""
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            await self.start()
+            await self.trains()
+            helpers = [asyncio.create_task(one) for one in beside]
+            beside = ()
+            async with asyncio.timeout(self.run.rounds * self.run.round_s * 2 + 120):
+                while any(daemon.running for daemon in self.peers.values()):
+                    for helper in helpers:
+                        if helper.done():
+                            helper.result()
+                    await asyncio.sleep(0.3)
+        finally:
+            for one in beside:
+                one.close()
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            for some in (self.peers, self.nodes):
+                await asyncio.gather(*(daemon.stop(LEAVE_S) for daemon in some.values()))
+            for daemon in self.everybody.values():
+                if daemon.process is not None and daemon.process.returncode is not None:
+                    daemon.exit_codes.append(daemon.process.returncode)
+
+    # -- during and afterwards ---------------------------------------------------------------------------------------
+
+    def names(self) -> dict[str, str]:
+        """Return the names of all by peer id."""
+        return {daemon.peer_id: name for name, daemon in self.everybody.items()}
+
+    def journal(self, name: str) -> list[tuple[float, Event]]:
+        """Read what a peer has journaled so far, with times in seconds since the epoch."""
+        assert self._signed is not None
+        return told_of(Home(self.peers[name].home).run(self._signed.run_id))
+
+    async def next_round(self, name: str, after: int) -> int:
+        """Wait until a round later than `after` is due for this peer, and return it."""
+        while True:
+            due = [event.round for _, event in self.journal(name) if isinstance(event, RoundDue)]
+            if due and due[-1] > after:
+                return due[-1]
+            await asyncio.sleep(0.2)
+
+    def accounts(self) -> dict[str, PeerAccount]:
+        """Read what each peer left."""
+        assert self._signed is not None
+        return {
+            name: account(daemon, daemon.peer_id, None, self._signed, self._began)
+            for name, daemon in self.peers.items()
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Tell what came of the run, counted from outside, with the names of the peers."""
+        assert self._signed is not None
+        accounts = self.accounts()
+        kills = [
+            Happened(Fault("kill", number, at=0.0), *kill)
+            for number, daemon in enumerate(self.peers.values())
+            for kill in daemon.kills
+        ]
+        whole = swarm_report(self._signed, 0, time.time() - self._began, list(accounts.values()), kills)
+        book = whole["swarm"]["ledger"]
+        names = self.names()
+        exchanged = [(name, e) for name, one in accounts.items() for e in ended(one) if e.outcome == "exchanged"]
+        paths = Counter(path_of(event) for _, event in exchanged)
+        meetings = Counter(met for name, event in exchanged for met in meetings_of(name, event, names))
+        waits = [first_exchange_s(self.peers[name], one) for name, one in accounts.items()]
+        return {
+            "participation": whole["swarm"]["participation"],
+            "paths": {path: paths[path] for path in PATHS},
+            "ledger_imbalance": book["processed"] - book["applied"] - book["dropped"] - book["outstanding"],
+            "ledger": book,
+            "preset": self.run.preset,
+            "rounds": self.run.rounds,
+            "peers": {name: peer_report(self.peers[name], one, names) for name, one in accounts.items()},
+            "meetings": dict(sorted(meetings.items())),
+            "reasons": Counter(e.reason for one in accounts.values() for e in ended(one) if e.reason).most_common(8),
+            "first_exchange_s": statistics.median(known) if (known := [s for s in waits if s is not None]) else None,
+            "seconds": round(whole["wall_s"]),
+        }
+
+    def words(self) -> str:
+        """Return the end of every log."""
+        return "\n".join(f"--- {name}\n{daemon.last_words()}" for name, daemon in self.everybody.items())
+
+
+def _known(tickets: Sequence[str]) -> tuple[str, ...]:
+    """The options that name the nodes of these tickets."""
+    addresses = itertools.chain(*(Ticket.decode(ticket).addresses for ticket in tickets))
+    return tuple(itertools.chain(*(("--initial-peers", address) for address in addresses)))
+
+
+def dialled_at() -> tuple[str, ...]:
+    """The options of a daemon that others dial at fixed ports."""
+    hosts = (f"/ip4/0.0.0.0/tcp/{DHT_PORT}", f"/ip6/::/tcp/{DHT_PORT}")
+    return (*itertools.chain(*(("--host-maddrs", host) for host in hosts)), "--port", str(PORT))
+
+
+def ended(one: PeerAccount) -> list[RoundEnded]:
+    return [event for _, event in one.events if isinstance(event, RoundEnded)]
+
+
+def path_of(event: RoundEnded) -> str:
+    """Return the path of an exchanged round. A journal that tells none is of a program that knew only direct ones."""
+    return event.path or "direct"
+
+
+def meetings_of(name: str, event: RoundEnded, names: dict[str, str]) -> list[str]:
+    return [f"{name} {names.get(other, other)} {path_of(event)}" for other in event.partner.split()]
+
+
+def first_exchange_s(daemon: PlacedDaemon, one: PeerAccount) -> float | None:
+    """Return the seconds from its start to the end of its first exchange. None: it had none."""
+    moments = [at for at, event in one.events if isinstance(event, RoundEnded) and event.outcome == "exchanged"]
+    return round(moments[0] - daemon.first_started_at, 1) if moments else None
+
+
+def peer_report(daemon: PlacedDaemon, one: PeerAccount, names: dict[str, str]) -> dict[str, Any]:
+    """Tell what became of one peer's rounds."""
+    told = [event for _, event in one.events]
+    ends = ended(one)
+    others = sum(isinstance(event, RoundMissed | SatOut) for event in told)
+    due = sum(isinstance(event, RoundDue) for event in told)
+    reach = [event for event in told if isinstance(event, ReachabilityChanged)]
+    book = one.book
+    return {
+        "exit": daemon.exit_codes[-1] if daemon.exit_codes else None,
+        "due": due,
+        "outcomes": dict(Counter(event.outcome for event in ends)),
+        "due_without_end": due - len(ends) - others if not daemon.kills else None,
+        "ledger_imbalance": book.processed - book.applied - book.dropped - book.outstanding,
+        "partners": dict(Counter(names.get(other, other) for event in ends for other in event.partner.split())),
+        "reachable": reach[-1].reachable if reach else None,
+        "reachable_why": reach[-1].reason if reach else "",
+        "starts": sum(isinstance(event, Started) for event in told),
+    }
+
+
+def complaints(report: dict[str, Any]) -> list[str]:
+    """List what should not be so in any run, whatever the network lets through."""
+    wrong = [f"{name}: exit {one['exit']}" for name, one in report["peers"].items() if one["exit"] != 0]
+    lost = {name: n for name, one in report["peers"].items() if (n := one["due_without_end"])}
+    wrong += [f"{name}: {n} due rounds have no end" for name, n in lost.items()]
+    return wrong + [f"the ledger is off by {report['ledger_imbalance']}"] * bool(report["ledger_imbalance"])
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json [FILE]`: these benchmarks print their report as JSON in any case."""
+    parser.add_argument("--json", type=Path, nargs="?", metavar="FILE", help="write the report to a file too")
+
+
+def write(report: dict[str, Any], file: Path | None) -> None:
+    """Print the report as JSON, and write it to a file too if one is given."""
+    text = json.dumps(report, indent=1)
+    print(text, flush=True)
+    if file is not None:
+        file.write_text(text + "\n")
+
+
+def children(pid: int) -> Sequence[int]:
+    """Return the processes that this one started, and theirs."""
+    try:
+        named = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return ()
+    return [one for child in map(int, named) for one in (child, *children(child))]
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor seconds that a process has used, without those it started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds, without those it started."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,191 @@
+"""The ways between simulated peers: who can be dialled, which homes punch, and which relays pass bytes for the others.
+
+A relay has a cap in bytes per second. All transfers over it share the cap, each way counted once: a relayed byte leaves
+the relay once. The caller takes the least busy of the relays that hold a reservation for the called peer. A connection
+stays with its relay as long as something moves over it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from peer.errors import PartnerLost, RelayBusy
+from peer.lab.sim.bandwidth import Course, Pipe
+from peer.lab.sim.nat import Nat, can_punch
+from peer.protocol.messages import DIRECT, PathKind, PeerId, Way
+from peer.protocol.relay.circuits import RESERVATIONS, RESERVED_FOR_PROVEN
+from peer.protocol.swarm.relay_load import RelayLoad
+
+PLACES = RESERVATIONS - RESERVED_FOR_PROVEN
+"""Closed peers that a relay holds places for. Here nobody is proven to a relay."""
+
+
+@dataclass(slots=True)
+class _Relay:
+    """A peer that relays."""
+
+    pipe: Pipe
+    load: RelayLoad
+    """The connections over which something moves."""
+    reserved: dict[PeerId, Callable[[], None]] = field(default_factory=dict)
+    """The closed peers that hold a reservation, and what tells each that it broke."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenWay:
+    """A way in use. `relay`: the one that the bytes pass, None: they pass none."""
+
+    way: Way
+    relay: PeerId | None
+    needs: float = 0.0
+    """Bytes per second each way, of a swap."""
+    users: int = 0
+
+    def used(self, more: int) -> int:
+        self.users += more
+        return self.users
+
+    def stops(self, sender: PeerId, to: PeerId) -> tuple[PeerId, ...]:
+        """Return whom the bytes pass."""
+        return (sender, to) if self.relay is None else (sender, self.relay, to)
+
+
+DIALLED = OpenWay(DIRECT, None)
+
+
+class Paths:
+    """The ways of a network."""
+
+    def __init__(
+        self,
+        dialable: Callable[[PeerId], bool] = lambda peer: True,
+        nats: Mapping[PeerId, Nat] | None = None,
+        caps: Mapping[PeerId, float] | None = None,
+        passes: Callable[[PeerId, PeerId], bool] = lambda sender, to: True,
+    ) -> None:
+        """`dialable`: whether others can open a connection to a peer at all. `nats`: the routers of closed peers.
+        `caps`: bytes per second of each peer that relays. `passes`: whether messages from one to another arrive now."""
+        self._dialable, self._nats, self._passes = dialable, dict(nats or {}), passes
+        self._relays = {peer: _Relay(Pipe(cap, peer), RelayLoad(cap)) for peer, cap in (caps or {}).items()}
+        self._homes: frozenset[PeerId] = frozenset()
+        self._connections: dict[tuple[PeerId, PeerId], OpenWay] = {}
+        self.lines: Callable[[PeerId, PeerId], Sequence[Pipe]] = lambda one, other: ()
+        """The pipes between the links of two peers."""
+
+    def put_on_one_router(self, homes: Iterable[PeerId]) -> None:
+        """Let these dial each other, whatever others can."""
+        self._homes = frozenset(homes)
+
+    def is_open(self, peer: PeerId) -> bool:
+        """Whether everybody can open a connection to this peer."""
+        return peer not in self._nats and self._dialable(peer)
+
+    @property
+    def relays(self) -> tuple[PeerId, ...]:
+        """Those that relay."""
+        return tuple(self._relays)
+
+    def busy(self, relay: PeerId) -> int:
+        """Return how many connections are in use over a relay."""
+        return self._relays[relay].load.swaps
+
+    def cap(self, relay: PeerId) -> float:
+        """Return the bytes per second that a relay passes on."""
+        return self._relays[relay].pipe.rate
+
+    # -- reservations ------------------------------------------------------------------------------------------------
+
+    def reserve(self, relay: PeerId, peer: PeerId, broke: Callable[[], None]) -> bool:
+        """Give a closed peer a place at a relay. `broke` is called when the relay is gone. False: it has none."""
+        at = self._relays.get(relay)
+        if at is None or (len(at.reserved) >= PLACES and peer not in at.reserved):
+            return False
+        at.reserved[peer] = broke
+        return True
+
+    def give_back(self, relay: PeerId, peer: PeerId) -> None:
+        """End a reservation."""
+        if relay in self._relays:
+            self._relays[relay].reserved.pop(peer, None)
+
+    def gone(self, peer: PeerId) -> None:
+        """Break what a peer held, and what others held there: its process is gone."""
+        for at in self._relays.values():
+            at.reserved.pop(peer, None)
+        if peer in self._relays:
+            reserved = self._relays[peer].reserved
+            broken = list(reserved.values())
+            reserved.clear()
+            for tell in broken:
+                tell()
+
+    def share(self, lines: Callable[[PeerId, PeerId], Sequence[Pipe]]) -> None:
+        """Have transfers share lines. `lines`: the pipes between two peers, beyond their own links."""
+        self.lines = lines
+
+    # -- ways --------------------------------------------------------------------------------------------------------
+
+    def between(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> OpenWay | None:
+        """Return the connection in use, or the one that would be opened now. None: there is no way. `needs`: of a swap,
+        bytes per second each way. Raises RelayBusy where the relays have no room for it."""
+        if self.is_open(called) or {caller, called} <= self._homes:
+            return DIALLED
+        held = self._connections.get((caller, called))
+        if held is None or held.relay is None or not self._usable(held.relay, caller, called):
+            return self._open(caller, called, needs)
+        return held
+
+    @contextmanager
+    def connected(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> Iterator[OpenWay]:
+        """Keep a connection for what moves within the context. Raises PartnerLost where there is no way, and as
+        `between` does."""
+        connection = self.between(caller, called, needs)
+        if connection is None:
+            raise PartnerLost(f"{called} can be called over no relay now")
+        if connection.relay is None:
+            yield connection
+            return
+        self._connections[caller, called] = connection
+        at = self._relays[connection.relay]
+        at.load.begins(connection, connection.needs)
+        connection.used(1)
+        try:
+            yield connection
+        finally:
+            if not connection.used(-1):
+                at.load.ends(connection)
+                if self._connections.get((caller, called)) is connection:
+                    del self._connections[caller, called]
+
+    def course(self, sender: PeerId, to: PeerId, connection: OpenWay) -> Course:
+        """Return the way of bytes over a connection between these two."""
+        stops = connection.stops(sender, to)
+        pipes = [pipe for leg in pairwise(stops) for pipe in self.lines(*leg)]
+        if connection.relay is not None:
+            pipes.append(self._relays[connection.relay].pipe)
+        return Course(stops, tuple(pipes))
+
+    def _usable(self, relay: PeerId, caller: PeerId, called: PeerId) -> bool:
+        return called in self._relays[relay].reserved and self._passes(caller, relay) and self._passes(relay, called)
+
+    def _open(self, caller: PeerId, called: PeerId, needs: float) -> OpenWay | None:
+        usable = [relay for relay in self._relays if self._usable(relay, caller, called)]
+        if not usable:
+            return None
+        usable.sort(key=lambda relay: self._rank(relay, caller, called))
+        if can_punch(self._nats.get(caller), self._nats.get(called)):
+            return OpenWay(Way(PathKind.PUNCHED, usable[0], "both routers let the other's packets in"), None)
+        if caller in usable:
+            return OpenWay(Way(PathKind.RELAYED, caller, "this peer is the relay itself"), None)
+        with_room = [relay for relay in usable if not needs or not self._relays[relay].load.why_not(needs)]
+        if not with_room:
+            raise RelayBusy(self._relays[usable[0]].load.why_not(needs))
+        return OpenWay(Way(PathKind.RELAYED, with_room[0], "no hole could be punched"), with_room[0], needs)
+
+    def _rank(self, relay: PeerId, caller: PeerId, called: PeerId) -> tuple[int, int]:
+        """Order relays, the best first: the one with the fewest connections in use, then by lot."""
+        lot = zlib.crc32(f"{relay} {caller} {called}".encode())
+        return self._relays[relay].load.swaps, lot

@@ -1,0 +1,68 @@
+"""The net of a simulated swarm, made of the world's setting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from peer.lab.sim.bandwidth import Pipe
+from peer.lab.sim.links import PROFILES, Link
+from peer.lab.sim.network import Network
+from peer.lab.sim.process import RUN, PlainSeal
+from peer.lab.sim.setting import Sites, SwarmWorld, number_of, peer_id_of
+from peer.protocol.endpoints import block_of
+from peer.protocol.messages import PeerId, RelayWord
+from peer.protocol.swarm.relay_word import new_word
+
+
+def network_of(world: SwarmWorld, count: int, seed: int) -> Network:
+    """Make the net between so many peers and the operator's nodes."""
+    closed = world.closed
+    everywhere, links = (world.links, {}) if isinstance(world.links, Link) else (PROFILES["lan"], world.links or {})
+    nodes = () if closed is None else closed.node_ids
+    own = {peer_id_of(number): link for number, link in links.items()}
+    network = Network(
+        link=everywhere,
+        links=own if closed is None else own | dict.fromkeys(nodes, closed.node_link),
+        dialable=lambda peer: peer in nodes or number_of(peer) not in world.only_dial_out,
+        rng=random.Random(seed),
+        weight=world.weight,
+        nats={} if closed is None else {peer_id_of(number): nat for number, nat in closed.nats.items()},
+        relays={} if closed is None else dict.fromkeys(_relays(world, count), closed.relay_cap),
+    )
+    if closed is not None:
+        network.has_addresses(address_of, _word)
+        if closed.sites is not None:
+            network.paths.share(_lines(closed.sites))
+    return network
+
+
+def _relays(world: SwarmWorld, count: int) -> list[PeerId]:
+    assert world.closed is not None
+    closed = world.closed
+    able = [number for number in range(count) if number not in closed.nats and number not in world.only_dial_out]
+    return [*closed.node_ids, *map(peer_id_of, able)]
+
+
+def address_of(peer: PeerId) -> str:
+    """Return where a peer answers: each in an address block of its own."""
+    number, net = number_of(peer), 11 if peer.startswith("node-") else 10
+    return f"{net}.{number // 256}.{number % 256}.1:4810"
+
+
+def _word(relay: PeerId, peer: PeerId, now: float) -> RelayWord:
+    """Return what an honest relay says of a closed peer."""
+    return new_word(RUN, peer, block_of(address_of(peer)), now, PlainSeal(relay).sign)
+
+
+def _lines(sites: Sites) -> Callable[[PeerId, PeerId], Sequence[Pipe]]:
+    """Return what tells the pipe between two peers: one for each two places and way."""
+    pipes: dict[tuple[int, int], Pipe] = {}
+
+    def between(sender: PeerId, to: PeerId) -> Sequence[Pipe]:
+        here, there = (sites.places.get(number_of(peer), 0) for peer in (sender, to))
+        if here == there:
+            return ()
+        return (pipes.setdefault((here, there), Pipe(sites.between)),)
+
+    return between

@@ -1,0 +1,204 @@
+"""The places that a closed peer keeps at relays, so that others can call it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from peer.aio.events import Signal
+from peer.errors import ExchangeError, PartnerRefused
+from peer.observe import events
+from peer.ports.clock import Clock
+from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, Reach, RelayAddress, RelayWord
+from peer.protocol.swarm.relay_choice import HeldRelay, RelayCandidate, RelayMemory, choose_relays
+
+LOOK_EVERY_S = 5.0
+"""Seconds between two looks while a place is missing."""
+SETTLED_EVERY_S = 30.0
+"""As `LOOK_EVERY_S`, while none is missing. A relay that died is replaced at once."""
+
+
+RETURN_S = 10.0
+"""Seconds after which a relay is asked again that ended our place: a daemon starts again within that."""
+SILENT_S = 30.0
+"""As `RETURN_S`, for one that did not answer at all."""
+
+
+class Granted(Protocol):
+    """Told what a relay says that holds a place for us, now and again."""
+
+    def __call__(self, rate: float, word: RelayWord | None = None) -> None:
+        """`rate`: its cap, bytes per second. `word`: on where we call from; None: as before."""
+
+
+class HoldsReservations(Protocol):
+    """The part of the transport that is needed here."""
+
+    async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
+        """Hold a place at a relay until it ends, which raises. `granted` is told what the relay says."""
+
+
+@dataclass(slots=True)
+class _Place:
+    relay: RelayCandidate
+    asked_at: float
+    task: asyncio.Task[None]
+    rate: float = 0.0
+    """Bytes per second that the relay passes on; 0: it has not answered yet."""
+    given_at: float = 0.0
+    shown: RelayAddress | None = None
+    """As our record names it, with what it signed of our address. None: it has not answered yet."""
+    told: str = ""
+    """Why it is to be left, as the journal has it already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySetting:
+    """What the choice of relays depends on."""
+
+    me: PeerId
+    closed: Callable[[], bool]
+    """Whether others found that they cannot dial us."""
+    near: Callable[[], Container[PeerId]] = frozenset
+    """The peers of our own network: they cannot be called from outside by way of us."""
+    nodes: Container[PeerId] = frozenset()
+    """The operator's nodes that our ticket names."""
+    emit: Callable[[events.Event], None] = lambda event: None
+    changed: Callable[[], None] = lambda: None
+    """Called when our record has to name other relays."""
+
+
+@dataclass(slots=True)
+class RelayReservations:
+    """Asks relays for places while nobody can dial us, and gives them back when others can."""
+
+    transport: HoldsReservations
+    clock: Clock
+    rng: random.Random
+    setting: RelaySetting
+    memory: RelayMemory = field(default_factory=RelayMemory)
+    _places: dict[PeerId, _Place] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """Calls to relays, with those that are ending."""
+    _news: Signal = field(default_factory=Signal)
+
+    def relays(self) -> tuple[RelayAddress, ...]:
+        """Return the relays that hold a place for us, for our record."""
+        return tuple(place.shown for place in self._places.values() if place.shown is not None and place.rate > 0)
+
+    def rate(self) -> float:
+        """Return the bytes per second that our best relay passes on; 0: there is none."""
+        return max((place.rate for place in self._places.values()), default=0.0)
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return the places for `peer status`."""
+        return [
+            {"peer_id": peer, "endpoint": place.relay.address.endpoint, "rate": place.rate}
+            for peer, place in self._places.items()
+        ]
+
+    def left(self, relay: PeerId, why: str) -> None:
+        """Leave a relay that failed us, and shun it for a while.
+
+        The last one that holds a place for us stays until there is another. What failed may have been the peers that we
+        called over it, and then they would part us from everybody."""
+        self.memory.failed(relay, why, self.clock.now())
+        self.setting.emit(events.RelayLeft(relay=relay, reason=why))
+        if (place := self._places.get(relay)) is not None:
+            place.told = why
+            if not self._is_last(place):
+                self._give_back(relay, why)
+        self._news.set()
+
+    async def run(self, known: Callable[[], Mapping[PeerId, PeerRecord]]) -> None:
+        """Keep places for ever; the owner cancels. `known`: the live records at hand."""
+        try:
+            while True:
+                if self.setting.closed():
+                    self._choose(known().values())
+                else:
+                    for relay in list(self._places):
+                        self._give_back(relay, "others can dial us now")
+                await self._news.wait_for(LOOK_EVERY_S if len(self._places) < MAX_RELAYS else SETTLED_EVERY_S)
+                self._news.clear()
+        finally:
+            self._places.clear()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _choose(self, records: Iterable[PeerRecord]) -> None:
+        now, near, known = self.clock.now(), self.setting.near(), dict[PeerId, PeerRecord]()
+        for record in records:
+            if record.reach is Reach.DIRECT and record.peer_id not in near and record.peer_id != self.setting.me:
+                known[record.peer_id] = record
+        candidates = [self._candidate(record) for record in known.values()]
+        held = [HeldRelay(place.relay, place.given_at or place.asked_at) for place in self._places.values()]
+        choice = choose_relays(candidates, held, self.memory, now, self.rng)
+        for peer, why in choice.leave.items():
+            if not self._is_last(self._places[peer]):
+                self._give_back(peer, why)
+        for address, why in choice.ask.items():
+            if address.peer_id not in self._places:
+                self._ask(known[address.peer_id], self._candidate(known[address.peer_id]), why)
+
+    def _candidate(self, record: PeerRecord) -> RelayCandidate:
+        address = RelayAddress(record.peer_id, record.endpoints[0])
+        return RelayCandidate(address, of_operator=record.peer_id in self.setting.nodes)
+
+    def _ask(self, record: PeerRecord, relay: RelayCandidate, why: str) -> None:
+        task = asyncio.create_task(self._hold(record, why), name="reservation")
+        self._places[record.peer_id] = _Place(relay, self.clock.now(), task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hold(self, record: PeerRecord, why: str) -> None:
+        """Hold one place to its end."""
+        peer = record.peer_id
+        place, ended = self._places[peer], "the call was broken off"
+
+        def granted(rate: float, word: RelayWord | None = None) -> None:
+            first, place.rate = place.rate == 0, rate
+            if first and rate > 0:
+                place.given_at = self.clock.now()
+                self.setting.emit(events.RelayReserved(relay=peer, reason=why))
+            if first or word is not None:
+                place.shown = replace(place.relay.address, word=word)
+                self.setting.changed()
+
+        try:
+            await self.transport.hold_reservation(record, granted)
+        except PartnerRefused as refused:
+            ended = refused.reason
+            self.memory.busy(peer, self.clock.now())
+        except ExchangeError as error:  # it may be back soon: one that fails us over and over is `left`
+            ended = str(error)
+            self.memory.busy(peer, self.clock.now(), RETURN_S if place.rate > 0 else SILENT_S)
+        finally:
+            self._over(peer, place, ended)
+
+    def _over(self, peer: PeerId, place: _Place, why: str) -> None:
+        """Note that a place ended, unless we gave it back."""
+        if self._places.get(peer) is not place:
+            return
+        del self._places[peer]
+        if place.rate > 0:
+            self.setting.emit(events.RelayLeft(relay=peer, reason=why))
+            self.setting.changed()
+        self._news.set()
+
+    def _is_last(self, place: _Place) -> bool:
+        """Return whether others can call us over this relay alone."""
+        return [other for other in self._places.values() if other.rate > 0] == [place]
+
+    def _give_back(self, relay: PeerId, why: str) -> None:
+        """Give a place back, and say why."""
+        place = self._places.pop(relay)
+        place.task.cancel()
+        if place.rate > 0:
+            if place.told != why:
+                self.setting.emit(events.RelayLeft(relay=relay, reason=why))
+            self.setting.changed()

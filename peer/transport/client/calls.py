@@ -1,0 +1,215 @@
+"""Calls to other peers, bounded, with a Hello where one is due. Every failure becomes one of three exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from peer.clock.clock_filter import OPERATOR
+from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
+from peer.protocol.messages import PeerId, PeerRecord, Way, Welcome
+from peer.transport.client.connections import SLOW_S, Connection, ConnectionPool
+from peer.transport.client.dialling import Dialler
+from peer.transport.client.handshake import say_hello
+from peer.transport.client.streams import SERVICE, Stream, metadata
+from peer.transport.config import TransportConfig
+from peer.transport.wire.refusals import translate
+from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
+
+T = TypeVar("T")
+BROKE_OFF, SILENT = "a transfer over it broke off", "a call over it was lost"
+
+
+class RelayJudge(Protocol):
+    """Told how relays do their part."""
+
+    def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
+        """Note the end of a small call to a peer over a relay. `why`: it was lost; empty: the peer has answered."""
+
+    def ended(self, other: PeerId, way: Way, why: str) -> None:
+        """Note the end of a stream of a transfer. `why`: it broke; empty: it is complete."""
+
+
+class Calls:
+    """Makes the calls of one peer. All of them raise PartnerLost, PartnerRefused or BadPayload alone."""
+
+    def __init__(
+        self,
+        facts: TransportConfig,
+        pool: ConnectionPool,
+        dialler: Dialler,
+        correction: Callable[[], float],
+        relays: RelayJudge,
+    ) -> None:
+        """`correction`: what `facts.now` differs from our raw clock, seconds."""
+        self._facts = facts
+        self._pool = pool
+        self._dialler = dialler
+        self._correction = correction
+        self._relays = relays
+
+    async def unary(
+        self,
+        to: PeerRecord,
+        method: str,
+        request: Any,
+        reply: type[T],
+        timeout_s: float,
+        pool: ConnectionPool | None = None,
+    ) -> T:
+        control = self._facts.control
+
+        async def call(connection: Connection) -> T:
+            began = time.monotonic()
+            multicallable = connection.control.unary_unary(
+                f"/{SERVICE}/{method}",
+                request_serializer=control.encoder(method, type(request).SerializeToString),
+                response_deserializer=control.decoder(method, reply.FromString),  # type: ignore[attr-defined]
+            )
+            async with self._small_call(to, connection):
+                answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
+            connection.observe_round_trip(time.monotonic() - began)
+            return answer
+
+        return await self.with_token(to, call, timeout_s, pool)
+
+    async def with_token(
+        self,
+        to: PeerRecord,
+        call: Callable[[Connection], Awaitable[T]],
+        timeout_s: float,
+        pool: ConnectionPool | None = None,
+        got: Callable[[Connection], None] = lambda connection: None,
+    ) -> T:
+        """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time.
+        `got` is told the connection before anything is said over it."""
+
+        async def attempt() -> T:
+            connection = await (self._pool if pool is None else pool).get(to, timeout_s)
+            got(connection)
+            if connection.hello_due:
+                await self.greet(to, connection)
+            try:
+                return await call(connection)
+            except grpc.aio.AioRpcError as error:
+                failure = translate(error, to.peer_id)
+                if not isinstance(failure, PartnerRefused) or failure.code != "no_token":
+                    raise
+            connection.drop_token()
+            await self.greet(to, connection)
+            return await call(connection)
+
+        return await self.bounded(attempt(), to, timeout_s)
+
+    async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:
+        async with self._small_call(to, connection), connection.greeting:
+            welcome = await say_hello(connection, to, self._facts, self._correction)
+        self._dialler.seen(to.peer_id, welcome.seen_as)
+        return replace(welcome, voice=OPERATOR) if self._dialler.trusts(to.peer_id) else welcome
+
+    @contextlib.asynccontextmanager
+    async def _small_call(self, to: PeerRecord, connection: Connection) -> AsyncIterator[None]:
+        """Note whether the peer answers, if the call in the block goes over a relay."""
+        began, lost = time.monotonic(), False
+        try:
+            yield
+        except asyncio.CancelledError:
+            lost = True
+            if time.monotonic() - began >= SLOW_S:
+                self._answered(to, connection, SILENT)
+            raise
+        except (PartnerLost, grpc.aio.AioRpcError) as error:
+            found = translate(error, to.peer_id) if isinstance(error, grpc.aio.AioRpcError) else error
+            lost = not isinstance(found, PartnerRefused)
+            if lost:
+                self._answered(to, connection, SILENT)
+            raise
+        finally:
+            if not lost:
+                self._answered(to, connection, "")
+
+    def _answered(self, to: PeerRecord, connection: Connection, why: str) -> None:
+        if connection.relay is not None:
+            self._relays.answered(connection.relay, to.peer_id, why)
+
+    async def bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except TimeoutError:
+            raise PartnerSilent(f"{to.peer_id} did not answer within {timeout_s:.1f} s") from None
+        except asyncio.CancelledError:
+            if _is_wanted():
+                raise
+            raise PartnerLost(f"{to.peer_id}: the call was broken off") from None
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await self._pool.drop(to.peer_id)
+            raise translate(error, to.peer_id) from None
+        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
+            raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
+
+    async def resumed(self, to: PeerRecord, stream: Stream[T], progress: TransferProgress, timeout_s: float) -> T:
+        """Run a transfer over as many connections as it takes. One that does not begin over a relay is tried over the
+        others."""
+        used: Connection | None = None
+        target = to
+
+        async def attempt(answered: Answered) -> T:
+            async def call(connection: Connection) -> T:
+                async with connection.in_use():
+                    return await stream(connection, answered)
+
+            def got(connection: Connection) -> None:
+                nonlocal used
+                used = connection
+
+            return await self.with_token(target, call, timeout_s, got=got)
+
+        def broke_off() -> None:
+            nonlocal used
+            if used is not None:
+                self._relays.ended(to.peer_id, used.way(), BROKE_OFF)
+            used = None  # a next attempt that comes to no connection is no fault of this one
+
+        async def forget() -> None:
+            broken = used
+            broke_off()
+            await self._pool.drop(to.peer_id, broken)
+
+        async def over_any_relay() -> T:
+            nonlocal target
+            while True:
+                try:
+                    return await retry_transfer(attempt, progress, forget)
+                except PartnerLost:
+                    relay = None if used is None else used.relay
+                    others = tuple(one for one in target.relays if one.peer_id != relay)
+                    if progress.streams or relay is None or not others:
+                        raise
+                    await forget()
+                    target = replace(target, relays=others)
+
+        try:
+            found = await self.bounded(over_any_relay(), to, timeout_s)
+        except PartnerLost:
+            broke_off()
+            raise
+        assert used is not None
+        self._relays.ended(to.peer_id, used.way(), "")
+        return found
+
+
+def _is_wanted() -> bool:
+    """Return whether the current task is really being cancelled.
+
+    gRPC also raises CancelledError when it breaks off a part of a call. Passed on, that one would end the caller's task
+    silently."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -1,0 +1,65 @@
+"""The gRPC channels to other peers: their options, their keys, and whether they are ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+
+from peer.errors import PartnerLost
+from peer.protocol.messages import PeerId
+from peer.protocol.wire.frames import USUAL_CHUNK
+from peer.transport.tls import channel_credentials
+
+MAX_MESSAGE = 2**20 + 2**16
+AHEAD = USUAL_CHUNK
+"""Bytes that a stream may send ahead of the reader; a sender keeps the larger of this and its chunk under way.
+
+The window is small because a server holds that much for each of its callers. `peer.transport.server.read_slots` bounds
+the messages beyond it. Both directions have the same window: window updates wait behind the data of the other
+direction, and on a slow line the smaller window would starve."""
+CHANNEL_OPTIONS = [
+    # gRPC's bandwidth probe would let every stream send hundreds of MiB ahead, whatever the largest message is.
+    # Without the probe, a stream sends this much ahead, or the one message that is being read.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", AHEAD),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+MakeChannel = Callable[[bool], grpc.aio.Channel]
+"""Makes one more channel, for bulk or not, not yet connected."""
+
+
+def channels_to(peer: PeerId, address: Callable[[bool], str]) -> MakeChannel:
+    """Return what makes channels that accept this peer alone. `address`: of a channel for bulk, or not. Raises
+    PartnerLost when the peer id holds no key."""
+    try:
+        credentials, pinned = channel_credentials(peer)
+    except ValueError as error:
+        raise PartnerLost(f"{peer}: {error}") from None
+
+    def channel(bulk: bool) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address(bulk), credentials, options=[*CHANNEL_OPTIONS, pinned])
+
+    return channel
+
+
+async def is_ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """Return whether the channel connects in time. A refused connection or a wrong key ends the wait at once."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            state = channel.get_state(try_to_connect=True)
+            while state is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""A port of the router, asked for by UPnP."""

@@ -1,0 +1,114 @@
+"""Keeps a port open at the router while this peer needs one, and gives it back at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from peer.aio.tasks import cancel_and_wait
+from peer.ports.clock import Clock
+from peer.protocol.swarm.port_lease import Errand, PortLease, RouterRefusal, Surroundings
+from peer.transport.port_mapping.router import Router
+
+TICK_S = 2.0
+ASK_S = 20.0
+"""Seconds for one errand. To find that there is no router takes six of them."""
+GIVE_BACK_S = 4.0
+"""Seconds for giving the port back at the end. A router that is slower closes the port when the lease is over."""
+
+
+class PortMapper:
+    """Asks `router` for what `lease` finds due. `around` tells what is known, `told` hears of the port held (0: none)
+    and what is new of it, and `keep` is told the port that the router may hold open for a later life."""
+
+    def __init__(
+        self,
+        lease: PortLease,
+        inner: int,
+        router: Router,
+        clock: Clock,
+        around: Callable[[], Surroundings],
+        told: Callable[[int, str], None],
+        keep: Callable[[int], None],
+    ) -> None:
+        """`inner`: our own port."""
+        self._lease = lease
+        self._inner = inner
+        self._router = router
+        self._clock = clock
+        self._around = around
+        self._told = told
+        self._keep = keep
+        self._running: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in a task that `close` ends."""
+        assert self._running is None
+        self._running = asyncio.create_task(self._run())
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Return where others may try the router's port: nothing of it is proven."""
+        endpoint = self._lease.endpoint(self._around().seen)
+        return (endpoint,) if endpoint else ()
+
+    def carries(self) -> bool:
+        """Whether others reach this peer through the router's port, and nowhere else."""
+        return self._lease.carries(self._around())
+
+    def report(self) -> dict[str, Any]:
+        """Tell the state. `value` None: a port is held, and nobody has got through it."""
+        here = self._around()
+        value = None if self._lease.held is not None and not self._lease.carries(here) else self._lease.carries(here)
+        return {"value": value, "why": self._lease.why(here, self._clock.now())}
+
+    async def close(self) -> None:
+        """Give the port back, within `GIVE_BACK_S`. A second call waits for the first."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        if self._running is not None:
+            await cancel_and_wait(self._running)
+            await self._give_back(GIVE_BACK_S)
+            if not self._running.cancelled():
+                self._running.result()  # it never ends by itself: this raises
+
+    async def _run(self) -> None:
+        while True:
+            await self._look()
+            await self._clock.sleep(TICK_S)
+
+    async def _look(self) -> None:
+        here, now = self._around(), self._clock.now()
+        self._tell(self._lease.notice(here, now))
+        match self._lease.errand(here, now):
+            case Errand.OPEN:
+                await self._open()
+            case Errand.CLOSE:
+                await self._give_back(ASK_S)
+
+    async def _open(self) -> None:
+        lease = self._lease
+        lease.begun(self._clock.now())
+        self._keep(lease.to_close())
+        answer = await self._router.open(lease.ports(), self._inner, lease.terms.lease_s, ASK_S)
+        here, now = self._around(), self._clock.now()
+        if isinstance(answer, RouterRefusal):
+            self._tell(lease.refused(answer, here, now))
+        else:
+            self._tell(lease.opened(answer, here, now))
+        self._keep(lease.to_close())
+
+    async def _give_back(self, timeout_s: float) -> None:
+        if port := self._lease.to_close():
+            why = await self._router.close(port, self._inner, timeout_s)
+            self._tell(self._lease.closed(why, self._clock.now()))
+            if not why:
+                self._keep(0)
+
+    def _tell(self, news: str) -> None:
+        if news:
+            self._told(self._lease.held.port if self._lease.held is not None else 0, news)

@@ -1,0 +1,153 @@
+"""The router of this network, asked by UPnP IGD to open a port. Its answers are words of a stranger.
+
+The package `miniupnpc` asks it, in a process of its own. That library blocks, takes its time from the router, and reads
+foreign XML in C. A process ends at its deadline whatever the router does, and what breaks in it breaks nothing here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import peer
+from peer.aio.tasks import uninterrupted
+from peer.observe.formatting import harmless
+from peer.protocol.swarm.nearness import address_of
+from peer.protocol.swarm.port_lease import PortMapping, RouterRefusal
+
+PROGRAM = ("-P", "-m", "peer.transport.port_mapping.igd_child")
+LIBRARY = "miniupnpc"
+MOST_ANSWER_BYTES = 4096
+MOST_WORDS = 200
+"""Characters of a router's words that are passed on."""
+MAX_LEASE_S = 604800
+"""The longest lease of UPnP (WANIPConnection:2, section 2.3.18)."""
+
+
+class Router(Protocol):
+    """A router that may open a port. Neither call raises, and each ends within its `timeout_s`."""
+
+    async def open(
+        self, ports: Sequence[int], inner: int, lease_s: float, timeout_s: float
+    ) -> PortMapping | RouterRefusal:
+        """Open the first of these ports that is free for connections to our port `inner`, or renew it."""
+
+    async def close(self, port: int, inner: int, timeout_s: float) -> str:
+        """Close a port, if it leads to our port `inner`. Return why that failed, else an empty text."""
+
+
+class IgdRouter:
+    """The `Router` that answers UPnP in this network."""
+
+    def __init__(self, hosts: Sequence[str] = ()) -> None:
+        """`hosts`: the IPv4 addresses at which we listen; empty: at all of this machine."""
+        self._hosts = list(hosts)
+
+    async def open(
+        self, ports: Sequence[int], inner: int, lease_s: float, timeout_s: float
+    ) -> PortMapping | RouterRefusal:
+        job = {"do": "open", "ports": list(ports), "inner": inner, "hosts": self._hosts, "lease_s": round(lease_s)}
+        answer = await _ask(job, timeout_s)
+        return answer if isinstance(answer, RouterRefusal) else mapping_of(answer)
+
+    async def close(self, port: int, inner: int, timeout_s: float) -> str:
+        job = {"do": "close", "ports": [port], "inner": inner, "hosts": self._hosts}
+        answer = await _ask(job, timeout_s)
+        return answer.why if isinstance(answer, RouterRefusal) else ""
+
+
+def why_no_library() -> str:
+    """Return why this program cannot ask a router; empty: it can."""
+    if importlib.util.find_spec(LIBRARY) is not None:
+        return ""
+    return f"the package {LIBRARY} is not installed (pip install {LIBRARY}; it needs a compiler where it has no wheel)"
+
+
+def answer_of(raw: bytes) -> dict[str, Any] | RouterRefusal:
+    """Read the answer of the process that asked. Never raises."""
+    if len(raw) > MOST_ANSWER_BYTES:
+        return RouterRefusal("the router's answer is too long")
+    try:
+        answer = json.loads(raw)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        return RouterRefusal("the router's answer could not be read")
+    if "refused" not in answer:
+        return answer
+    return RouterRefusal(clean(answer["refused"]), _address_of(answer) if "address" in answer else None)
+
+
+def mapping_of(answer: dict[str, Any]) -> PortMapping | RouterRefusal:
+    """Return what an answer says was opened. An address that is none counts as not given."""
+    port, lease_s = answer.get("port"), answer.get("lease_s")
+    if not _is_within(port, 1, 65535) or not _is_within(lease_s, 0, MAX_LEASE_S):
+        return RouterRefusal("the router named a port or a lease that does not exist")
+    router = clean(answer.get("router"))
+    return PortMapping(port=port, router=router, address=_address_of(answer), lease_s=float(lease_s))
+
+
+def clean(words: object) -> str:
+    """Return a router's words on one line, bounded, and harmless for a terminal."""
+    return harmless(" ".join(str(words)[:MOST_WORDS].split()))[:MOST_WORDS]
+
+
+def _address_of(answer: dict[str, Any]) -> str:
+    address = address_of(str(answer.get("address"))[:MOST_WORDS])
+    return str(address) if address is not None and address.version == 4 else ""
+
+
+def _is_within(number: object, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
+
+
+async def _ask(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | RouterRefusal:
+    """Have a fresh process ask the router. It is gone afterwards, also when the caller is cancelled."""
+    paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *PROGRAM, json.dumps(job | {"seconds": timeout_s})),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "MALLOC_ARENA_MAX": "1"},
+            start_new_session=True,  # Ctrl+C is for us: a port is still to be given back
+        )
+    except OSError as error:
+        return RouterRefusal(f"no process to ask a router could be started: {error.strerror}")
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(timeout_s):
+            raw = await _all_of(process.stdout)
+            if len(raw) <= MOST_ANSWER_BYTES:
+                await process.wait()
+    except TimeoutError:
+        return RouterRefusal(f"the router did not answer within {timeout_s:g} s")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await uninterrupted(_gone(process))
+    return answer_of(raw)
+
+
+async def _all_of(stream: asyncio.StreamReader) -> bytes:
+    """Read to the end, or one byte more than an answer may have."""
+    try:
+        return await stream.readexactly(MOST_ANSWER_BYTES + 1)
+    except asyncio.IncompleteReadError as whole:
+        return whole.partial
+
+
+async def _gone(process: asyncio.subprocess.Process) -> None:
+    """Wait until a process that ended or was killed is gone."""
+    assert process.stdout is not None
+    while await process.stdout.read(MOST_ANSWER_BYTES):  # asyncio waits for the end of a pipe that nobody reads
+        pass
+    await process.wait()

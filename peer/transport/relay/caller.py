@@ -1,0 +1,99 @@
+"""The caller's side of circuits: it asks a relay for one, and agrees with the target on the path."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from peer.errors import NotDialled, PartnerLost
+from peer.protocol.endpoints import host_of, host_of_caller, join_host
+from peer.protocol.messages import PathKind, PeerId, RelayAddress, Way
+from peer.protocol.relay.circuits import CLAIM_S
+from peer.protocol.relay.punching import PunchMemory
+from peer.transport.client.dialling import Dialler
+from peer.transport.relay.negotiation import OPENED_NOTHING, Check, Punch, agree_as_caller
+from peer.transport.relay.pipe import Stream
+from peer.transport.relay.punch import connected, punched
+from peer.transport.relay.wire import preamble, read_address
+
+CONNECT_S = 8.0
+"""Seconds to connect to the relay. TCP sends a lost first packet again after 1, 3 and 7 s."""
+
+Ask = Callable[[RelayAddress, PeerId, bool, float], Awaitable[tuple[bytes, str]]]
+"""Asks a relay for a circuit to a peer, for bulk or not; returns our slip and the relay's IP address with its port.
+Raises PartnerLost, PartnerRefused or BadPayload."""
+
+
+class CircuitCaller:
+    """Opens circuits to closed peers."""
+
+    def __init__(
+        self, ask: Ask, dialler: Dialler, memory: PunchMemory, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._dialler = dialler
+        self._memory = memory
+        self._now = now
+
+    async def open(self, relay: RelayAddress, target: PeerId, *, bulk: bool, needs: float = 0.0) -> tuple[Stream, Way]:
+        """Open a circuit, and return its stream and path. Only one for bulk is worth the wait for a punched one.
+
+        Raises PartnerLost, PartnerRefused or BadPayload when the relay or the target does not do its part."""
+        slip, address = await self._ask(relay, target, bulk, needs)
+        through = await connected(host_of(address), int(address.rpartition(":")[2]), CONNECT_S)
+        chosen: Stream | None = None
+        try:
+            through.send(preamble(slip))
+            seen = seen_endpoint(await read_address(through.reader, CLAIM_S))
+            punch, why = self._punch(through, target, seen, bulk=bulk)
+            chosen, unpunched = await agree_as_caller(through, punch)
+        finally:
+            if chosen is not through:
+                through.abort()
+        if chosen is not through:
+            self._memory.worked(target)
+            return chosen, Way(PathKind.PUNCHED, relay.peer_id, "nobody can dial it, and both routers let it through")
+        if unpunched == OPENED_NOTHING:
+            self._memory.failed(target, self._now())
+        return through, Way(PathKind.RELAYED, relay.peer_id, why or unpunched)
+
+    def _punch(self, through: Stream, target: PeerId, seen: str, *, bulk: bool) -> tuple[Punch | None, str]:
+        """Return how to punch, or None with the reason why not."""
+        if not bulk:
+            return None, "small calls stay with the relay"
+        if host_of(seen) in self._dialler.seen_hosts():
+            return None, "both are behind one router, which does not lead back"
+        why = self._memory.why_not(target, seen, private_run=self._dialler.private_run(), now=self._now())
+        return (None, why) if why else (punch_to(self._dialler, through, target, seen), "")
+
+
+def punch_to(dialler: Dialler, through: Stream, peer: PeerId, seen: str) -> Punch:
+    """Return what punches to a peer that the relay sees at `seen`, within the budget of dials of that address.
+
+    A dial costs nothing only if the peer answers. Otherwise a relay could have us connect to anybody, at any rate."""
+
+    async def punch(check: Check) -> Stream:
+        async def connect(endpoint: str) -> Stream | None:
+            opened, passes = await punched(through, host_of(endpoint), int(endpoint.rpartition(":")[2])), False
+            try:
+                passes = await check(opened)
+                return opened if passes else None
+            finally:
+                if not passes:
+                    opened.abort()
+
+        try:
+            made = await dialler.dial(peer, seen, connect)
+        except NotDialled as error:
+            raise PartnerLost(str(error)) from None
+        if made is None:
+            raise PartnerLost("somebody else answers there")
+        return made
+
+    return punch
+
+
+def seen_endpoint(seen_as: str) -> str:
+    """Return `host:port` for an address as gRPC writes it; empty for anything else."""
+    host, _, port = host_of_caller(seen_as), *seen_as.rpartition(":")[1:]
+    return join_host(host, int(port)) if host and port.isdigit() and 0 < int(port) < 65536 else ""

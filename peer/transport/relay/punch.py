@@ -1,0 +1,85 @@
+"""TCP connections that both ends open at the same moment, through the routers of both (RFC 5128, section 3.4).
+
+Each end connects from the port of its connection to the relay. A router that keeps one mapping for a port then shows
+the other end the address that the relay saw. The first packet of each end opens its own router for the other's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+
+from peer.errors import PartnerLost
+from peer.protocol.endpoints import join_host
+from peer.transport.relay.pipe import Stream
+
+PUNCH_S = 2.0
+"""Seconds to open a punched connection. Then the relay carries on."""
+AT_ONCE = 20
+"""Refusals after which a pause is made. The other end may not have sent its first packet yet, and two ends that pause
+can miss each other for good."""
+AGAIN_S = 0.05
+
+
+def reusable(family: int, host: str = "", port: int = 0) -> socket.socket:
+    """Return a socket, not connected, whose port another connection may use as well. Raises OSError."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "SO_REUSEPORT"):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+async def connected(host: str, port: int, timeout_s: float) -> Stream:
+    """Connect to a host from a port that can be punched from later. Raises PartnerLost."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        made = reusable(family)
+        async with asyncio.timeout(timeout_s):
+            return await _stream(made, (host, port))
+    except TimeoutError:
+        raise PartnerLost(f"{join_host(host, port)} did not answer within {timeout_s:.0f} s") from None
+    except OSError as error:
+        raise PartnerLost(f"{join_host(host, port)}: {_said(error)}") from None
+
+
+async def punched(through: Stream, host: str, port: int) -> Stream:
+    """Connect to `host` from the local port of `through`, while the other end does the same.
+
+    The caller bounds the time. A refused connection is tried again until then. Raises PartnerLost when no socket can
+    be had, or when the two ends are of different families."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    own = through.writer.get_extra_info("sockname")
+    if through.writer.get_extra_info("socket").family != family:
+        raise PartnerLost("the two ends are seen over different versions of IP")
+    for tries in itertools.count():
+        try:
+            return await _stream(reusable(family, own[0], own[1]), (host, port))
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.0 if tries < AT_ONCE else AGAIN_S)
+        except OSError as error:
+            raise PartnerLost(f"no punched connection: {_said(error)}") from None
+    raise AssertionError("counts for ever")
+
+
+def _said(error: OSError) -> str:
+    """Return what went wrong, for a person: asyncio replaces the system's words by an address."""
+    return str(error) if error.errno is None else os.strerror(error.errno)
+
+
+async def _stream(made: socket.socket, to: tuple[str, int]) -> Stream:
+    """Connect a socket, and make it a stream. Closes it on failure."""
+    try:
+        await asyncio.get_running_loop().sock_connect(made, to)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Stream.of(*await asyncio.open_connection(sock=made))
+    except BaseException:
+        made.close()
+        raise

@@ -1,0 +1,85 @@
+"""The target's side of circuits: a closed peer takes the calls that its relays tell it of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from peer.errors import PartnerLost
+from peer.protocol.endpoints import host_of
+from peer.protocol.messages import PathKind, PeerId, Way
+from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET, CLAIM_S
+from peer.protocol.swarm.nearness import is_private
+from peer.transport.client.dialling import Dialler
+from peer.transport.relay.caller import CONNECT_S, punch_to, seen_endpoint
+from peer.transport.relay.negotiation import Punch, agree_as_target
+from peer.transport.relay.pipe import Stream
+from peer.transport.relay.punch import connected
+from peer.transport.relay.wire import preamble, read_address
+
+ServeCircuit = Callable[[Stream, Way], Awaitable[None]]
+"""Lets gRPC serve what comes over a circuit, to its end."""
+
+
+class CircuitReception:
+    """Takes calls. It owns their tasks until `close`.
+
+    What a caller does cannot be told from what the relay passes on. So a relay fails only if its own port does not
+    answer: else anybody that calls and falls silent could part a closed peer from its relays."""
+
+    def __init__(self, serve: ServeCircuit, dialler: Dialler, failed: Callable[[PeerId, PeerId, str], None]) -> None:
+        """`failed` is told each relay that does not answer, twice, and why."""
+        self._serve = serve
+        self._dialler = dialler
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._taking: Counter[PeerId] = Counter()
+        self._closed = False
+
+    def take(self, relay: PeerId, address: str, slip: bytes) -> None:
+        """Take a call of which a relay told. `address`: the relay's IP address and port. Beyond `CIRCUITS_OF_TARGET`
+        calls of one relay none is taken: no relay takes the places of the others."""
+        if self._closed or self._taking[relay] >= CIRCUITS_OF_TARGET:
+            return
+        task = asyncio.create_task(self._take(relay, address, slip), name="circuit taken")
+        self._tasks.add(task)
+        self._taking[relay] += 1
+        task.add_done_callback(partial(self._ended, relay))
+
+    def _ended(self, relay: PeerId, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._taking -= Counter([relay])  # drops a relay that has none left
+
+    async def _take(self, relay: PeerId, address: str, slip: bytes) -> None:
+        try:
+            through = await connected(host_of(address), int(address.rpartition(":")[2]), CONNECT_S)
+        except PartnerLost as error:
+            self._failed(relay, relay, str(error))
+            return
+        chosen: Stream | None = None
+        try:
+            through.send(preamble(slip))
+            seen = seen_endpoint(await read_address(through.reader, CLAIM_S))
+            chosen = await agree_as_target(through, self._punch(through, seen))
+        except PartnerLost:
+            return
+        finally:
+            if chosen is not through:
+                through.abort()
+        path = PathKind.RELAYED if chosen is through else PathKind.PUNCHED
+        await self._serve(chosen, Way(path, relay, "nobody can dial us"))
+
+    def _punch(self, through: Stream, seen: str) -> Punch | None:
+        """Return how to punch to the caller; None: its address cannot be its own."""
+        if not seen or (is_private(host_of(seen)) and not self._dialler.private_run()):
+            return None
+        return punch_to(self._dialler, through, PeerId(f"caller at {seen}"), seen)
+
+    async def close(self) -> None:
+        """End all calls, and take no more."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

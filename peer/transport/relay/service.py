@@ -1,0 +1,94 @@
+"""The served calls of a relay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from peer.errors import PartnerRefused
+from peer.protocol.messages import PeerId, RelayWord
+from peer.protocol.pair.receipt import MAX_PEER_ID
+from peer.protocol.swarm.relay_word import is_stale
+from peer.transport.relay.desk import RelayDesk, Reservation
+from peer.transport.server.admission import Admission
+from peer.transport.server.rate_limits import block_of_network, network_of
+from peer.transport.wire.refusals import Context, refuse
+from peer.transport.wire.validation import MAX_RATE
+from peer.v1 import exchange_pb2 as pb
+
+ALIVE_EVERY_S = 25.0
+"""Seconds between two signs of life to a closed peer. Home routers forget a silent connection after some minutes at
+the earliest (RFC 5382 asks for two hours)."""
+
+
+GiveWord = Callable[[PeerId, str], RelayWord]
+
+
+class RelayService:
+    """Methods of the gRPC service."""
+
+    def __init__(self, desk: RelayDesk, gate: Admission, word: GiveWord) -> None:
+        """`word`: signs from which address block a closed peer calls."""
+        self._desk = desk
+        self._gate = gate
+        self._word = word
+
+    async def reserve(self, _: object, context: Context) -> None:
+        """Hold a place for a closed peer as long as its call lasts, and tell it of circuits. A peer that is banned
+        meanwhile loses it."""
+        async with self._gate.admitted(context) as caller:
+            assert caller.peer is not None
+            await self._gate.request(context, caller.peer)
+            proven = self._gate.conduct.is_proven(caller.peer)
+            try:
+                held = self._desk.reserve(caller.peer, block_of_network(caller.address), proven=proven)
+            except PartnerRefused as refused:
+                await refuse(context, refused.code, refused.reason)
+            try:
+                await self._tell(held, block_of_network(caller.address), context)
+            finally:
+                self._desk.release(held)
+            await refuse(context, "busy", "your place at this relay went to another peer")
+
+    async def _tell(self, held: Reservation, block: str, context: Context) -> None:
+        """Tell of circuits and give signs of life, until the place is lost or the peer is out. A closed peer that
+        reads nothing loses it. `block`: the one that it calls from."""
+        word: RelayWord | None = None
+        lost = asyncio.create_task(held.lost.wait())
+        try:
+            while not lost.done():
+                if is_stale(word, self._gate.now()):
+                    word = self._word(held.peer, block)
+                    said = pb.RelayWord(block=word.block, until=word.until, signature=word.signature)
+                    await self._send(pb.ReserveReply(rate=self._desk.rate, word=said), context)
+                call = asyncio.create_task(held.calls.get())
+                try:
+                    await asyncio.wait({lost, call}, timeout=ALIVE_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                    slip = call.result() if call.done() else b""
+                finally:
+                    call.cancel()
+                if (out := self._gate.why_out(held.peer)) is not None:
+                    await refuse(context, *out)
+                if not lost.done():
+                    await self._send(pb.ReserveReply(rate=self._desk.rate, slip=slip), context)
+        finally:
+            lost.cancel()
+
+    async def _send(self, reply: pb.ReserveReply, context: Context) -> None:
+        try:
+            async with asyncio.timeout(ALIVE_EVERY_S):
+                await context.write(reply.SerializeToString())
+        except TimeoutError:
+            await refuse(context, "timeout", "you read nothing of what this relay tells")
+
+    async def relay(self, request: pb.RelayRequest, context: Context) -> pb.RelayReply:
+        """Open a circuit to a closed peer that has a place here."""
+        caller, target = await self._gate.owner(context), PeerId(request.target[:MAX_PEER_ID])
+        block = block_of_network(network_of(await self._gate.origin(context)))
+        proven = self._gate.conduct.is_proven(caller)
+        try:
+            needs = request.needs if 0 <= request.needs < MAX_RATE else 0.0
+            slip = self._desk.call(caller, target, block, bulk=request.bulk, proven=proven, needs=needs)
+        except PartnerRefused as refused:
+            await refuse(context, refused.code, refused.reason)
+        return pb.RelayReply(slip=slip)

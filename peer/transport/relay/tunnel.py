@@ -1,0 +1,93 @@
+"""Loopback ports that lead to one closed peer: gRPC dials an address, and hands over no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from peer.errors import ROOMLESS, ExchangeError, PartnerRefused
+from peer.protocol.messages import PathKind, Way
+from peer.transport.relay.pipe import Stream, join_streams
+
+INSIDE = "127.0.0.1"
+IDLE_S, TOTAL_S = 120.0, 3600.0
+"""Seconds, as those of a relay."""
+OPEN_S = 20.0
+"""Seconds to open a circuit: longer than any caller waits."""
+
+Open = Callable[[bool, float], Awaitable[tuple[Stream, Way]]]
+"""Opens a circuit to the peer, for bulk or not; in bytes per second each way what its swap needs, 0: not known. Raises
+PartnerLost, PartnerRefused or BadPayload."""
+
+
+class RelayTunnel:
+    """One port for control and one for bulk. `start` it first, and `close` it in the end."""
+
+    def __init__(self, open_circuit: Open) -> None:
+        self._open = open_circuit
+        self._servers: list[asyncio.Server] = []
+        self._carried: dict[asyncio.Task[None], Stream] = {}
+        self.way = Way(PathKind.RELAYED)
+        """The path of the circuit that was opened last, for bulk if there was any."""
+        self.trouble = ""
+        """Why the last circuit could not be opened, for a person."""
+        self.refused = False
+        """Whether it was refused, as an honest relay may."""
+        self.no_room = ""
+        """Why the relay has no room for the swap at hand; empty: it did not say so."""
+        self._needs = 0.0
+        self._closed = False
+
+    async def start(self) -> tuple[str, str]:
+        """Listen; return the addresses for control and for bulk. Raises OSError when no socket is to be had."""
+        return await self._listen(bulk=False), await self._listen(bulk=True)
+
+    async def _listen(self, *, bulk: bool) -> str:
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self._closed:  # it came as we closed
+                writer.transport.abort()
+                return
+            ours = Stream.of(reader, writer)
+            task = asyncio.create_task(self._carry(ours, bulk=bulk), name="tunnel")
+            self._carried[task] = ours
+            task.add_done_callback(self._carried.pop)
+
+        server = await asyncio.start_server(accepted, INSIDE, 0)
+        self._servers.append(server)
+        return f"{INSIDE}:{server.sockets[0].getsockname()[1]}"
+
+    def expect(self, needs: float) -> None:
+        """Take what the next swap needs, for the next circuit for bulk: bytes per second each way."""
+        self._needs, self.no_room = needs, ""
+
+    async def _carry(self, ours: Stream, *, bulk: bool) -> None:
+        needs = 0.0
+        if bulk:
+            needs, self._needs = self._needs, 0.0
+        try:
+            async with asyncio.timeout(OPEN_S):
+                theirs, way = await self._open(bulk, needs)
+        except (TimeoutError, ExchangeError) as error:
+            self.trouble = str(error) or "it took too long"
+            self.refused = isinstance(error, PartnerRefused)
+            if isinstance(error, PartnerRefused) and error.code == ROOMLESS:
+                self.no_room = error.reason
+            ours.abort()
+            return
+        except BaseException:
+            ours.abort()
+            raise
+        if bulk or not self.way.why:
+            self.way = way
+        await join_streams(ours, theirs, idle_s=IDLE_S, total_s=TOTAL_S)
+
+    async def close(self) -> None:
+        """End all circuits, and stop listening."""
+        self._closed = True
+        for server in self._servers:
+            server.close()
+        carried = dict(self._carried)
+        for task, ours in carried.items():
+            task.cancel()
+            ours.abort()  # a task that has not begun closes nothing
+        await asyncio.gather(*carried, return_exceptions=True)

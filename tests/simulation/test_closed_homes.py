@@ -1,0 +1,113 @@
+"""Swarms in which hardly anybody, or nobody but a node of the operator, can be dialled: they exchange all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from peer.lab.sim.swarm import SimulatedSwarm
+from peer.observe import events
+from peer.protocol.messages import PathKind, PeerId
+from peer.protocol.pair.address_quota import PLACES
+from tests.simulation.closed import ClosedSwarm, play_closed
+
+
+def failures(swarm: SimulatedSwarm) -> Counter[str]:
+    """The codes of failed exchanges."""
+    return Counter(e.code for peer in swarm.peers for e in peer.events if isinstance(e, events.PartnerFailed))
+
+
+def relays_left(swarm: SimulatedSwarm) -> set[str]:
+    return {e.relay for peer in swarm.peers for e in peer.events if isinstance(e, events.RelayLeft)}
+
+
+def test_a_swarm_of_strangers_that_is_nearly_closed_exchanges_from_the_first_round_on() -> None:
+    """They are more strangers than have places without a word on their addresses, and each is relayed."""
+    given = ClosedSwarm(seed=1, peers=20, closed=0.9, hours=0.7)
+    print(f"seed {given.seed}")
+    assert len(given.shut) > PLACES
+    seen = list[SimulatedSwarm]()
+    play = play_closed(given, seen.append)
+    first = [e for peer in seen[0].peers for e in peer.events if isinstance(e, events.RoundEnded) and e.round == 0]
+    assert sum(e.outcome == "exchanged" for e in first) >= 0.9 * given.peers
+    assert play.exchanged >= 0.95
+    assert play.paths[PathKind.RELAYED] > play.paths[PathKind.DIRECT] > 0
+    assert play.broken == []
+    assert play.report.ledger_imbalance == 0
+    told = [e for peer in seen[0].peers for e in peer.events if isinstance(e, events.RoundEnded)]
+    assert {e.path for e in told if e.outcome == "exchanged"} == {"relayed", "direct"}
+
+
+@pytest.mark.parametrize(
+    ("nat", "path"),
+    [("symmetric", PathKind.RELAYED), ("port-restricted", PathKind.PUNCHED)],
+    ids=["relayed", "punched"],
+)
+def test_nobody_but_the_operators_node_can_be_dialled(nat: str, path: PathKind) -> None:
+    given = ClosedSwarm(seed=2, peers=6, closed=1.0, nat=nat, hours=1.0)
+    print(f"seed {given.seed}")
+    swarms = list[SimulatedSwarm]()
+    play = play_closed(given, swarms.append)
+    assert play.exchanged >= 0.95
+    assert play.paths.keys() == {path}
+    assert play.broken == []
+    assert [peer.reach.reachable for peer in swarms[0].peers] == [False] * given.peers
+    assert bool(play.relayed_bytes[0]) == (path is PathKind.RELAYED)
+
+
+def test_a_relay_that_dies_in_the_middle_of_swaps_costs_nobody_a_round() -> None:
+    """Its places are asked for elsewhere, and the swaps go on there where they broke."""
+    given = ClosedSwarm(seed=3, peers=8, closed=1.0, nodes=3, hours=0.7)
+    print(f"seed {given.seed}")
+    swarms, killed = list[SimulatedSwarm](), list[PeerId]()
+
+    def watch(swarm: SimulatedSwarm) -> None:
+        swarms.append(swarm)
+
+        async def kill() -> None:
+            await asyncio.sleep(1.5 * given.sync_every)
+            while not killed:
+                await asyncio.sleep(1.0)
+                busy = [node for node in swarm.nodes if swarm.network.paths.busy(node.peer_id)]
+                if len(busy) == len(swarm.nodes):
+                    killed.append(busy[0].peer_id)
+                    await busy[0].close()
+
+        killing.append(asyncio.create_task(kill()))
+
+    killing = list[asyncio.Task[None]]()
+    play = play_closed(given, watch)
+    assert killed
+    assert play.exchanged == 1.0
+    assert not failures(swarms[0])
+    assert relays_left(swarms[0]) == set(killed)
+    assert play.broken == []
+
+
+def test_without_the_operators_node_those_that_know_each_other_go_on() -> None:
+    given = ClosedSwarm(seed=4, peers=8, closed=0.5, hours=1.0)
+    print(f"seed {given.seed}")
+
+    def watch(swarm: SimulatedSwarm) -> None:
+        async def kill() -> None:
+            await asyncio.sleep(1.2 * given.sync_every)
+            await swarm.nodes[0].close()
+
+        killing.append(asyncio.create_task(kill()))
+
+    killing = list[asyncio.Task[None]]()
+    play = play_closed(given, watch)
+    assert play.exchanged >= 0.95
+    assert play.broken == []
+
+
+@pytest.mark.parametrize("preset", ["streaming-diloco", "streaming-noloco"])
+def test_other_methods_work_over_relays_too(preset: str) -> None:
+    given = ClosedSwarm(seed=7, peers=6, closed=1.0, hours=0.5, parameters=100_000, preset=preset, sync_every=300.0)
+    print(f"seed {given.seed}")
+    play = play_closed(given)
+    assert play.exchanged >= 0.95
+    assert play.broken == []
+    assert play.report.truths in (None, 1)

@@ -1,0 +1,138 @@
+"""What a relay could do to circuits: a wire before its port that reads, garbles, drops, holds and swaps what passes
+over them, and leaves all else alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from peer.transport.relay.wire import MARK, PREAMBLE_BYTES
+
+CHUNK = 2**14
+AGREED = 200
+"""Bytes of a circuit's beginning that pass as they are: addresses, and what both ends agree on."""
+Alter = Callable[["Strand", bytes], bytes]
+"""Returns what passes instead of some bytes of one direction of one circuit."""
+
+
+class Strand:
+    """One direction of one connection to the relay."""
+
+    def __init__(self, number: int, target: asyncio.StreamWriter) -> None:
+        self.number = number
+        self.target = target
+        self.passed = 0
+        """Bytes of it that have come, with the preamble."""
+
+
+class Meddler:
+    """`circuits`: bytes that circuits brought so far. `seen`: all bytes that passed, if it listens."""
+
+    def __init__(self, *, listens: bool = False) -> None:
+        self.circuits = 0
+        self.ends = 0
+        """Connections that were ends of circuits."""
+        self.seen = bytearray()
+        self._listens = listens
+        self._alter: Alter | None = None
+        self._due: tuple[int, Alter] | None = None
+        self._holding = asyncio.Event()
+        self._strands: list[Strand] = []
+
+    def begin(self, alter: Alter, after: int = 0) -> None:
+        """Meddle, once circuits have brought so many more bytes."""
+        self._due = self.circuits + after, alter
+
+    async def relay(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on one connection, to its end."""
+        host, _, port = target.rpartition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        try:
+            begin = await reader.read(CHUNK)
+            while begin and MARK.startswith(begin[: len(MARK)]) and len(begin) < PREAMBLE_BYTES:
+                begin += await reader.read(CHUNK)
+            circuit = begin.startswith(MARK)
+            self.ends += circuit
+            there, back = (Strand(self.ends, one) for one in (far_writer, writer))
+            if circuit:
+                self._strands += [there, back]
+            with contextlib.suppress(OSError, ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pump(begin, reader, there, circuit=circuit))
+                    group.create_task(self._pump(b"", far_reader, back, circuit=circuit))
+        finally:
+            self._strands = [one for one in self._strands if one.target not in (writer, far_writer)]
+            for one in (writer, far_writer):
+                one.transport.abort()
+
+    async def _pump(self, data: bytes, reader: asyncio.StreamReader, strand: Strand, *, circuit: bool) -> None:
+        data = data or await reader.read(CHUNK)
+        while data:
+            if self._listens:
+                self.seen += data
+            if circuit:
+                data = self._meddled(strand, data)
+            if data:
+                strand.target.write(data)
+                await strand.target.drain()
+            data = await reader.read(CHUNK)
+        raise ConnectionResetError  # half a connection is none
+
+    def _meddled(self, strand: Strand, data: bytes) -> bytes:
+        strand.passed += len(data)
+        self.circuits += len(data)
+        if self._due is not None and self.circuits >= self._due[0]:
+            self._alter, self._due = self._due[1], None
+        return data if self._alter is None or strand.passed <= AGREED else self._alter(strand, data)
+
+    # -- ways to meddle ------------------------------------------------------------------------------------------------
+
+    def flips_a_bit(self, strand: Strand, data: bytes) -> bytes:
+        middle = len(data) // 2
+        return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+    def drops_some(self, strand: Strand, data: bytes) -> bytes:
+        return data[: len(data) // 2]
+
+    def passes_nothing_on(self, strand: Strand, data: bytes) -> bytes:
+        return b""
+
+    def swaps_streams(self, strand: Strand, data: bytes) -> bytes:
+        """Send it to the end of another circuit that goes the same way."""
+        others = [one for one in self._strands if one.number != strand.number and not one.target.is_closing()]
+        if not others:
+            return self.flips_a_bit(strand, data)
+        others[0].target.write(data)
+        return b""
+
+
+@asynccontextmanager
+async def before(target: str, meddler: Meddler) -> AsyncIterator[str]:
+    """Where to call instead of `target` (host:port)."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(_served(meddler, target, reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        # A task that is cancelled before its first step never comes to its `finally`.
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _served(meddler: Meddler, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        with contextlib.suppress(OSError):
+            await meddler.relay(target, reader, writer)
+    finally:
+        writer.transport.abort()
