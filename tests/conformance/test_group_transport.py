@@ -27,10 +27,11 @@ from peer.membership.reputation import Reputation
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster
 from peer.protocol.group.shards import ContributionHeader, ShardResult, UploadSlot
-from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, Status
+from peer.protocol.messages import PeerId, PeerRecord, Reach, RelayAddress, RoundKey, RunId, Status
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
+from peer.transport.policy import RelayPolicy, TransportPolicy
 from peer.transport.server import group_service as groups
 from peer.transport.signing import KeySigner
 
@@ -137,10 +138,29 @@ def record_of(peer: str, endpoint: str) -> PeerRecord:
 
 async def grpc_end(network: Network, identity: Identity | None = None) -> End:
     identity, owner = identity or Identity.generate(), Owner()
-    transport = GrpcTransport(identity, RUN, owner, RunClock().now)  # type: ignore[arg-type]
+    policy = TransportPolicy(relaying=RelayPolicy(rate=1e9))
+    transport = GrpcTransport(identity, RUN, owner, RunClock().now, policy)  # type: ignore[arg-type]
     transport.begin_run(RunTerms(b"L" * 32, 2**26))
     port = await transport.start("127.0.0.1", 0)
     return End(record_of(identity.peer_id, f"127.0.0.1:{port}"), owner, transport, transport.close)
+
+
+async def relayed_end(network: Network, identity: Identity | None = None) -> End:
+    """A closed peer. Others call it over a relay of its own."""
+    end, relay = await grpc_end(network, identity), await grpc_end(network)
+    granted = asyncio.Event()
+    holding = end.transport.hold_reservation(relay.record, lambda rate, word: granted.set())
+    task = asyncio.create_task(holding)
+    await granted.wait()
+
+    async def close() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await end.close()
+        await relay.close()
+
+    relays = (RelayAddress(relay.record.peer_id, relay.record.endpoints[0]),)
+    return replace(end, record=replace(end.record, endpoints=(), reachable=False, relays=relays), close=close)
 
 
 async def memory_end(network: Network, identity: Identity | None = None) -> End:
@@ -153,7 +173,7 @@ async def memory_end(network: Network, identity: Identity | None = None) -> End:
     return End(record_of(identity.peer_id, "memory:0"), owner, transport, close)
 
 
-@pytest.fixture(params=[grpc_end, memory_end], ids=["grpc", "memory"])
+@pytest.fixture(params=[grpc_end, relayed_end, memory_end], ids=["grpc", "relayed", "memory"])
 def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
     return request.param
 
@@ -408,7 +428,7 @@ def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
 class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
-    reachable: bool = True
+    reach: Reach = Reach.DIRECT
     watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
@@ -416,10 +436,10 @@ class Eyes:
         return self.known
 
     def own_reach(self) -> Reach:
-        return Reach.DIRECT if self.reachable else Reach.NONE
+        return self.reach
 
     def relay_rate(self) -> float:
-        return 0.0
+        return 1e6
 
 
 @dataclass
@@ -434,7 +454,8 @@ class Real:
 async def _member(make: Any, network: Network, codec: str, reachable: bool, elements: int = 1000) -> Real:
     identity = Identity.generate()
     end = await make(network, identity)
-    eyes, conduct = Eyes(reachable=reachable), Reputation(RunClock().now, lambda event: None)
+    record = end.record if reachable else replace(end.record, endpoints=(), reachable=False, relays=())
+    eyes, conduct = Eyes(reach=record.reach), Reputation(RunClock().now, lambda event: None)
     terms = GroupTerms(
         run_id=RUN,
         me=PeerId(identity.peer_id),
@@ -447,4 +468,4 @@ async def _member(make: Any, network: Network, codec: str, reachable: bool, elem
     signer, transport = KeySigner(identity), end.transport.group
     around = GroupContext(terms, signer, transport, RunClock(), eyes, conduct, asyncio.to_thread)
     end.owner.group = GroupMember(around)
-    return Real(end, replace(end.record, reachable=reachable), eyes, conduct, end.owner.group)
+    return Real(end, record, eyes, conduct, end.owner.group)

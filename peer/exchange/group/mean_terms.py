@@ -10,7 +10,7 @@ from peer.outer.robust_mean import Weigh, fractions
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ALIGN, Shard, cut
 from peer.protocol.model.fragments import Span
-from peer.run.codec_specs import FORMS
+from peer.run.codec_specs import FORMS, result_nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,11 @@ class MeanTerms:
         names = (self.codec.name, self.result_codec.name)
         align = max(ALIGN, *(FORMS[name].chunk for name in names if name in FORMS))
         return cut(roster.name(), roster.owners, elements, align, self.tensors_in(roster.key.fragment))
+
+    def owner_nbytes(self, elements: int, members: int) -> int:
+        """Return what the owner of a shard takes and gives at most, in a group of so many members: all of them send it
+        their part and get their result, each of them a part of the fragment."""
+        return self.codec.nbytes(elements) + result_nbytes(self.result_codec.name, elements, members)
 
     def tensors_in(self, fragment: int) -> tuple[Span, ...]:
         return self.tensors[fragment] if self.tensors else ()

@@ -195,7 +195,7 @@ class Rendezvous:
         Raises NoRoster, or Stale when the others build on another state."""
         assert key not in self._rounds, key
         around = self._around
-        nbytes = around.terms.mean.codec.nbytes(around.terms.elements[key.fragment])
+        nbytes = around.terms.mean.owner_nbytes(around.terms.elements[key.fragment], around.terms.max_group)
         round_s = 4 * (closes - opens_at)  # the window is a quarter of the round
         reach = owner_reach(around.view.own_reach(), around.view.relay_rate(), nbytes, round_s)
         seeking = self._rounds[key] = RendezvousRound(Join(key, base, reach, given=given), owners=owners)

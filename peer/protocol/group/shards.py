@@ -40,9 +40,9 @@ def owner_reach(reach: Reach, rate: float, nbytes: int, seconds: float) -> Reach
     """Return how a member says that it can be called when a roster is made, which decides who owns shards.
 
     A relayed member owns a shard beside those that can be dialled if its path is fast enough: it says DIRECT. `rate`:
-    bytes per second of its best relay. `nbytes`: of a payload of the fragment. An owner takes as much as that in parts
-    and gives as much in results. `seconds`: from one round to the next."""
-    if reach is Reach.RELAYED and RELAYED_SHARE * rate * seconds >= 2 * nbytes:
+    bytes per second of its best relay. `nbytes`: what an owner takes in parts and gives in results, as many as the
+    whole fragment has in both. `seconds`: from one round to the next."""
+    if reach is Reach.RELAYED and RELAYED_SHARE * rate * seconds >= nbytes:
         return Reach.DIRECT
     return reach
 

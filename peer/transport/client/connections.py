@@ -20,7 +20,7 @@ from peer.aio.staggered import first_of
 from peer.aio.tasks import cancel_and_wait
 from peer.errors import NotDialled, PartnerLost
 from peer.protocol.endpoints import RELAYED, host_of, interleaved
-from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, Way
+from peer.protocol.messages import PathKind, PeerId, PeerRecord, Reach, RelayAddress, Way
 from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.channels import MakeChannel, channels_to, is_ready
 from peer.transport.client.dialling import Dialler
@@ -247,7 +247,7 @@ class ConnectionPool:
 
     def _relays_of(self, to: PeerRecord) -> list[RelayAddress]:
         """Return the relays to try, without those that failed us lately while there are others."""
-        if to.reachable or self._circuits is None:
+        if to.reach is Reach.DIRECT or self._circuits is None:
             return []
         kept = self._circuits.standing(relay.peer_id for relay in to.relays)
         return [relay for relay in to.relays if relay.peer_id in kept]

@@ -50,6 +50,27 @@ def test_the_order_of_the_others_does_not_depend_on_who_is_seen() -> None:
     assert leaders(RUN, KEY, peers[1:]) == [peer for peer in whole if peer != peers[0]]
 
 
+@pytest.mark.parametrize(
+    ("reaches", "owners"),
+    [
+        ((Reach.DIRECT, Reach.DIRECT, Reach.DIRECT), (A, B, C)),
+        ((Reach.DIRECT, Reach.RELAYED, Reach.NONE), (A,)),
+        ((Reach.RELAYED, Reach.DIRECT, Reach.RELAYED), (B,)),
+        ((Reach.RELAYED, Reach.RELAYED, Reach.NONE), (A, B)),
+        ((Reach.NONE, Reach.NONE, Reach.RELAYED), (C,)),
+    ],
+)
+def test_the_members_that_are_easiest_to_call_own_the_shards(
+    reaches: tuple[Reach, ...], owners: tuple[PeerId, ...]
+) -> None:
+    leader = collecting()
+    for peer, reach in zip((A, B, C), reaches, strict=True):
+        leader.on_join(peer, join(reach=reach), 1.0)
+    roster = leader.closed([A, B, C], 1.0)
+    assert roster is not None
+    assert (roster.members, roster.owners) == ((A, B, C), owners)
+
+
 def test_closes_at_once_when_all_live_have_joined() -> None:
     leader = collecting()
     for peer, at in ((A, 1.0), (B, 1.1), (C, 1.2)):

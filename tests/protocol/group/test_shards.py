@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from peer.protocol.group.shards import ALIGN, check_named, cut, edges
-from peer.protocol.messages import PeerId
+from peer.protocol.group.shards import ALIGN, RELAYED_SHARE, check_named, cut, edges, owner_reach
+from peer.protocol.messages import PeerId, Reach
 
 OWNERS = [PeerId(f"p{number}") for number in range(7)]
 
@@ -75,3 +75,20 @@ def test_impossible_contributors_are_refused(named: list[int]) -> None:
 def test_possible_contributors_are_taken() -> None:
     assert check_named([0, 2], 3) == (0, 2)
     assert check_named([], 3) == ()
+
+
+@pytest.mark.parametrize(
+    ("reach", "rate", "says"),
+    [
+        (Reach.DIRECT, 0.0, Reach.DIRECT),
+        (Reach.NONE, 1e9, Reach.NONE),
+        (Reach.RELAYED, 0.0, Reach.RELAYED),
+        (Reach.RELAYED, 999.0, Reach.RELAYED),
+        (Reach.RELAYED, 1000.0, Reach.DIRECT),
+    ],
+)
+def test_a_relayed_member_owns_a_shard_beside_the_others_only_if_its_path_is_fast_enough(
+    reach: Reach, rate: float, says: Reach
+) -> None:
+    seconds, nbytes = 60.0, int(RELAYED_SHARE * 1000.0 * 60.0)
+    assert owner_reach(reach, rate, nbytes, seconds) is says
