@@ -17,7 +17,7 @@ from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
 from peer.outer.rules import all_finite
-from peer.protocol.endpoints import host_of_caller
+from peer.protocol.endpoints import host_of, host_of_caller, port_of
 from peer.protocol.messages import MAX_ARTIFACTS, WIRE_VERSION, PeerId, PeerRecord, Piece, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, PayloadWriter, largest_for, pack, unpack
@@ -25,6 +25,9 @@ from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
 from peer.transport.config import RunTerms, TransportConfig
+from peer.transport.relay.caller import seen_endpoint
+from peer.transport.relay.reservation import _reply_of, _word_of
+from peer.transport.relay.wire import MARK, MAX_ADDRESS, SLIP_BYTES, preamble, slip_of
 from peer.transport.server.service import ExchangeService
 from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
@@ -361,7 +364,54 @@ def seen_as() -> Target:
     return Target(name="seen-as", run=run, corpus=corpus, refuses=(Refused,), tokens=tokens, limit=400)
 
 
+def reserve_reply() -> Target:
+    """What a relay tells a closed peer: its cap, a slip, and its word on our address."""
+
+    def run(raw: bytes) -> None:
+        reply = _reply_of(raw)
+        word = _word_of(reply)
+        assert len(reply.slip) in (0, SLIP_BYTES)
+        assert 0 < reply.rate < 1e12
+        assert word is None or len(word.block) < 1000
+
+    word = pb.RelayWord(block="192.0.2.0/24", until=int(NOW) + 3600, signature=b"s" * 64)
+    replies = (
+        pb.ReserveReply(rate=5e4),
+        pb.ReserveReply(rate=5e4, slip=b"s" * SLIP_BYTES),
+        pb.ReserveReply(rate=5e4, word=word),
+    )
+    corpus = tuple(reply.SerializeToString() for reply in replies)
+    return Target(name="reserve-reply", run=run, corpus=corpus, refuses=(BadPayload,), special=change_field)
+
+
+def relay_preamble() -> Target:
+    """The first bytes of a connection to the front: the end of a circuit, or gRPC's."""
+
+    def run(raw: bytes) -> None:
+        if (slip := slip_of(raw)) is None:
+            raise Refused("no preamble")
+        assert preamble(slip) == raw
+
+    corpus = (preamble(bytes(SLIP_BYTES)), preamble(bytes(range(SLIP_BYTES))))
+    return Target(name="relay-preamble", run=run, corpus=corpus, refuses=(Refused,), tokens=(MARK,), limit=128)
+
+
+def relay_told() -> Target:
+    """The address of the other end, as a relay tells it: what is punched to is an address with a port."""
+
+    def run(raw: bytes) -> None:
+        endpoint = seen_endpoint(raw[:MAX_ADDRESS].decode("ascii", "replace"))
+        if not endpoint:
+            raise Refused("no address")
+        assert ipaddress.ip_address(host_of(endpoint))
+        assert 0 < port_of(endpoint) < 65536
+
+    corpus = (b"ipv4:192.0.2.7:55312", b"ipv6:%5B2001:db8::7%5D:55312", b"ipv6:[::ffff:192.0.2.1]:1")
+    tokens = (b"%25", b"%5B", b"::", b":0", b":65536", b"ipv6:", b"relay:")
+    return Target(name="relay-told", run=run, corpus=corpus, refuses=(Refused,), tokens=tokens, limit=128)
+
+
 TARGETS = (
     frame, payload, swap_open, swap_again, piece_request, artifacts, codec, hello, hello_reply, refusal, state_index,
-    piece, seen_as,
+    piece, seen_as, reserve_reply, relay_preamble, relay_told,
 )  # fmt: skip
