@@ -45,6 +45,8 @@ class Circuit:
     target: Slip
     bulk: bool
     """Whether it carries payloads. Control circuits go before them."""
+    block: str
+    """The caller's address block."""
     until: float
     """When both ends have to be there."""
     needs: float = 0.0
@@ -116,7 +118,7 @@ class CircuitTable:
             raise CircuitRefused("limit", f"you have {CIRCUITS_OF_CALLER} circuits here, and nobody has more")
         self._drawn += 1
         ended = self._share(self._drawn, target, block, proven=proven)
-        circuit = Circuit(self._drawn, self._draw(caller), self._draw(target), bulk, now + CLAIM_S, needs)
+        circuit = Circuit(self._drawn, self._draw(caller), self._draw(target), bulk, block, now + CLAIM_S, needs)
         self._circuits[circuit.number] = circuit
         self._slips[circuit.caller.code] = circuit, True
         self._slips[circuit.target.code] = circuit, False

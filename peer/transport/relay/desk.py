@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -105,7 +106,7 @@ class RelayDesk:
         `needs`: bytes per second each way of a swap; 0: not known. Raises PartnerRefused, and RelayBusy where a swap
         would be too slow."""
         self._ensure_on()
-        self._ensure_room(needs)
+        self._ensure_room(needs, block)
         held = self._reservations.get(target)
         if held is not None and held.calls.full():
             raise PartnerRefused("busy", "too many callers wait for that peer")
@@ -121,10 +122,17 @@ class RelayDesk:
         held.calls.put_nowait(circuit.target.code)
         return circuit.caller.code
 
-    def _ensure_room(self, needs: float) -> None:
-        load = RelayLoad(self.rate)
-        for circuit in self._table.swaps(self._now()):
-            load.begins(circuit.number, circuit.needs)
+    def _ensure_room(self, needs: float, block: str) -> None:
+        """Raises RelayBusy where one more swap would be too slow.
+
+        Blocks share the cap. So no block counts for more swaps than this one would have, and no claim for more than
+        this one: who asks much, or often, would else keep all others out."""
+        load, counted, swaps = RelayLoad(self.rate), Counter[str](), self._table.swaps(self._now())
+        ours = sum(circuit.block == block for circuit in swaps)
+        for circuit in swaps:
+            counted[circuit.block] += 1
+            if circuit.block == block or counted[circuit.block] <= ours + 1:
+                load.begins(circuit.number, min(circuit.needs, needs))
         if needs > 0 and (why := load.why_not(needs)):
             raise RelayBusy(why)
 
@@ -177,7 +185,7 @@ class RelayDesk:
         (one, one_seen), (other, other_seen) = ends.here[True], ends.here[False]
         one.send(told_address(other_seen))
         other.send(told_address(one_seen))
-        turn = throttle.turn(circuit.number, bulk=circuit.bulk)
+        turn = throttle.turn(circuit.number, circuit.block, bulk=circuit.bulk)
         try:
             await join_streams(one, other, turn=turn, chunk=throttle.chunk, idle_s=IDLE_S, total_s=TOTAL_S)
         finally:

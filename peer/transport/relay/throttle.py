@@ -3,12 +3,15 @@
 Each relayed byte comes in once and leaves once. So it also counts against the volunteer's own caps, and against the
 quota of a day. A control circuit goes first as long as it stays small: however many circuits for bulk there are, all of
 them together get a chunk for each of its own. The relay cannot see what a circuit carries, so a control circuit that
-carries much waits with the others."""
+carries much waits with the others. Of the circuits that callers of one address block opened, one at a time stands in
+line: who opens many gets no more than one that opens few."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from peer.protocol.token_bucket import Rate, TokenBuckets
 from peer.transport.relay.pipe import CHUNK, Turn
@@ -46,15 +49,20 @@ class RelayThrottle:
         self._pacer = Pacer(for_bulk(rate), now)
         self._control: TokenBuckets[int] = TokenBuckets(CONTROL)
         self._claimed = 0
+        self._lines: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
+        """By address block, and whether it goes first."""
 
-    def turn(self, circuit: int, *, bulk: bool) -> Turn:
-        """Return the wait of one circuit. It raises PartnerRefused (`budget`) when the day's quota is used up."""
+    def turn(self, circuit: int, block: str, *, bulk: bool) -> Turn:
+        """Return the wait of one circuit. `block`: its caller's. It raises PartnerRefused (`budget`) when the day's
+        quota is used up."""
+        lines = {first: self._lines.setdefault((block, first), asyncio.Lock()) for first in (True, False)}
 
         async def wait(nbytes: int) -> None:
             self._claim(nbytes)
             first = not bulk and self._control.take(circuit, self._now(), nbytes) == 0
-            for pacer in (self._caps.up, self._caps.down, self._pacer):  # ours last, so that it is exact
-                await (pacer.go_first(nbytes) if first else pacer.wait_turn(nbytes))
+            async with lines[first]:
+                for pacer in (self._caps.up, self._caps.down, self._pacer):  # ours last, so that it is exact
+                    await (pacer.go_first(nbytes) if first else pacer.wait_turn(nbytes))
             self.passed += nbytes
 
         return wait

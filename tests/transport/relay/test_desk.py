@@ -268,6 +268,22 @@ async def test_swaps_that_would_be_too_slow_are_not_taken(relay: Relay) -> None:
     relay.call("fourth", needs=200e3)
 
 
+@scenario
+async def test_nobody_keeps_the_others_out_by_claims(relay: Relay) -> None:
+    relay.reserve()
+    relay.call("greedy", block="crowd", needs=500e3)
+    for number in range(9):
+        relay.call(f"key {number}", block="crowd", needs=1.0)
+    relay.call("somebody", needs=200e3)
+    with pytest.raises(RelayBusy):
+        relay.call("somebody", needs=200e3)
+    with pytest.raises(RelayBusy):
+        relay.call("key 9", block="crowd", needs=200e3)
+    with pytest.raises(RelayBusy):
+        relay.call("somebody else", block="a third", needs=200e3)
+    relay.call("somebody else", block="a third", needs=100e3)
+
+
 def test_who_relays_nothing_says_so() -> None:
     async def main() -> None:
         relay = Relay(None)

@@ -40,19 +40,21 @@ class Relay:
         self._number = 0
 
     @asynccontextmanager
-    async def bulk(self, circuits: int) -> AsyncIterator[None]:
-        """So many circuits that always have something to pass on."""
-        tasks = [asyncio.create_task(self.carry(10**12, bulk=True)) for _ in range(circuits)]
+    async def bulk(self, circuits: int, block: str = "") -> AsyncIterator[None]:
+        """So many circuits that always have something to pass on, each of a block of its own unless one is named."""
+        carrying = (self.carry(10**12, bulk=True, block=block) for _ in range(circuits))
+        tasks = [asyncio.create_task(carry) for carry in carrying]
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def carry(self, total: int, *, bulk: bool) -> float:
+    async def carry(self, total: int, *, bulk: bool, block: str = "") -> float:
         """One circuit with so many bytes; how long it took."""
         self._number += 1
-        turn, began = self.throttle.turn(self._number, bulk=bulk), self.now()
+        turn = self.throttle.turn(self._number, block or f"block {self._number}", bulk=bulk)
+        began = self.now()
         while total > 0:
             size = min(self.throttle.chunk, total)
             await turn(size)
@@ -108,6 +110,23 @@ def test_a_control_circuit_that_carries_much_waits_with_bulk() -> None:
             took = await relay.carry(much, bulk=False)
         first = CONTROL.burst / LEAST_RATE
         assert took >= first + (much - CONTROL.burst - took * CONTROL.per_s) / (LEAST_RATE / 10)
+
+    run_virtual(main())
+
+
+def test_one_address_with_many_circuits_gets_no_more_than_one_with_a_single_one() -> None:
+    async def main() -> None:
+        relay = Relay(1e6)
+        async with relay.bulk(40, "crowd"):
+            took = await relay.carry(1_000_000, bulk=True)
+            assert took == pytest.approx(2 * 1.0 / 0.985, rel=0.1)
+            control = [relay.carry(10**9, bulk=False, block="crowd") for _ in range(40)]
+            flood = [asyncio.create_task(one) for one in control]
+            took = await relay.carry(HANDSHAKE, bulk=False)
+            assert took <= 4 * HANDSHAKE / 1e6 + 0.1
+            for task in flood:
+                task.cancel()
+        assert len(relay.throttle._lines) <= 4, "what is over is forgotten"
 
     run_virtual(main())
 
