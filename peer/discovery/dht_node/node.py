@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import random
 import time
 import warnings
 from collections.abc import Awaitable, Collection, Coroutine, Sequence
@@ -218,16 +219,23 @@ class DhtNode:
         async def takes(peer: PeerID) -> bool:
             return bool(any(await dht.protocol.call_store(peer, [slot], [packed], [expiry], subkeys=[subkey]) or ()))
 
-        if holders := self._holders.of(key):
+        if holders := self._holders.of(key, self._nearest(slot)):
             if all(await _all(*map(takes, holders))):
                 return
             self._holders.lost(key)
         found = await dht.find_nearest_nodes([slot], k_nearest=dht.protocol.bucket_size, exclude_self=True)
-        nearest, took = list(found[slot].values()), list[PeerID]()
+        met, took = list(found[slot].values()), list[PeerID]()
+        nearest = met
         while nearest and (wanted := dht.num_replicas - len(took)) > 0:
             asked, nearest = nearest[:wanted], nearest[wanted:]
             took += [peer for peer, taken in zip(asked, await _all(*map(takes, asked)), strict=True) if taken]
-        self._holders.took(key, took)
+        self._holders.searched(key, took, met)
+
+    def _nearest(self, slot: DHTID) -> list[PeerID]:
+        """The nodes nearest to a key that this node knows, as many as hold an entry."""
+        dht = self._dht
+        known = dht.protocol.routing_table.get_nearest_neighbors(slot, dht.num_replicas, exclude=dht.node_id)
+        return [peer for _, peer in known]
 
     def forget_holders(self) -> None:
         """Search every key again at its next use. The nodes around it may have changed."""
@@ -237,9 +245,9 @@ class DhtNode:
         """Return the values of all entries that this node and one holder of a key have under it. None: no holder is
         known, or it did not answer, and `find_in` searches."""
         slot, protocol = DHTID.generate(key), self._dht.protocol
-        if (holder := self._holders.one_of(key)) is None:
+        if not (holders := self._holders.of(key, self._nearest(slot))):
             return []
-        answer = await self._search(protocol.call_find(holder, [slot]))
+        answer = await self._search(protocol.call_find(random.choice(holders), [slot]))
         if not answer:
             self._holders.lost(key)
             return []

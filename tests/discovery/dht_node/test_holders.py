@@ -19,13 +19,13 @@ PEERS = 4
 def test_holders_are_asked_until_one_fails_or_a_search_is_due() -> None:
     now = 0.0
     holders: Holders[str] = Holders(lambda: now)
-    assert holders.one_of(b"key") is None
-    holders.took(b"key", ["a", "b"])
-    assert holders.of(b"key") == ["a", "b"]
-    assert {holders.one_of(b"key") for _ in range(100)} == {"a", "b"}
+    assert holders.of(b"key") == []
+    holders.searched(b"key", ["a", "b"], ["a", "b", "full"])
+    assert holders.of(b"key", ["a", "full"]) == ["a", "b"]
+    assert holders.of(b"key", ["a", "new"]) == [], "a node that the search did not meet may hold more"
     holders.lost(b"key")
     assert holders.of(b"key") == []
-    holders.took(b"key", ["c"])
+    holders.searched(b"key", ["c"], ["c"])
     now = SEARCH_EVERY_S
     assert holders.of(b"key") == [], "nodes that came nearer meanwhile are found by a search"
 
@@ -33,7 +33,7 @@ def test_holders_are_asked_until_one_fails_or_a_search_is_due() -> None:
 def test_the_latest_keys_are_remembered() -> None:
     holders: Holders[str] = Holders(lambda: 0.0)
     for number in range(MAX_KEYS + 1):
-        holders.took(bytes([number]), ["a"])
+        holders.searched(bytes([number]), ["a"], ["a"])
     assert holders.of(bytes([0])) == []
     assert holders.of(bytes([MAX_KEYS])) == ["a"]
 
