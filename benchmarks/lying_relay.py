@@ -93,6 +93,8 @@ class LyingBox:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             run("ip", "netns", "exec", namespace, "nft", "delete", "table", "inet", "box")
+            run("ip", "-n", namespace, "route", "flush", "table", "100")
+            run("ip", "-n", namespace, "rule", "del", "fwmark", "1")
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, namespace: str, relay: tuple[str, int]

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import resource
 import socket
 import sys
@@ -116,19 +117,27 @@ def play_killed(given: argparse.Namespace) -> dict[str, Any]:
     with closed_swarm(given, given.rounds or 2 * given.kills + 2) as (swarm, _):
         asyncio.run(swarm.play(kill_relays(swarm, given.kills, killed)))
         report = swarm.report()
-        journals = [one.events for one in swarm.accounts().values()]
-    counts: Counter[str] = Counter()
-    for due, at, event in (one for journal in journals for one in rounds_of(journal)):
+        journals = {name: one.events for name, one in swarm.accounts().items()}
+    under_way, beyond, went_on = [], [], 0
+    for name, (due, at, event) in ((name, one) for name, journal in journals.items() for one in rounds_of(journal)):
         hit = [kill for kill in killed if due <= kill.at <= at]
         if event.outcome != "exchanged":
-            counts["lost_under_way" if hit else "lost_beyond"] += 1
+            since = round(due - max((kill.at for kill in killed if kill.at < due), default=math.nan), 1)
+            row = {"home": name, "round": event.round, "s_after_the_last_kill": since, "reason": event.reason}
+            (under_way if hit else beyond).append(row)
         elif any(event.first_byte_at < kill.at < event.done_at for kill in hit):
-            counts["went_on_over_a_kill"] += 1
+            went_on += 1
     wrong = complaints(report)
-    wrong += [f"{counts['lost_beyond']} rounds were lost that were not under way"] * bool(counts["lost_beyond"])
+    wrong += [f"{len(beyond)} rounds were lost that were not under way"] * bool(beyond)
     wrong += [f"{len(killed)} of {given.kills} kills came about"] * (len(killed) < given.kills)
     wrong += ["no relay had a circuit when it was killed"] * (not any(kill.circuits for kill in killed))
-    return report | {"kills": [vars(kill) for kill in killed], **counts, "complaints": wrong}
+    return report | {
+        "kills": [vars(kill) for kill in killed],
+        "lost_under_way": under_way,
+        "lost_beyond": beyond,
+        "went_on_over_a_kill": went_on,
+        "complaints": wrong,
+    }
 
 
 def rounds_of(journal: Journal) -> Iterator[tuple[float, float, RoundEnded]]:
@@ -231,7 +240,8 @@ async def _hold(swarm: NatSwarm, strangers: list[str], host: str, seen: Counter[
         for number in range(SILENT):
             group.create_task(_stay_silent(strangers[number % len(strangers)], host, seen))
         while True:
-            seen["most_bytes"] = max(seen["most_bytes"], resident_bytes(pid))
+            with contextlib.suppress(OSError):  # its process has ended
+                seen["most_bytes"] = max(seen["most_bytes"], resident_bytes(pid))
             seen["most_open"] = max(seen["most_open"], seen["opened"] - seen["closed"])
             await asyncio.sleep(0.2)
 

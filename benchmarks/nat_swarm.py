@@ -40,7 +40,8 @@ SMALL = (
     "train.eval_every=1000",
     "train.eval_windows=8",
 )
-"""A model that hardly takes a processor: what counts here is the network."""
+"""A model that hardly takes a processor: what counts here is the network. So no payload is refused for what it says
+either, as that of such a model would be now and then."""
 STEP_S = 0.5
 """Least seconds of an inner step, so that many trainers of one machine leave the processor to their daemons."""
 START_S, EACH_START_S = 60.0, 20.0
@@ -102,23 +103,26 @@ class Run:
     def manifest(self, peers: int) -> str:
         """Return the text of its manifest."""
         text = derive(default_text(), [*SMALL, f"sync.preset={self.preset}", *self.settings])
-        fragments = resolve(parse_manifest(text.encode()).sync).fragments
-        length = (f"sync.sync_every={self.round_s * fragments}", f"train.total_rounds={self.rounds}")
-        return founded_by(derive(text, ["sync.clock=seconds", *length]), peers)
+        method = resolve(parse_manifest(text.encode()).sync)
+        every = f"sync.sync_every={self.round_s * method.fragments}"
+        more = ("sync.acceptance=finite",) if method.topology == "pair" else ()
+        return founded_by(derive(text, [every, f"train.total_rounds={self.rounds}", *more]), peers)
 
 
 class NatSwarm:
     """One run. All lies under `home`, and stays there.
 
     `nodes`: the namespace of each bootstrap node, by its name; the first has the operator's key. `places`: of each
-    peer."""
+    peer. `late`: so many peers, the last ones, come one after another once the others train."""
 
-    def __init__(self, home: Path, run: Run, nodes: dict[str, str], places: dict[str, str]) -> None:
+    def __init__(self, home: Path, run: Run, nodes: dict[str, str], places: dict[str, str], late: int = 0) -> None:
         self.run = run
+        self.late = list(places)[len(places) - late :]
         self.nodes = {name: PlacedDaemon(name, home / name, namespace=place) for name, place in nodes.items()}
         self.peers = {name: PlacedDaemon(name, home / name, namespace=place) for name, place in places.items()}
         self.home = home
         self._signed: SignedManifest | None = None
+        self._tickets: list[str] = []
         self._began = time.time()
 
     @property
@@ -131,23 +135,32 @@ class NatSwarm:
 
     async def start(self) -> None:
         """Start all. Raises SwarmFailed when a bootstrap node does not come up."""
-        manifest, first = self.home / "run.toml", next(iter(self.nodes.values()))
-        operator = load_or_create(Home(first.home).identity)
-        self._signed = sign_text(self.run.manifest(len(self.peers)), operator, manifest)
-        tickets: list[str] = []
+        manifest, operator = self.home / "run.toml", load_or_create(Home(next(iter(self.nodes.values())).home).identity)
+        begin = [name for name in self.peers if name not in self.late]
+        self._signed = sign_text(self.run.manifest(len(begin)), operator, manifest)
         for node in self.nodes.values():
-            more = (*_known(tickets), *node.options)
-            made = await start_bootstrap(node, manifest, len(self.peers), where=dialled_at(), more=more)
-            tickets.append(made)
-        for daemon in self.peers.values():
-            more = ("--port-mapping", "--step-seconds", repr(STEP_S), *_known(tickets[1:]), *daemon.options)
-            await start_peer(daemon, tickets[0], threads=1, speed=1.0, min_peers=len(self.peers), more=more, where=())
+            more = (*_known(self._tickets), *node.options)
+            self._tickets.append(await start_bootstrap(node, manifest, len(begin), where=dialled_at(), more=more))
+        for name in begin:
+            await self._start(name, len(begin))
+
+    async def _start(self, name: str, min_peers: int) -> None:
+        daemon, (first, *others) = self.peers[name], self._tickets
+        more = ("--port-mapping", "--step-seconds", repr(STEP_S), *_known(others), *daemon.options)
+        await start_peer(daemon, first, threads=1, speed=1.0, min_peers=min_peers, more=more, where=())
+
+    async def join_late(self) -> None:
+        """Start those who come late, each when the one before it trains."""
+        for name in self.late:
+            await self._start(name, 1)
+            await self.trains()
 
     async def trains(self) -> None:
-        """Wait until every peer trains. Raises AssertionError with the last words of one that does not."""
+        """Wait until all that were started train. Raises AssertionError with the last words of one that does not."""
         deadline = time.monotonic() + START_S + EACH_START_S * len(self.peers)
         while True:
-            told = {name: await daemon.status() for name, daemon in self.peers.items()}
+            started = {name: daemon for name, daemon in self.peers.items() if daemon.process is not None}
+            told = {name: await daemon.status() for name, daemon in started.items()}
             late = [
                 name for name, said in told.items() if said is None or said["status"] not in ("training", "finished")
             ]
@@ -228,7 +241,8 @@ class NatSwarm:
         exchanged = [(name, e) for name, one in accounts.items() for e in ended(one) if e.outcome == "exchanged"]
         paths = Counter(path_of(event) for _, event in exchanged)
         meetings = Counter(met for name, event in exchanged for met in meetings_of(name, event, names))
-        waits = [first_exchange_s(self.peers[name], one) for name, one in accounts.items()]
+        waits = {name: first_exchange_s(self.peers[name], one) for name, one in accounts.items()}
+        met = [wait for name, wait in waits.items() if wait is not None and (not self.late or name in self.late)]
         return {
             "participation": whole["swarm"]["participation"],
             "paths": {path: paths[path] for path in PATHS},
@@ -239,7 +253,8 @@ class NatSwarm:
             "peers": {name: peer_report(self.peers[name], one, names) for name, one in accounts.items()},
             "meetings": dict(sorted(meetings.items())),
             "reasons": Counter(e.reason for one in accounts.values() for e in ended(one) if e.reason).most_common(8),
-            "first_exchange_s": statistics.median(known) if (known := [s for s in waits if s is not None]) else None,
+            "first_exchange_s": statistics.median(met) if met else None,
+            "late": {name: waits[name] for name in self.late},
             "seconds": round(whole["wall_s"]),
         }
 
