@@ -8,6 +8,7 @@ import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from peer.aio.servers import close_servers
 from peer.errors import AddressError
 
 MAX_HEAD = 8192
@@ -63,7 +64,7 @@ class HttpServer:
         if self._server is None:
             return
         self._closing = True
-        self._server.close()
+        await close_servers([self._server])
         serving = list(self._serving)
         for task in serving:
             task.cancel()

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from peer.aio.servers import close_servers
 from peer.transport.relay.wire import MARK, PREAMBLE_BYTES
 
 CHUNK = 2**14
@@ -124,7 +125,7 @@ async def before(target: str, meddler: Meddler) -> AsyncIterator[str]:
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
+        await close_servers([server])
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -237,10 +237,6 @@ class DhtNode:
         known = dht.protocol.routing_table.get_nearest_neighbors(slot, dht.num_replicas, exclude=dht.node_id)
         return [peer for _, peer in known]
 
-    def forget_holders(self) -> None:
-        """Search every key again at its next use. The nodes around it may have changed."""
-        self._holders = Holders(time.monotonic)
-
     async def find_near(self, key: bytes) -> list[bytes]:
         """Return the values of all entries that this node and one holder of a key have under it. None: no holder is
         known, or it did not answer, and `find_in` searches."""

@@ -234,7 +234,6 @@ class DhtNodeSupervisor:
         while True:
             if node.neighbours() != known and len(known) < ENOUGH:
                 pause = self._pace.heal
-                node.forget_holders()  # what others announce may now lie at nodes that came
             known, due = node.neighbours(), now() - refreshed >= pause
             await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node, others=due)))
             if due or not known:

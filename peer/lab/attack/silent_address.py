@@ -7,6 +7,8 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
+from peer.aio.servers import close_servers
+
 MAX_HELD = 256
 """Connections that are kept open. Beyond it the oldest is closed."""
 
@@ -50,8 +52,8 @@ async def silent_address() -> AsyncIterator[SilentAddress]:
     silent = SilentAddress()
     server = await asyncio.start_server(silent.take, "127.0.0.1", 0)
     silent.listens_at(server.sockets[0].getsockname()[1])
-    async with server:
-        try:
-            yield silent
-        finally:
-            silent.close()
+    try:
+        yield silent
+    finally:
+        await close_servers([server])
+        silent.close()

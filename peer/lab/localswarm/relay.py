@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from peer.aio.servers import close_servers
 from peer.lab.localswarm.socket_owners import owner
 
 CHUNK = 2**16
@@ -120,8 +121,7 @@ class Relay:
             self._servers.append(server)
 
     async def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        await close_servers(self._servers)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -132,6 +132,7 @@ class Relay:
         task = asyncio.get_running_loop().create_task(self._relay(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # one cancelled before it began closes nothing
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         source, here = writer.get_extra_info("peername")[:2], writer.get_extra_info("sockname")[:2]

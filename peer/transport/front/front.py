@@ -10,6 +10,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Sequence
 
+from peer.aio.servers import close_servers
 from peer.protocol.endpoints import RELAYED
 from peer.protocol.messages import PeerId, Way
 from peer.protocol.relay.circuits import Circuit
@@ -65,15 +66,14 @@ class AcceptingFront:
         for one in sockets:
             self._servers.append(await loop.create_server(self._splice, sock=one, backlog=BACKLOG))
 
-    def stop_listening(self) -> None:
+    async def stop_listening(self) -> None:
         """Accept nobody any more; the connections stay."""
         self._closed = True
-        for server in self._servers:
-            server.close()
+        await close_servers(self._servers)
 
     async def close(self) -> None:
         """Drop all connections, and stop listening."""
-        self.stop_listening()
+        await self.stop_listening()
         for splice in list(self._splices):
             splice.abort()
         with contextlib.suppress(TimeoutError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from peer.aio.servers import close_servers
 from peer.errors import ROOMLESS, ExchangeError, PartnerRefused
 from peer.protocol.messages import PathKind, Way
 from peer.transport.relay.pipe import Stream, join_streams
@@ -84,8 +85,7 @@ class RelayTunnel:
     async def close(self) -> None:
         """End all circuits, and stop listening."""
         self._closed = True
-        for server in self._servers:
-            server.close()
+        await close_servers(self._servers)
         carried = dict(self._carried)
         for task, ours in carried.items():
             task.cancel()

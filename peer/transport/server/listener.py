@@ -89,7 +89,7 @@ class ExchangeServer:
     async def close(self) -> None:
         """End all calls within a second, and stop listening."""
         if self._front is not None:
-            self._front.stop_listening()
+            await self._front.stop_listening()
         await self._desk.close()
         if self._server is not None:
             with contextlib.suppress(TimeoutError):  # gRPC's stop may never return; the process ends anyway
