@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
+# Empty: Python keeps what it compiled. The tests start hundreds of processes, and each would compile the libraries anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: swarm test attack lint fuzz sanitize bench protos clean
 
 # The main job: a bootstrap node and four peers train together on real text.

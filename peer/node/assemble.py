@@ -18,8 +18,8 @@ from peer.exchange.build import ExchangeContext, MakeStrategy, make_strategy
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.pair.acceptance import PartnerAcceptance
+from peer.exchange.pair.context import PairContext, TrainerOutlook
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.exchange.pair.search import PairContext, TrainerEtas
 from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.amendment_sync import AmendmentSync
@@ -268,6 +268,12 @@ def _receipts(
 def _matchmaker(
     plan: RunPlan, ports: PeerPorts, members: MembershipParts, schedule: RoundSchedule, quota: Quota
 ) -> Matchmaker:
+    trainer = ports.trainer
+
+    def has_work() -> bool:
+        counters = trainer.counters()
+        return schedule.in_steps or counters.tokens > min(counters.base)
+
     around = PairContext(
         plan.run_id,
         plan.me,
@@ -275,7 +281,7 @@ def _matchmaker(
         ports.clock,
         members.view,
         members.reputation,
-        TrainerEtas(schedule.trainer_eta, schedule.all_ready_in),
+        TrainerOutlook(schedule.trainer_eta, schedule.all_ready_in, has_work),
         _vouched(plan, ports, members),
     )
     return Matchmaker(around, quota.why_not)

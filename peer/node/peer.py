@@ -376,7 +376,8 @@ class PeerDaemon:
         )
 
     async def _known(self) -> dict[PeerId, PeerRecord]:
-        return await (self._parts.view.known() if self._parts is not None else self._node.directory.peers())
+        known = {} if self._parts is None else await self._parts.view.known()
+        return known or await self._node.directory.peers()  # the table is empty when the parts have just been made
 
     def _status(self) -> dict[str, Any]:
         report = status_report(

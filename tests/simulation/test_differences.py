@@ -32,10 +32,13 @@ LAYOUT = Layout.whole([TensorSpec("w", (ELEMENTS,))])
 class Wild(FakeTrainer):
     """Every third round some params jump by far more than anybody reckons with."""
 
+    _jumped = -1
+
     def _train(self, steps: int) -> float:
         loss = super()._train(steps)
-        if self.round % 3 == 2:
+        if self.round % 3 == 2 and self._jumped != self.round:  # a look at its counters trains up to now, too
             self._values[:130] += 5.0
+            self._jumped = self.round
         return loss
 
 

@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from peer.exchange.pair.search import PairContext, PartnerSearch
+from peer.exchange.pair.context import PairContext
+from peer.exchange.pair.search import PartnerSearch
 from peer.protocol.messages import Answer, Offer, PeerId, RoundKey, Verdict
 
 REMEMBER_ROUNDS = 8
@@ -32,10 +33,10 @@ class Matchmaker:
         return match
 
     def end(self, match: PartnerSearch) -> None:
-        """The round is over; the partner's heartbeat still hears `locked`."""
+        """The round is over. The partner's heartbeat still hears `locked`, unless we sat it out."""
         match.close()
         self._open.pop(match.key, None)
-        if match.locked is not None:
+        if match.locked is not None and match.begun:
             self._past[match.key] = match.locked
             while len(self._past) > REMEMBER_ROUNDS:
                 self._past.popitem(last=False)

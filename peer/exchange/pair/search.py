@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from peer.aio.events import Signal
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
-from peer.membership.peer_table import PeerTable
-from peer.membership.reputation import Reputation
-from peer.ports.clock import Clock
-from peer.ports.transport import Transport
-from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, Reach, RoundKey, RunId, Send, Verdict
-from peer.protocol.pair.address_quota import Vouched, over_quota
+from peer.exchange.pair.context import PairContext
+from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, Reach, RoundKey, Send, Verdict
+from peer.protocol.pair.address_quota import over_quota
 from peer.protocol.pair.matching import AWAIT_S, Matching
 from peer.protocol.pair.proven import unbiased
 from peer.protocol.pair.scores import initiates
@@ -33,32 +30,10 @@ LOCKED_S = 60.0
 NO_ROOM = "no relay has room for the swap"
 MOST_ROOMLESS = 3
 """Partners with whom no relay had room, after which it is taken for granted with all who need one."""
+WORK_LOOK_S = 0.25
+"""Between two looks at whether our trainer has something to exchange."""
 PROMISES_S = 0.5
 """A stranger that holds us off for longer while our trainer waits is asked no more in this round."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerEtas:
-    """When trainers stop for the round at hand, in seconds from now, at the latest."""
-
-    ours: Callable[[], float] = lambda: 0.0
-    all: Callable[[], float] = lambda: 0.0
-    """Of any trainer that keeps to the rules."""
-
-
-@dataclass(frozen=True, slots=True)
-class PairContext:
-    """What all matches of a peer share."""
-
-    run_id: RunId
-    me: PeerId
-    transport: Transport
-    clock: Clock
-    view: PeerTable
-    conduct: Reputation
-    etas: TrainerEtas = field(default_factory=TrainerEtas)
-    vouched: Vouched = lambda record: ""
-    """The address block that a closed peer counts for."""
 
 
 class PartnerSearch:
@@ -98,6 +73,9 @@ class PartnerSearch:
         self._outs: frozenset[PeerId] = frozenset()
         self._ready_at = 0.0
         """When the locked partner will have stopped its trainer, as it says."""
+        self._has_work = False
+        self.begun = False
+        """Whether our work was ready and a partner was asked for."""
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
@@ -117,6 +95,8 @@ class PartnerSearch:
         if now < self._opens_at and pairing.locked != sender:  # our clock may have been set back since
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
         if pairing.locked != sender:
+            if not self._works():
+                return Answer(Verdict.LATER, eta_s=CONFIRM_S, reason="our trainer has not finished a step yet")
             if self._met_too_often(sender):
                 return Answer(Verdict.TAKEN, reason="met too often lately")
             if self._has_no_place(sender):
@@ -132,7 +112,7 @@ class PartnerSearch:
         if answer.verdict is not Verdict.LOCKED:
             return answer
         self._ready_at = now + offer.eta_s
-        return replace(answer, eta_s=self._around.etas.ours())
+        return replace(answer, eta_s=self._around.trainers.stops_in())
 
     def on_swap(self, sender: PeerId) -> Answer:
         """Only the locked partner may swap."""
@@ -153,11 +133,19 @@ class PartnerSearch:
         view = self._around.view
         return view.acquaintance.too_often(sender, self.key.round, view.live(), self._proven)
 
+    def _works(self) -> bool:
+        """Whether we shall have something to exchange. Who has nothing sits the round out, and a partner would wait in
+        vain."""
+        self._has_work = self._has_work or self._around.trainers.has_work()
+        return self._has_work
+
     # -- our own part ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Offer until locked or out of candidates, and go on so after a partner is lost."""
         await self._around.clock.sleep(self._opens_at - self._around.clock.now())
+        while not self._works():
+            await self._around.clock.sleep(WORK_LOOK_S)
         self._pairing.opens(self._around.view.own_reach())
         # No TaskGroup: each that is cancelled leaves a circle of references behind, here once a round and with all
         # that was known of the candidates.
@@ -181,6 +169,7 @@ class PartnerSearch:
     async def partner(self, closes_at: float) -> PeerId | None:
         """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""
         pairing, clock = self._pairing, self._around.clock
+        self.begun = True
         pairing.extend(closes_at)
         for_strangers_until = self._for_strangers_until(clock.now())
         while pairing.locked is None:
@@ -279,7 +268,7 @@ class PartnerSearch:
         around, partner = self._around, self._pairing.locked
         assert partner is not None
         now = around.clock.now()
-        late_s = max(0.0, min(self._ready_at - now, around.etas.all()))
+        late_s = max(0.0, min(self._ready_at - now, around.trainers.all_stop_in()))
         return around.conduct.patience.max_wait(partner, now, late_s)
 
     async def alive(self, partner: PeerId) -> bool:
@@ -350,7 +339,7 @@ class PartnerSearch:
 
     def _complete(self, send: Send) -> Offer:
         reach = max(send.offer.reach, self._around.view.own_reach(send.to))
-        return replace(send.offer, reach=reach, eta_s=self._around.etas.ours())
+        return replace(send.offer, reach=reach, eta_s=self._around.trainers.stops_in())
 
     def _late(self, peer: PeerId) -> None:
         self._pairing.on_late(peer)

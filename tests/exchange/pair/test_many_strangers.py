@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from peer.exchange.pair.search import PairContext, PartnerSearch
+from peer.exchange.pair.context import PairContext
+from peer.exchange.pair.search import PartnerSearch
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import Offer, PeerId, PeerRecord, Reach, RoundKey, RunId, Status, Verdict
 from peer.protocol.pair.address_quota import PLACES, QUOTA

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from peer.exchange.pair.search import MOST_ROOMLESS, NO_ROOM, PairContext, PartnerSearch
+from peer.exchange.pair.context import PairContext, TrainerOutlook
+from peer.exchange.pair.search import MOST_ROOMLESS, NO_ROOM, PartnerSearch
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import (
     Answer,
@@ -38,7 +40,7 @@ CLOSED = [record(f"closed {number}", reachable=False) for number in range(8)]
 OPEN = record("open", reachable=True)
 
 
-def search(own: Reach, *records: PeerRecord) -> PartnerSearch:
+def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lambda: True) -> PartnerSearch:
     peers = {one.peer_id: one for one in records}
     relayed = frozenset(one.peer_id for one in records if not one.reachable)
     watch = SimpleNamespace(
@@ -61,7 +63,8 @@ def search(own: Reach, *records: PeerRecord) -> PartnerSearch:
         acquaintance=SimpleNamespace(too_often=lambda *of: False),
     )
     conduct = Reputation(lambda: NOW, lambda event: None)
-    around = PairContext(RUN, ME, *cast(Any, (None, SimpleNamespace(now=lambda: NOW), view, conduct)))
+    parts = None, SimpleNamespace(now=lambda: NOW), view, conduct, TrainerOutlook(has_work=has_work)
+    around = PairContext(RUN, ME, *cast(Any, parts))
     made = PartnerSearch(around, RoundKey(1, 0), 0.0, 10.0)
     made._meet()
     return made

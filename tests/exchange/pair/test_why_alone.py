@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from peer.exchange.pair.search import PairContext, PartnerSearch
+from peer.exchange.pair.context import PairContext
+from peer.exchange.pair.search import PartnerSearch
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import PeerId, Reach, RoundKey, RunId
 from peer.protocol.pair.stranger_budget import MOST_S, StrangerBudget
