@@ -6,8 +6,11 @@ import asyncio
 import gc
 import socket
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+import uvloop
 
 from peer.aio.servers import close_servers
 
@@ -33,11 +36,12 @@ def test_a_caller_accepted_as_the_server_closes_is_not_forgotten(turns: int, mon
     assert not left_open
 
 
-def test_closing_twice_does_nothing() -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_closing_twice_does_nothing(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     async def main() -> None:
         server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         for _ in range(2):
             await close_servers([server])
         assert not server.is_serving()
 
-    asyncio.run(main())
+    run(main())

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from peer.lab.sim.links import PROFILES
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.protocol.messages import PathKind, PeerId
@@ -103,9 +104,24 @@ def test_without_the_operators_node_those_that_know_each_other_go_on() -> None:
     assert play.broken == []
 
 
-@pytest.mark.parametrize("preset", ["streaming-diloco", "streaming-noloco"])
-def test_other_methods_work_over_relays_too(preset: str) -> None:
-    given = ClosedSwarm(seed=7, peers=6, closed=1.0, hours=0.5, parameters=100_000, preset=preset, sync_every=300.0)
+def test_a_payload_that_no_relay_can_pass_on_in_time_is_not_begun() -> None:
+    given = ClosedSwarm(seed=6, peers=8, closed=1.0, parameters=400_000_000, hours=0.7, link=PROFILES["fibre"])
+    print(f"seed {given.seed}")
+    swarms = list[SimulatedSwarm]()
+    play = play_closed(given, swarms.append)
+    assert play.report.exchanged == 0
+    assert failures(swarms[0]).keys() == {"relay_busy"}
+    assert play.relayed_bytes == [0.0]
+    assert play.report.compute_utilization > 0.94, "looking for partners takes what is left"
+    assert play.broken == []
+
+
+@pytest.mark.parametrize(("preset", "cap"), [("diloco", 1e6), ("streaming-diloco", 128e3), ("streaming-noloco", 128e3)])
+def test_other_methods_work_over_relays_too(preset: str, cap: float) -> None:
+    """The trainers of `diloco` wait for 4 MB a round to pass, so it takes a faster relay."""
+    given = ClosedSwarm(
+        seed=7, peers=6, closed=1.0, cap=cap, hours=0.5, parameters=100_000, preset=preset, sync_every=300.0
+    )
     print(f"seed {given.seed}")
     play = play_closed(given)
     assert play.exchanged >= 0.95

@@ -48,6 +48,7 @@ async def scenario(operator: Path, volunteers: Path) -> None:
         found = await first.status()
         assert found is not None
         assert found["papers"]["delegated_to"] == [node]
+        await eventually("one remembers the other", 60, lambda: remembers(second, first))
         bootstrap.kill()
         await bootstrap.wait()
         remember(second, newcomer)
@@ -59,6 +60,14 @@ async def scenario(operator: Path, volunteers: Path) -> None:
     finally:
         for daemon in (first, second, newcomer, bootstrap):
             await daemon.stop(10.0)
+
+
+async def remembers(one: Daemon, other: Daemon) -> bool:
+    """Whether the addresses that one keeps are also those of the other."""
+    (known,) = (one.home / "runs").glob("*/directory.json")
+    shown = await other.status()
+    assert shown is not None
+    return shown["peer_id"] in known.read_text()
 
 
 def remember(one: Daemon, newcomer: Daemon) -> None:
