@@ -5,6 +5,8 @@ STAMP := .venv/.ready
 
 # Empty: Python keeps what it compiled. The tests start hundreds of processes, and each would compile the libraries anew.
 export PYTHONDONTWRITEBYTECODE :=
+# The tests outnumber the cores: threads of torch that spin while they wait would take the time of others.
+test attack: export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: swarm test attack lint fuzz sanitize bench protos clean
 
