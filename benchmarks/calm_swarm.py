@@ -1,7 +1,7 @@
 """Does a calm swarm pay for the bounds that keep strangers from deciding?
 
 Bounds: a newcomer's first exchange comes at most a second later, and peers exchange in as many rounds but 2 %. About
-three minutes a pair of swarms.
+four minutes a pair of swarms.
 
     python -m benchmarks.calm_swarm --old DIR --new DIR [--repeats 5] [--json FILE] [--results]
 
@@ -31,7 +31,7 @@ ABOUT = Benchmark(
 EVERY_S = 4.0
 PACE = ("--threads", "1", "--step-seconds", "0.03", "--checkpoint-every", "5", "--plain")
 SETTINGS = ("sync.clock=seconds", f"sync.sync_every={EVERY_S:g}", "train.total_rounds=10000")
-BEFORE, AFTER = 3, 8
+BEFORE, AFTER = 3, 16
 """Rounds that each of the first peers has exchanged when the newcomer starts, and that the newcomer then exchanges."""
 WAIT_S, POLL_S = 240.0, 0.1
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("peer", derandomize=True, deadline=None, database=None)
 settings.load_profile("peer")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that wait for a router's leases: at the end all others would wait for them."""
+    items.sort(key=lambda item: "port_mapping" not in item.nodeid and "mapped_home" not in item.nodeid)

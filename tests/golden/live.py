@@ -44,7 +44,7 @@ MODEL = [
     "num_key_value_heads=1",
 ]
 TRAIN = ["context=8", "batch=2", "total_rounds=1000000000", "eval_every=2", "eval_windows=4"]
-SYNC = ["sync.clock=seconds", "sync_every=2"]
+SYNC = ["sync.clock=seconds", "sync_every=4"]
 PATIENCE_S = 90.0
 MAPS = {"rounds", "paths", "refusal_counts"}
 """Of a status: keys are outcomes and codes, which the journal and the metrics freeze."""
