@@ -21,7 +21,7 @@ from peer.lab.localswarm.plan import founded_by
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import PeerAccount, account, swarm_report, told_of
 from peer.lab.sim.faults import Fault
-from peer.observe.events import Event, ReachabilityChanged, RoundDue, RoundEnded, RoundMissed, SatOut, Started
+from peer.observe.events import Event, ReachabilityChanged, RoundDue, RoundEnded, RoundMissed, Started
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, derive, parse_manifest, sign_text
 from peer.run.presets import resolve
@@ -298,7 +298,7 @@ def peer_report(daemon: PlacedDaemon, one: PeerAccount, names: dict[str, str]) -
     """Tell what became of one peer's rounds."""
     told = [event for _, event in one.events]
     ends = ended(one)
-    others = sum(isinstance(event, RoundMissed | SatOut) for event in told)
+    others = sum(isinstance(event, RoundMissed) for event in told)  # one that was sat out is missed, too
     due = sum(isinstance(event, RoundDue) for event in told)
     reach = [event for event in told if isinstance(event, ReachabilityChanged)]
     book = one.book
