@@ -268,12 +268,6 @@ def _receipts(
 def _matchmaker(
     plan: RunPlan, ports: PeerPorts, members: MembershipParts, schedule: RoundSchedule, quota: Quota
 ) -> Matchmaker:
-    trainer = ports.trainer
-
-    def has_work() -> bool:
-        counters = trainer.counters()
-        return schedule.in_steps or counters.tokens > min(counters.base)
-
     around = PairContext(
         plan.run_id,
         plan.me,
@@ -281,7 +275,11 @@ def _matchmaker(
         ports.clock,
         members.view,
         members.reputation,
-        TrainerOutlook(schedule.trainer_eta, schedule.all_ready_in, has_work),
+        TrainerOutlook(
+            schedule.trainer_eta,
+            schedule.all_ready_in,
+            lambda: schedule.in_steps or ports.trainer.counters().has_work,
+        ),
         _vouched(plan, ports, members),
     )
     return Matchmaker(around, quota.why_not)

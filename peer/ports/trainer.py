@@ -129,6 +129,11 @@ class Counters:
     seconds_waiting: float
     """Held after a snapshot until the apply."""
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a step was finished that no round has taken up yet."""
+        return self.tokens > min(self.base)
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeTerms:

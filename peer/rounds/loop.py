@@ -284,7 +284,7 @@ class RoundLoop:
     async def _round(self, round_: int) -> int:
         """Play one round, or with a delay: until its work is on its way. The next one."""
         started = self._clock.now()
-        if self._nothing_done():
+        if not self._trainer.counters().has_work:
             round_ = self._live.enter(self._times.sit_out(round_, self._step_s))
             if self._finished(round_):
                 return round_
@@ -310,11 +310,6 @@ class RoundLoop:
         self._times.took(round_, self._clock.now() - started)
         await self._between(round_ + 1)
         return self._times.next(round_)
-
-    def _nothing_done(self) -> bool:
-        """Whether there would be nothing to exchange yet."""
-        counters = self._trainer.counters()
-        return counters.tokens <= min(counters.base)
 
     def _hold_after(self, round_: int) -> bool:
         """Whether the trainer waits after this round's snapshot: for the result, or because nothing follows."""

@@ -31,7 +31,7 @@ NO_ROOM = "no relay has room for the swap"
 MOST_ROOMLESS = 3
 """Partners with whom no relay had room, after which it is taken for granted with all who need one."""
 WORK_LOOK_S = 0.25
-"""Between two looks at whether our trainer has something to exchange."""
+"""Seconds between two looks at whether our trainer has something to exchange."""
 PROMISES_S = 0.5
 """A stranger that holds us off for longer while our trainer waits is asked no more in this round."""
 
@@ -134,8 +134,8 @@ class PartnerSearch:
         return view.acquaintance.too_often(sender, self.key.round, view.live(), self._proven)
 
     def _works(self) -> bool:
-        """Whether we shall have something to exchange. Who has nothing sits the round out, and a partner would wait in
-        vain."""
+        """Return whether we shall have something to exchange. A peer without it sits the round out, and its partner
+        would wait in vain."""
         self._has_work = self._has_work or self._around.trainers.has_work()
         return self._has_work
 
