@@ -33,7 +33,7 @@ from benchmarks.result import Benchmark, Figure, Table, publish
 
 LEAST_PARTICIPATION, LEAST_PUNCHED = 0.95, 0.8
 LEAST_SHORT, LEAST_SHORT_PUNCHED = 0.75, 0.5
-"""Of the short run. One lost pair of six leaves more."""
+"""A short run keeps these bounds when it loses one pair of six."""
 NATS = ("endpoint-independent", "symmetric", "mixed", "none")
 ABOUT = Benchmark(
     "nat",

@@ -39,7 +39,7 @@ UNLEARNED = ("optimizer.lr=1e-30", "optimizer.weight_decay=0.0", "sync.codec=fp3
 LARGE = ("model.hidden_size=256", "model.intermediate_size=704", "sync.codec=bf16")
 """3.5 MB a payload, half of that where a round exchanges half of the model."""
 WORDS = (b"peer.v1", b"peer-token", b"grpc")
-"""Of the service, in the head of each of its calls."""
+"""Name of the service. The head of each of its calls has it."""
 WINDOW, ALIGNED = 16, 4
 LEAST_DISTINCT = 5
 """Different bytes of a window that is searched: others would be found by chance."""

@@ -52,7 +52,7 @@ NODES = ("node1", "node2", "node3")
 LARGE = ("model.hidden_size=128", "model.intermediate_size=352")
 """400 kB a payload with the codec of noloco."""
 UPLOAD = ("--max-upload", "100000")
-"""Of each home, bytes a second: a payload takes 4 s."""
+"""Upload cap of each home, bytes per second. A payload takes 4 s at it."""
 IN_THE_MIDDLE_S = 1.5
 """After the moment when a round is due."""
 AWAY_S = 1.0

@@ -93,7 +93,7 @@ class PlacedDaemon(Daemon):
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, and for how long. `round_s`: from one round to the next, whatever fragment is due."""
+    """What a swarm trains, and for how long. `round_s`: seconds from one round to the next, of any fragment."""
 
     preset: str = "noloco"
     rounds: int = 20

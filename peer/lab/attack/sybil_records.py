@@ -42,6 +42,8 @@ def records_asked(texts: Iterable[str]) -> tuple[int, tuple[str, ...]]:
     records, others = 0, list[str]()
     for text in texts:
         match = re.fullmatch(rf"{NAME}(?::([0-9]{{1,6}}))?", text)
+        if match is None and text.startswith("sybil"):
+            raise UsageError(f"--attack {text!r} cannot be read", f"Write {NAME} or {NAME}:N, e.g. {NAME}:{RECORDS}.")
         if match is None:
             others.append(text)
             continue

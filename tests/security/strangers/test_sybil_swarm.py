@@ -64,7 +64,11 @@ def test_honest_peers_exchange_and_the_named_address_is_left_alone(tmp_path: Pat
 def test_the_attack_is_named_with_a_number_of_records_or_none() -> None:
     assert records_asked(["2@flip", "sybil-records"]) == (RECORDS, ("2@flip",))
     assert records_asked(["sybil-records:40"]) == (40, ())
-    assert records_asked(["sybil-records:x", "2@sybil-records"]) == (0, ("sybil-records:x", "2@sybil-records"))
+    assert records_asked(["2@sybil-records"]) == (0, ("2@sybil-records",))
+    for wrong in ("sybil-records:x", "sybil-record"):
+        with pytest.raises(UsageError) as told:
+            records_asked([wrong])
+        assert "sybil-records:N" in told.value.fix
 
 
 @pytest.mark.parametrize("count", [0, MOST_RECORDS + 1])
