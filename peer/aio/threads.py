@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 BULK_NICE = 5
-"""Niceness that the thread has more than its process, whose trainer has the same as it. A busy machine hardly serves a
-nice 19 thread at all.
+"""Niceness that the thread has more than the trainer, unless it is told another. A busy machine hardly serves a nice 19
+thread at all.
 
 Source: results/studies/bulk_priority.json."""
 
@@ -22,22 +22,23 @@ LOWEST = 19
 """The niceness beyond which Linux has none."""
 
 
-def _lower_this_thread() -> None:
-    """Lower the priority of the calling thread by `BULK_NICE`.
+def _lower_this_thread(by: int) -> None:
+    """Lower the priority of the calling thread.
 
     A volunteer may have started the daemon at a niceness of its own, and to go below that takes a privilege."""
     # Only Linux has priorities per thread; elsewhere the call would lower the entire process.
     if sys.platform == "linux":
         thread = threading.get_native_id()
         own = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, min(own + BULK_NICE, LOWEST))
+        os.setpriority(os.PRIO_PROCESS, thread, min(own + by, LOWEST))
 
 
 class LowPriorityThread:
-    """One thread that runs the codec and the outer step, one call after another."""
+    """One thread that runs the codec and the outer step, one call after another. `nice`: what it has more than its
+    process."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="bulk", initializer=_lower_this_thread)
+    def __init__(self, nice: int = BULK_NICE) -> None:
+        self._pool = ThreadPoolExecutor(1, "bulk", _lower_this_thread, (nice,))
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.guest_options import guest
 from peer.cli.options import (
     announce_maddrs,
     cache_disk,
@@ -24,21 +24,17 @@ from peer.cli.options import (
     step_seconds,
     upload_budget,
 )
+from peer.cli.percentages import Percentage
 from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
+    from peer.guest.options import GuestOptions
     from peer.run.admission.invitation import Invitation
     from peer.run.options import JoinOptions
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
 WAIT = "Seconds to wait for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
-
-
-def _speed(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not 0 < value <= 1:
-        raise click.BadParameter("must be above 0 and at most 1")
-    return value
 
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
@@ -67,7 +63,10 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer. All but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
-@click.option("--speed", type=float, default=1.0, callback=_speed, help="Part of the time to train, e.g. 0.5.")
+@guest
+@click.option(
+    "--speed", type=Percentage(), default="100%", metavar="PERCENT", help="Share of the time to train, e.g. 50%."
+)
 @step_seconds
 @click.option(
     "--checkpoint-every",
@@ -116,6 +115,7 @@ def command(
     threads: int | None,
     device: str,
     precision: str,
+    guest: GuestOptions,
     speed: float,
     step_seconds: float,
     checkpoint_every: float,
@@ -142,6 +142,7 @@ def command(
     laps = PhaseTimer()
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
+    from peer.guest.options import machine_cores, threads_for
     from peer.protocol.messages import RunId
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
@@ -170,7 +171,7 @@ def command(
         run_id=RunId(known.run_id),
         manifest=signed,
         data_dir=data_dir,
-        threads=threads or max(1, (os.cpu_count() or 2) - 1),
+        threads=threads_for(guest.cpu, threads, machine_cores()),
         device=device,
         precision=precision,
         speed=speed,
@@ -178,6 +179,7 @@ def command(
         checkpoint_every_s=checkpoint_every,
         checkpoints_kept=keep_checkpoints,
         quiet_hours=quiet_hours,
+        guest=guest,
         resume=resume,
         trail=trail,
         agreed=yes,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peer import __version__
+from peer.guest.options import core_budget, machine_cores
 from peer.join.artifacts import RunFiles
 from peer.join.context import JoinContext
 from peer.join.resume import JoinedState
@@ -68,6 +69,9 @@ def trainer_config(
         device=options.device,
         precision=options.precision,
         speed=options.speed,
+        gpu=options.guest.gpu,
+        cpu_cores=core_budget(options.guest.cpu, options.threads, machine_cores()),
+        low_priority=options.guest.low_priority,
         step_seconds=options.step_seconds,
         micro_batch=options.micro_batch,
         activation_bytes=activation_bytes(manifest, free_bytes()),

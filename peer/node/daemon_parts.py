@@ -12,6 +12,7 @@ from peer.aio.events import Signal
 from peer.aio.threads import Offload
 from peer.exchange.build import MakeStrategy, make_strategy
 from peer.exchange.memory_file import MemoryFile
+from peer.guest.watch import machine_watch
 from peer.join.clock import clock_from
 from peer.join.ended import operator_nodes
 from peer.join.fetch_terms import FetchTerms, RunKnowledge
@@ -93,7 +94,8 @@ class DaemonParts:
         journal, changed = Journal(local.folder.journal, local.clock.now), Signal()
         proven = ProvenFile(local.folder.path / "proven.json", journal.append)
         uploads = local.home.path / "uploads.json"  # of the machine's line, whatever the run
-        pause = LocalPause(local.folder.path / "paused.json", options.quiet_hours)
+        machine = machine_watch(options.guest, local.say)
+        pause = LocalPause(local.folder.path / "paused.json", options.quiet_hours, machine=machine)
         if options.resume:
             pause.resume()
         return cls(

@@ -82,7 +82,7 @@ async def run_peer(
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = DaemonParts.of(local, options)
-        async with open_node(local, parts.listeners(local)) as node:
+        async with open_node(local, parts.listeners(local)) as node, parts.pause.machine.running():
             laps.end("network")
             daemon = PeerDaemon(node, parts, display, early, laps)
             return await daemon.run()
@@ -103,8 +103,8 @@ class PeerDaemon:
         self._node = node
         self._own = parts
         self._display = display
-        self._bulk = LowPriorityThread()
-        self._copying = LowPriorityThread()  # of states, for joiners and as one
+        self._bulk = LowPriorityThread(self._options.guest.bulk_nice)
+        self._copying = LowPriorityThread(self._options.guest.bulk_nice)  # of states, for joiners and as one
         self._journal = parts.journal
         self._control_server: ControlServer | None = None
         self._facts = DaemonFacts(started_at=time.time())

@@ -1,5 +1,5 @@
-"""The volunteer's own pause: `peer pause`, for a while or until `peer resume`, and quiet hours. It comes before what
-the operator says, and outlives the process: a peer that was paused starts paused."""
+"""The volunteer's own pause: `peer pause`, for a while or until `peer resume`, quiet hours, and what `--when` asks for.
+It comes before what the operator says, and outlives the process: a peer that was paused starts paused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from peer.aio.events import Latch, Signal
 from peer.clock.quiet_hours import QuietHours
 from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, UsageError
+from peer.guest.watch import MachineWatch
 from peer.run.home import write_whole
 
 LOOK_EVERY_S = 1.0
-"""How late quiet hours, or the end of a pause, are noticed at most."""
+"""How late quiet hours, or the end of a pause, are noticed at most. A new minute is noticed at once."""
 IDLE_S = 3600.0
 """Between two looks while neither quiet hours nor an end of a pause are to be noticed."""
 LONGEST_S = 366 * 86400.0
 MAX_FILE = 4096
+MINUTE_S = 60.0
+QUIET = "quiet hours"
 
 
 def minute_of_day(now: float) -> int:
@@ -34,7 +37,7 @@ def minute_of_day(now: float) -> int:
 class LocalPause:
     """Whether the volunteer wants this machine left alone, and why.
 
-    kept: the file that remembers a pause (None: nowhere). `holding` is set while anything holds; `look` moves it."""
+    kept: the file that remembers a pause (None: nowhere). `active` is set while anything holds; `look` moves it."""
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class LocalPause:
         quiet: QuietHours | None = None,
         now: Callable[[], float] = wall_time,
         minute: Callable[[float], int] = minute_of_day,
+        machine: MachineWatch | None = None,
     ) -> None:
         self._kept = kept
         self._quiet = quiet
@@ -49,13 +53,16 @@ class LocalPause:
         self._minute = minute
         self._since: float | None = None
         self._until: float | None = None
-        self._awake = False
-        """Told to go on in quiet hours: holds until they end."""
+        self.machine = machine or MachineWatch({}, lambda line: None)
+        """The conditions that the volunteer asked for."""
+        self._overruled: set[str] = set()
+        """The reasons that held when the volunteer said to go on. Each is forgotten when it ends."""
         self.active = Latch()
         self._told = Signal()
         """Rung when the volunteer says something."""
         self._recall()
         self.look()
+        self.machine.listeners.append(self.look)
 
     # -- what the volunteer says -------------------------------------------------------------------------------------
 
@@ -68,41 +75,42 @@ class LocalPause:
         now = self._now()
         self._since = now if self._since is None else self._since
         self._until = None if for_s is None else now + for_s
-        self._awake = False
+        self._overruled.clear()
         self._told.set()
         self.look()
         self._remember()
 
     def resume(self) -> None:
-        """End the pause, and the quiet hours under way. Raises HomeUnusable when the file of it cannot be removed."""
+        """End the pause, and overrule the quiet hours and the conditions that hold it now, until they end.
+
+        Raises HomeUnusable when the file of the pause cannot be removed."""
         self._since = self._until = None
-        self._awake = True
+        self._overruled = set(self._reasons(self._now()))
         self.look()
         self._remember()
 
     # -- what holds --------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See what the time is; `holding` is right afterwards."""
+        """See what the time is; `active` is right afterwards."""
         now = self._now()
         if self._until is not None and now >= self._until:
             self._since = self._until = None
-        if not self._is_quiet(now):
-            self._awake = False
+        self._overruled &= self._reasons(now).keys()
         if self.why():
             self.active.set()
         else:
             self.active.clear()
 
     async def watch(self, sleep: Callable[[float], Any] = asyncio.sleep) -> None:
-        """Keep `holding` right; for ever, the owner cancels."""
+        """Keep `active` right; for ever, the owner cancels."""
         while True:
             self.look()
             if self._until is None and self._quiet is None:
                 self._told.clear()
                 await self._told.wait_for(IDLE_S)  # time alone changes nothing
             else:
-                await sleep(LOOK_EVERY_S)
+                await sleep(min(LOOK_EVERY_S, MINUTE_S - self._now() % MINUTE_S))
 
     def why(self) -> str:
         """For a person; empty: nothing holds."""
@@ -110,9 +118,7 @@ class LocalPause:
         if self._since is not None and (self._until is None or now < self._until):
             until = "" if self._until is None else f" until {_moment(self._until)}"
             return f"paused by you since {_moment(self._since)}{until}"
-        if self._quiet is not None and self._is_quiet(now) and not self._awake:
-            return f"quiet hours {self._quiet}"
-        return ""
+        return "; ".join(why for name, why in self._reasons(now).items() if name not in self._overruled)
 
     def report(self) -> dict[str, Any]:
         """For `peer status`. Times in seconds since the epoch."""
@@ -121,10 +127,13 @@ class LocalPause:
             "since": self._since,
             "until": self._until,
             "quiet_hours": None if self._quiet is None else str(self._quiet),
+            "conditions": self.machine.report(),
         }
 
-    def _is_quiet(self, now: float) -> bool:
-        return self._quiet is not None and self._quiet.hold(self._minute(now))
+    def _reasons(self, now: float) -> dict[str, str]:
+        """Return the reasons by name, without the volunteer's own pause."""
+        quiet = self._quiet is not None and self._quiet.hold(self._minute(now))
+        return ({QUIET: f"{QUIET} {self._quiet}"} if quiet else {}) | self.machine.holds
 
     # -- across lives ------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.clock.quiet_hours import QuietHours
+from peer.guest.options import GuestOptions
 from peer.protocol.messages import RunId
 from peer.protocol.policy.upload_quota import UploadLimits
 from peer.run.admission.invitation import Invitation
@@ -83,6 +84,8 @@ class JoinOptions(NodeOptions):
     micro_batch: int | None = None
     """Windows that go through the model at once; None: as many as fit into memory."""
     quiet_hours: QuietHours | None = None
+    guest: GuestOptions = field(default_factory=GuestOptions)
+    """How the trainer gives way to the machine's owner."""
     uploads: UploadLimits = field(default_factory=UploadLimits)
     """Bytes that may leave in a day and a month, local time."""
     resume: bool = False

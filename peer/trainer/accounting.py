@@ -127,3 +127,8 @@ class Account:
         found = [taken for taken in self._taken[fragment] if taken.tokens == tokens]
         assert found, f"what is applied comes from a snapshot of fragment {fragment}, but none was taken at {tokens}"
         return found[-1]
+
+
+def smoothed(average: float, value: float) -> float:
+    """Return an average that the last values count most for. `average`: before `value`; 0: there was none."""
+    return value if average == 0.0 else 0.8 * average + 0.2 * value

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from peer.guest.duty import TrainerShares
 from peer.protocol.round_lengths import Growth
 from peer.run.sections import DataSection, LlamaSection, ModelSection, OptimizerSection, TokenizerSection, TrainSection
 
@@ -46,6 +47,12 @@ class TrainerConfig(BaseModel):
     """Token that closes a document, when documents of a window do not see each other; None: they do."""
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the time that the trainer may work."""
+    gpu: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the time that the trainer may use the GPU."""
+    cpu_cores: Annotated[float, Field(gt=0)] | None = None
+    """Processor seconds that the trainer may use a second; None: as many as its threads can."""
+    low_priority: bool = False
+    """Whether the trainer gives way to other programs."""
     step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0
     """Seconds that an inner step takes at least, with the rest after it."""
     micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
@@ -70,6 +77,18 @@ class TrainerConfig(BaseModel):
             seed=manifest.seed,
             peer_id=peer_id,
             **choices,
+        )
+
+    @property
+    def shares(self) -> TrainerShares:
+        """Shares of the machine that the volunteer gave."""
+        return TrainerShares(
+            speed=self.speed,
+            gpu=self.gpu,
+            cores=self.cpu_cores,
+            threads=self.threads,
+            step_seconds=self.step_seconds,
+            low_priority=self.low_priority,
         )
 
     @property

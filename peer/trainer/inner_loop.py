@@ -65,8 +65,10 @@ class InnerLoop:
         data: TrainingData,
         params: Tensor,
         on_batch: Callable[[int, int, Batch], None] = lambda round_, step, batch: None,
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
-        """`params`: flat fp32, copied. `on_batch` is called with each batch before its step: round, step, batch."""
+        """`params`: flat fp32, copied. `on_batch` is called with each batch before its step: round, step, batch.
+        `breathe` is called after each part of a step."""
         self._config = config
         self._layout = layout
         self._device = device
@@ -83,6 +85,7 @@ class InnerLoop:
         self.round = 0
         self.step_in_round = 0
         self._on_batch = on_batch
+        self._breathe = breathe
         self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
         self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
@@ -213,11 +216,16 @@ class InnerLoop:
             self.forget_gradients()
             try:
                 parts = range(0, len(windows), self.micro_batch)
-                return sum(self._accumulate(windows[at : at + self.micro_batch], tokens) for at in parts)
+                return sum(self._part(windows[at : at + self.micro_batch], tokens) for at in parts)
             except torch.OutOfMemoryError:
                 if self.micro_batch == 1:
                     raise
             self.halve()
+
+    def _part(self, windows: Windows, tokens: int) -> float:
+        loss = self._accumulate(windows, tokens)
+        self._breathe()
+        return loss
 
     def _gradients(self) -> list[Tensor]:
         """Return the gradients of all tensors. Those that took no part have zeros."""

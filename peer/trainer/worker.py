@@ -18,13 +18,14 @@ from safetensors import SafetensorError
 from peer.clock.monotonic import boottime
 from peer.clock.phases import PhaseTimer
 from peer.errors import ManifestError, PeerError
+from peer.guest.duty import DutyCycle
 from peer.ports.trainer import Merge
 from peer.protocol.data_span import cursor_text
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import margin
 from peer.run.sections import LlamaSection
 from peer.trainer import checkpoint as saved
-from peer.trainer.accounting import Account, StepPace, WorkAccounts
+from peer.trainer.accounting import Account, StepPace, WorkAccounts, smoothed
 from peer.trainer.arena import Arena, CounterFile, shift_file
 from peer.trainer.batch_log import Trail
 from peer.trainer.batches import Batch
@@ -138,9 +139,12 @@ class TrainerWorker:
         self._desk = DataDesk(config, self._folder, len(self._layout.fragments), self._link.send)
         laps.end("data")
         self._link.send({"note": "building the model"})
-        self._loop = InnerLoop(config, self._layout, self._device, self._desk.data, self._arena.inn, self._drew)
+        self._duty = duty = DutyCycle(config.shares, on_gpu=self._device.device.type == "cuda")
+        hooks = self._drew, duty.breathe
+        self._loop = InnerLoop(config, self._layout, self._device, self._desk.data, self._arena.inn, *hooks)
         self._fitted = fit(self._loop, config)
         self._prober: Prober = Prober(config, self._layout, self._folder, self._arena, self._loop, self._desk)
+        duty.begin()
         laps.end("model")
 
     def run(self) -> None:
@@ -185,7 +189,7 @@ class TrainerWorker:
         else:
             for fragment in range(len(self._layout.fragments)):
                 self._counters.rebase(fragment, self._counters.tokens)
-        reason = f"{device.reason}; {self._loop.optimizer.reason}"
+        reason = "; ".join([device.reason, self._loop.optimizer.reason, *self._duty.reasons])
         info = {"device": str(device.device), "device_reason": reason, "tokens_per_step": config.tokens_per_step}
         info |= {"micro_batch": fitted.micro_batch, "micro_batch_reason": fitted.reason, "seconds": laps.took}
         info |= {"data": self._desk.data.told, "data_place": f"{cursor_text(cursor)}, {why}"}
@@ -231,7 +235,7 @@ class TrainerWorker:
             self._postponed.append(message)
             return None
         params, number = self._loop.params if message.get("own") else self._arena.inn, message.get("number", 1)
-        result = self._loop.evaluate(params, lambda: self._link.given_up >= number)
+        result = self._loop.evaluate(params, self._duty.breathing(lambda: self._link.given_up >= number))
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
@@ -285,7 +289,7 @@ class TrainerWorker:
         self._account.worked(WorkAccounts(1, loss is None, loss or 0.0, took))
         seconds = took / 1e9
         self._pace.took(seconds)
-        self._tokens_per_s = _smooth(self._tokens_per_s, tokens / self._with_rest(seconds))
+        self._tokens_per_s = smoothed(self._tokens_per_s, tokens / self._duty.period(seconds))
         self._tell(loss)
         return seconds
 
@@ -305,22 +309,20 @@ class TrainerWorker:
         if now - self._told_at >= PROGRESS_EVERY_S and loss is not None:
             self._told_at, self._last_loss = now, loss
             place = [self._loop.round, self._loop.step_in_round]
-            rest = [self._with_rest(self._pace.step_s), self._pace.steps, self._desk.waiting, self._pace.longest_s]
+            rest = [self._duty.period(self._pace.step_s), self._pace.steps, self._desk.waiting, self._pace.longest_s]
             self._link.send({"progress": [*place, loss, self._tokens_per_s, *rest]})
-
-    def _with_rest(self, worked_s: float) -> float:
-        """Return the seconds from one step to the next."""
-        return max(worked_s / self._config.speed, self._config.step_seconds)
 
     def _rest(self, worked_s: float) -> None:
         """Leave the machine to its owner for the rest of the step's time.
 
         Commands are taken meanwhile, and due merges and snapshots happen: all of the rest is one boundary."""
-        end = time.monotonic() + self._with_rest(worked_s) - worked_s
+        end = time.monotonic() + self._duty.rest_s(worked_s)
         while self._running and (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 self._handle(self._link.inbox.get(timeout=max(0.0, min(left, self._until_due()))))
             self._pass_boundary()
+        if self._running:
+            self._duty.rested()
 
     def _until_due(self) -> float:
         """Return the seconds until a snapshot or merge is due by the clock."""
@@ -394,7 +396,3 @@ class TrainerWorker:
         if self._held_at is not None:
             self._counters.waited(int((time.monotonic() - self._held_at) * 1e9))
             self._held_at = None
-
-
-def _smooth(average: float, value: float) -> float:
-    return value if average == 0.0 else 0.8 * average + 0.2 * value

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from peer.errors import DataError
@@ -37,6 +38,7 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
         peer_id="a",
         data_dir=str(data),
         device="cpu",
+        low_priority=True,
     )
 
     async def scenario() -> None:
@@ -47,6 +49,10 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
             await trainer.prepare()
             info = await trainer.start(first_params(MODEL, 1), 0, None)
             assert trainer.pid == early.pid
+            assert {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(early.pid).threads()} == {
+                10
+            }
+            assert "nice 10, the disk only when it is idle" in info.device_reason
             assert (home / LOG).exists()
             assert list(info.seconds) == ["torch import", "waiting for the state", "data", "model"]
             assert info.micro_batch == 4

@@ -42,6 +42,7 @@ def read(arguments: Sequence[str]) -> tuple[PartMakers, JoinOptions]:
     parser.add_argument("--step-seconds", type=float, default=0.0)
     parser.add_argument("--min-peers", type=int, default=1)
     parser.add_argument("--checkpoint-every", type=float, default=60.0)
+    parser.add_argument("--priority", choices=["normal"], default="normal")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--leave-on-eof", action="store_true")
     given = parser.parse_args(arguments)

@@ -188,6 +188,8 @@ async def start_peer(
         str(min_peers),
         "--checkpoint-every",
         "15",
+        "--priority",
+        "normal",  # the processes of a laboratory are equals
         *more,
         env={"OMP_NUM_THREADS": str(threads)},
         program=program,

@@ -1,0 +1,99 @@
+"""How much of the time the trainer works: its rests between steps, and between the parts of a long step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peer.guest.priority import lower_priority
+
+BREATH_S = 0.1
+"""Shorter rests wait until the end of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerShares:
+    """Shares of the machine that the volunteer gave the trainer."""
+
+    speed: float = 1.0
+    """Share of the time, in (0, 1]."""
+    gpu: float = 1.0
+    """Share of the GPU's time, in (0, 1]."""
+    cores: float | None = None
+    """Processor seconds a second; None: as many as its threads can use."""
+    threads: int = 1
+    step_seconds: float = 0.0
+    """An inner step takes at least so long, with the rest after it."""
+    low_priority: bool = False
+
+
+class DutyCycle:
+    """Rests that keep the shares which the volunteer gave. `used`: the processor seconds of this process so far.
+
+    It counts all processor time from the end of the last rest on, also that of evaluations."""
+
+    def __init__(self, shares: TrainerShares, *, on_gpu: bool, used: Callable[[], float] = time.process_time) -> None:
+        self._speed = shares.speed * (shares.gpu if on_gpu else 1.0)
+        self._step_seconds = shares.step_seconds
+        self._cores = shares.cores
+        self._threads = shares.threads
+        self._used = used
+        self._busy_cores = 0.0
+        self._low = shares.low_priority
+        self.reasons = _reasons(shares, on_gpu=on_gpu)
+        """Measures for the machine's owner, as a person reads them."""
+        self.rested()
+
+    def begin(self) -> None:
+        """Training is about to begin, and all modules are loaded."""
+        if self._low:
+            self.reasons.insert(0, lower_priority())
+        self.rested()
+
+    def rested(self) -> None:
+        """Count from here on."""
+        self._since, self._used_before = time.monotonic(), self._used()
+
+    def period(self, worked_s: float) -> float:
+        """Return the expected seconds from one step to the next, for a step of so many seconds."""
+        by_cores = 0.0 if self._cores is None else worked_s * self._busy_cores / self._cores
+        return max(worked_s / self._speed, self._step_seconds, by_cores)
+
+    def rest_s(self, worked_s: float) -> float:
+        """Return the seconds to rest after a step that took so long."""
+        if self._cores is not None and worked_s > 0:
+            self._busy_cores = min(float(self._threads), (self._used() - self._used_before) / worked_s)
+        return max(worked_s / self._speed - worked_s, self._step_seconds - worked_s, self._owed_s())
+
+    def breathe(self) -> None:
+        """Rest between two parts of a step."""
+        if (owed_s := self._owed_s()) >= BREATH_S:
+            time.sleep(owed_s)
+            self.rested()
+
+    def breathing(self, ask: Callable[[], bool]) -> Callable[[], bool]:
+        """Return `ask` with a rest before it."""
+
+        def asked() -> bool:
+            self.breathe()
+            return ask()
+
+        return asked
+
+    def _owed_s(self) -> float:
+        """Seconds without work after which the processor time used would be within its share."""
+        if self._cores is None:
+            return 0.0
+        return max(0.0, (self._used() - self._used_before) / self._cores - (time.monotonic() - self._since))
+
+
+def _reasons(shares: TrainerShares, *, on_gpu: bool) -> list[str]:
+    found = []
+    if shares.cores is not None:
+        found.append(f"at most {shares.cores:.3g} processor cores on average: --cpu")
+    if shares.gpu < 1:
+        found.append(
+            f"at most {shares.gpu:.0%} of the GPU's time: --gpu" if on_gpu else "--gpu changes nothing: no GPU is used"
+        )
+    return found

@@ -1,0 +1,110 @@
+"""Where the conditions of `--when` are read: services of the system bus, and psutil for the battery."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+import psutil
+from jeepney import DBusAddress
+
+from peer.guest.conditions import IDLE, PLUGGED_IN, UNMETERED, ConditionReading, ConditionSource, NotTold
+
+LOGIN = DBusAddress("/org/freedesktop/login1", "org.freedesktop.login1", "org.freedesktop.login1.Manager")
+POWER = DBusAddress("/org/freedesktop/UPower", "org.freedesktop.UPower", "org.freedesktop.UPower")
+NETWORK = DBusAddress(
+    "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager", "org.freedesktop.NetworkManager"
+)
+METERED, FREE = {1, 3}, {2, 4}
+"""NetworkManager's `Metered`: yes and its guess, no and its guess."""
+SEAT = 3
+"""The place of the seat in a session that logind lists."""
+
+
+class SystemServices(Protocol):
+    """The services of the system that are asked."""
+
+    async def get(self, address: DBusAddress, name: str) -> Any:
+        """Return a property. Raises NotTold."""
+
+    async def call(self, address: DBusAddress, method: str) -> Any:
+        """Return what a method gives. Raises NotTold."""
+
+
+class IdleSource:
+    """Whether nobody uses this machine, by logind."""
+
+    def __init__(self, services: SystemServices) -> None:
+        self._services = services
+
+    async def read(self) -> ConditionReading:
+        try:
+            sessions = await self._services.call(LOGIN, "ListSessions")
+            if not any(session[SEAT] for session in sessions):
+                return ConditionReading(True, "nobody sits at this machine: no session of logind has a seat")
+            if not await self._services.get(LOGIN, "IdleHint"):
+                return ConditionReading(False, "somebody uses this machine")
+            since = time.localtime(await self._services.get(LOGIN, "IdleSinceHint") / 1e6)
+        except NotTold as reason:
+            return ConditionReading(None, f"whether somebody uses this machine is not known: {reason}")
+        return ConditionReading(True, f"nobody has used this machine since {time.strftime('%H:%M', since)}")
+
+
+class PluggedInSource:
+    """Whether this machine has power from a line, by UPower, else by psutil."""
+
+    def __init__(self, services: SystemServices) -> None:
+        self._services = services
+
+    async def read(self) -> ConditionReading:
+        try:
+            battery = bool(await self._services.get(POWER, "OnBattery"))
+        except NotTold:
+            return await asyncio.to_thread(_by_psutil)
+        return _powered(plugged=not battery)
+
+
+def _by_psutil() -> ConditionReading:
+    sensor = getattr(psutil, "sensors_battery", None)  # not there on every system
+    try:
+        battery = None if sensor is None else sensor()
+    except (OSError, ValueError) as error:
+        return ConditionReading(None, f"whether this machine runs on its battery is not known: {error}")
+    if battery is None:
+        return ConditionReading(True, "this machine has no battery")
+    if battery.power_plugged is None:
+        return ConditionReading(None, "whether this machine runs on its battery is not known")
+    return _powered(plugged=battery.power_plugged)
+
+
+def _powered(*, plugged: bool) -> ConditionReading:
+    return ConditionReading(plugged, "this machine is plugged in" if plugged else "this machine runs on its battery")
+
+
+class UnmeteredSource:
+    """Whether the network costs nothing by the byte, by NetworkManager."""
+
+    def __init__(self, services: SystemServices) -> None:
+        self._services = services
+
+    async def read(self) -> ConditionReading:
+        try:
+            metered = await self._services.get(NETWORK, "Metered")
+        except NotTold as reason:
+            return ConditionReading(None, f"whether the network is metered is not known: {reason}")
+        if metered in METERED:
+            return ConditionReading(False, "the network is metered")
+        if metered in FREE:
+            return ConditionReading(True, "the network is not metered")
+        return ConditionReading(None, "NetworkManager does not know whether the network is metered")
+
+
+def source_of(condition: str, services: SystemServices) -> ConditionSource:
+    """Return the source of a condition of `--when`."""
+    if condition == IDLE:
+        return IdleSource(services)
+    if condition == PLUGGED_IN:
+        return PluggedInSource(services)
+    assert condition == UNMETERED, condition
+    return UnmeteredSource(services)

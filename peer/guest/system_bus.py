@@ -1,0 +1,95 @@
+"""Questions to services on the system's D-Bus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from jeepney import DBusAddress, MatchRule, MessageType, Properties, message_bus, new_method_call
+from jeepney.auth import AuthenticationError
+from jeepney.io.asyncio import DBusConnection, DBusRouter, Proxy, open_dbus_connection
+from jeepney.io.common import RouterClosed
+from jeepney.wrappers import DBusErrorResponse
+
+from peer.guest.conditions import NotTold
+
+ANSWER_S = 2.0
+"""Seconds for one question, with the connection if there is none yet."""
+_BROKEN = (OSError, EOFError, RouterClosed, AuthenticationError, RuntimeError, ValueError)
+
+
+class SystemBus:
+    """One connection, made for the first question and again when it broke. Changes of what was asked for wake a
+    waiter."""
+
+    def __init__(self) -> None:
+        self._connection: DBusConnection | None = None
+        self._router: DBusRouter | None = None
+        self._watched: set[DBusAddress] = set()
+        self._changes: asyncio.Queue[Any] = asyncio.Queue(1)
+
+    async def get(self, address: DBusAddress, name: str) -> Any:
+        """Return a property of a service. Raises NotTold."""
+        return (await self._answer(address, Properties(address).get(name)))[0][1]
+
+    async def call(self, address: DBusAddress, method: str) -> Any:
+        """Return what a method without arguments gives. Raises NotTold."""
+        return (await self._answer(address, new_method_call(address, method)))[0]
+
+    async def changed(self, within_s: float) -> None:
+        """Return when a service that was asked says that something changed, or after so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._changes.get()
+
+    async def close(self) -> None:
+        """End the connection. The next question makes another. Never raises."""
+        connection, router = self._connection, self._router
+        self._connection = self._router = None
+        self._watched.clear()
+        if router is not None:
+            with contextlib.suppress(*_BROKEN):
+                await router.__aexit__(None, None, None)
+        if connection is not None:
+            with contextlib.suppress(*_BROKEN):
+                await connection.close()
+
+    async def _answer(self, address: DBusAddress, message: Any) -> Any:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                router = await self._opened()
+                await self._watch(router, address)
+                reply = await router.send_and_get_reply(message)
+        except TimeoutError as error:
+            await self.close()
+            raise NotTold(f"{address.bus_name} does not answer on the system bus") from error
+        except DBusErrorResponse as error:
+            raise NotTold(f"{address.bus_name} does not answer on the system bus: {error.name}") from error
+        except _BROKEN as error:
+            await self.close()
+            raise NotTold(f"the system bus cannot be reached: {error or type(error).__name__}") from error
+        if reply.header.message_type is MessageType.error:
+            name = DBusErrorResponse(reply).name
+            raise NotTold(f"{address.bus_name} does not answer on the system bus: {name.rpartition('.')[2]}")
+        return reply.body
+
+    async def _opened(self) -> DBusRouter:
+        if self._router is None:
+            self._connection = await open_dbus_connection("SYSTEM")
+            self._router = DBusRouter(self._connection)
+        return self._router
+
+    async def _watch(self, router: DBusRouter, address: DBusAddress) -> None:
+        """Ask to be told of changes of this object, once for each connection."""
+        if address in self._watched:
+            return
+        rule = MatchRule(
+            type="signal",
+            interface="org.freedesktop.DBus.Properties",
+            member="PropertiesChanged",
+            path=address.object_path,
+        )
+        await Proxy(message_bus, router).AddMatch(rule)
+        router.filter(rule, queue=self._changes)  # a change that finds the queue full is told by the one in it
+        self._watched.add(address)

@@ -1,0 +1,136 @@
+"""Watches the conditions of a volunteer's machine, and tells why nothing may be trained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from peer.aio.tasks import background_task
+from peer.guest.conditions import COOL, ConditionSource
+from peer.guest.options import GuestOptions
+from peer.guest.settling import SETTLE_S, SettledCondition
+
+LOOK_EVERY_S = 5.0
+"""Between two looks at the sources. Services that tell of a change end the wait at once."""
+
+Say = Callable[[str], None]
+
+
+class ChangeNotice(Protocol):
+    """Tells when it is time to look again."""
+
+    async def changed(self, within_s: float) -> None:
+        """Return after so many seconds, or sooner when something may have changed."""
+
+    async def close(self) -> None:
+        """Give back what it holds."""
+
+
+class TimeAlone:
+    """A `ChangeNotice` of sources that tell nothing by themselves."""
+
+    async def changed(self, within_s: float) -> None:
+        await asyncio.sleep(within_s)
+
+    async def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class MachineWatch:
+    """`holds` names each condition that is lost, and why. `listeners` are called when that changes.
+
+    sources: by condition. `now` gives seconds of any clock that only goes forward."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, ConditionSource],
+        say: Say,
+        notice: ChangeNotice | None = None,
+        settle_s: float = SETTLE_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sources = sources
+        self._say = say
+        self._notice = notice or TimeAlone()
+        self._now = now
+        self._settled = {name: SettledCondition(settle_s) for name in sources}
+        self._untold: dict[str, str] = {}
+        self.holds: dict[str, str] = {}
+        self.listeners: list[Callable[[], None]] = []
+
+    async def look(self) -> None:
+        """Ask all sources. `holds` is right afterwards."""
+        for name, source in self._sources.items():
+            reading = await source.read()
+            self._settled[name].take(reading, self._now())
+            if reading.holds is None and name not in self._untold:
+                self._untold[name] = reading.why
+                self._say(f"{option_of(name)} counts as fulfilled: {reading.why}")
+            elif reading.holds is not None:
+                self._untold.pop(name, None)
+        self._tell()
+
+    async def run(self) -> None:
+        """Keep `holds` right; for ever, the owner cancels."""
+        try:
+            while True:
+                await self.look()
+                now = self._now()
+                soon = min((one.settles_in(now) for one in self._settled.values()), default=LOOK_EVERY_S)
+                await self._notice.changed(min(LOOK_EVERY_S, soon))
+        finally:
+            await self._notice.close()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch within the context, whose body begins when everything was asked once."""
+        if not self._sources:
+            yield
+            return
+        await self.look()
+        async with background_task(self.run()):
+            yield
+
+    def _tell(self) -> None:
+        now = self._now()
+        found = {name: f"{why} ({option_of(name)})" for name, one in self._settled.items() if (why := one.why_not(now))}
+        if found == self.holds:
+            return
+        if found.keys() != self.holds.keys():
+            why = "; ".join(found.values())
+            self._say(f"no training: {why}" if found else "all conditions hold: training may go on")
+        self.holds = found
+        for listener in self.listeners:
+            listener()
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """For `peer status`: by condition, whether it holds (None: not told) and why."""
+        return {
+            name: {"value": one.reading.holds, "why": self.holds.get(name, one.reading.why)}
+            for name, one in self._settled.items()
+        }
+
+
+def option_of(condition: str) -> str:
+    """Return the option that asks for a condition."""
+    return "--max-temperature" if condition == COOL else f"--when {condition}"
+
+
+def machine_watch(options: GuestOptions, say: Say) -> MachineWatch:
+    """Build the watch of this machine. It loads what it asks with only where something is asked for."""
+    sources: dict[str, ConditionSource] = {}
+    notice: ChangeNotice | None = None
+    if options.when:
+        from peer.guest.sources import source_of
+        from peer.guest.system_bus import SystemBus
+
+        notice = bus = SystemBus()
+        sources |= {name: source_of(name, bus) for name in options.when}
+    if options.max_temperature is not None:
+        from peer.guest.temperature import CoolSource
+
+        sources[COOL] = CoolSource(options.max_temperature)
+    return MachineWatch(sources, say, notice)
