@@ -55,9 +55,13 @@ class AmendmentSync(OperatorsWord):
             self._ruled = round_, known, policy_at(self._chain.amendments, round_, in_steps=self._in_steps)
         return self._ruled[2]
 
+    def newest(self, count: int) -> list[Amendment]:
+        """Return the last ones."""
+        return self._chain.amendments[-count:]
+
     def latest(self, count: int) -> list[str]:
         """The last ones, for a person."""
-        return [describe(amendment) for amendment in self._chain.amendments[-count:]]
+        return [describe(amendment) for amendment in self.newest(count)]
 
     @property
     def count(self) -> int:

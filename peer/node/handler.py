@@ -19,7 +19,7 @@ from peer.membership.peer_exchange import PeerExchange
 from peer.membership.peer_table import PeerTable
 from peer.outer.state import OuterState
 from peer.ports.directory import Shown
-from peer.ports.handler import GroupHandler
+from peer.ports.handler import UNWANTED, GroupHandler, SummaryDesk
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
     FRAGMENT_PREFIX,
@@ -107,6 +107,7 @@ class RequestHandler:
         self.parts = parts or ServedParts()
         self.papers: PaperSync | None = None
         self.peers: PeerExchange | None = None
+        self.summaries: SummaryDesk | None = None
 
     def hand_on(self, papers: PaperSync) -> None:
         """Give these papers to whoever asks."""
@@ -115,6 +116,10 @@ class RequestHandler:
     def tell_of(self, peers: PeerExchange) -> None:
         """Tell whoever asks of these peers."""
         self.peers = peers
+
+    def hear(self, summaries: SummaryDesk) -> None:
+        """Hand what peers say of themselves to this desk."""
+        self.summaries = summaries
 
     def serve(self, parts: ServedParts) -> None:
         """Answer from these parts from here on."""
@@ -155,6 +160,9 @@ class RequestHandler:
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
         return [] if self.peers is None else self.peers.on_peers(caller, shown)
+
+    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
+        return UNWANTED if self.summaries is None else self.summaries.on_summary(caller, block, raw)
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         manifest = self.parts.manifest

@@ -27,6 +27,7 @@ _OF_CALL = {
     "Amendments": "amendments",
     "Papers": "papers",
     "Relay": "relays",
+    "Summary": "summaries",
     "Manifest": "joining",
     "Artifacts": "joining",
     "State": "joining",

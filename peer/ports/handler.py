@@ -31,6 +31,18 @@ class GroupHandler(Protocol):
         knows the roster."""
 
 
+UNWANTED = "unwanted"
+"""The answer to a summary where nobody looks at summaries."""
+
+
+class SummaryDesk(Protocol):
+    """Takes what peers say of themselves, on a node of the run."""
+
+    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
+        """Take a signed summary of a caller from this address block. Return why it was dropped, one of
+        `peer.protocol.summary.book.DROPS`; empty: it was taken."""
+
+
 class Handler(Protocol):
     """Synchronous: answers come from state at hand."""
 
@@ -64,6 +76,9 @@ class Handler(Protocol):
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
         """Records of peers that we know of, our own among them. `shown`: the caller's own, empty when it has none."""
+
+    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
+        """As `SummaryDesk.on_summary`. `UNWANTED`: this peer takes none."""
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
         """(exact manifest bytes, signature), None if we have none yet."""

@@ -100,6 +100,11 @@ class Transport(Protocol):
     async def shown_receipts(self, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
         """Ask which receipts others signed for a peer; at most `MAX_SHOWN`, unchecked."""
 
+    async def send_summary(self, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
+        """Give a node of the run our signed summary. Return why it was dropped; empty: it was taken. `UNWANTED`
+        (`peer.ports.handler`): it takes none, or is of an older version. Raises PartnerRefused (`record`) for one that
+        our key did not sign."""
+
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float
     ) -> list[tuple[bytes, bytes]]:

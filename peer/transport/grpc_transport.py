@@ -53,6 +53,7 @@ from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
 from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import fetch, swap
+from peer.transport.client.summary_call import summary_call
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.front.callers import CallerTable, files_in_force
 from peer.transport.policy import OPEN, TransportPolicy
@@ -215,6 +216,9 @@ class GrpcTransport:
 
     async def shown_receipts(self, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
         return shown_of(await self._calls.unary(by, "Shown", pb.ShownRequest(), pb.ShownReply, timeout_s))
+
+    async def send_summary(self, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
+        return await summary_call(self._calls.unary, to, raw, timeout_s)
 
     async def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float

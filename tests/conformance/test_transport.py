@@ -78,6 +78,9 @@ class Owner:
     callers: list[tuple[PeerId, Shown]] = field(default_factory=list)
     """Each caller that asked it for peers, with the record that it showed."""
 
+    summaries: list[tuple[PeerId, bytes]] = field(default_factory=list)
+    summary_answer: str = ""
+
     def on_hello(self, record: PeerRecord) -> None:
         self.met.append(record)
 
@@ -97,6 +100,10 @@ class Owner:
 
     def shown_receipts(self) -> list[ShownReceipt]:
         return self.shown
+
+    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
+        self.summaries.append((caller, raw))
+        return self.summary_answer
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return [(b"%d" % number, head) for number in range(held, 3)]
@@ -281,6 +288,18 @@ async def test_a_peer_shows_what_others_signed_for_it(low: End, high: End) -> No
     statement = SwapStatement(RUN, KEY, low.record.peer_id, high.record.peer_id, payload, payload, opinion)
     high.owner.shown = [ShownReceipt(statement, b"s" * 64)] * (MAX_SHOWN + 3)
     assert await low.transport.shown_receipts(high.record, TIMEOUT) == high.owner.shown[:MAX_SHOWN]
+
+
+@scenario
+async def test_a_summary_comes_to_its_node_and_the_answer_back(low: End, high: End) -> None:
+    assert await low.transport.send_summary(high.record, b"signed", TIMEOUT) == ""
+    high.owner.summary_answer = "rate"
+    assert await low.transport.send_summary(high.record, b"again", TIMEOUT) == "rate"
+    assert high.owner.summaries == [(low.record.peer_id, b"signed"), (low.record.peer_id, b"again")]
+    high.owner.summary_answer = "forged"
+    with pytest.raises(PartnerRefused) as refused:
+        await low.transport.send_summary(high.record, b"not signed", TIMEOUT)
+    assert refused.value.code == "record"
 
 
 @scenario

@@ -21,7 +21,7 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.node.handler import RequestHandler
 from peer.node.operator.collect import StateCollector
-from peer.node.operator.keeper import RunView, ServableState, StateKeeper
+from peer.node.operator.keeper import ServableState, StateKeeper, WatchedRun
 from peer.node.operator.kept import StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.ports.directory import Directory
@@ -85,7 +85,7 @@ async def keep(swarm: SimulatedSwarm, folder: Path, served: list[ServableState],
     )
     manifest = Manifest.model_validate({"format": 1, "name": "w", "operator": Identity.generate().peer_id})
     progress = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
-    view = RunView(
+    view = WatchedRun(
         manifest=manifest,
         end=RunEnd(lambda: swarm.rounds, ROUNDS, progress),
         progress=progress,

@@ -21,7 +21,7 @@ from peer.errors import PartnerLost
 from peer.identity import Identity
 from peer.node.process import tune
 from peer.ports.directory import Shown
-from peer.ports.handler import GroupHandler
+from peer.ports.handler import UNWANTED, GroupHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, StateIndex, Status, Verdict
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.transport.config import RunTerms
@@ -54,6 +54,9 @@ class Willing:
 
     def shown_receipts(self) -> list[ShownReceipt]:
         return []
+
+    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
+        return UNWANTED
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         return []

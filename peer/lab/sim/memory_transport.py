@@ -43,6 +43,7 @@ from peer.protocol.messages import (
     artifact_name,
 )
 from peer.protocol.pair.receipt import MAX_SHOWN, ShownReceipt, SignedOpinion
+from peer.protocol.summary.book import FORGED
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.swarm.relay_word import is_stale
 from peer.protocol.wire.payload import Sink, Source
@@ -265,6 +266,15 @@ class MemoryTransport:
 
     def shown_receipts(self, by: PeerRecord, timeout_s: float) -> Coroutine[Any, Any, list[ShownReceipt]]:
         return self._ask(by.peer_id, timeout_s, lambda host: host._handler.shown_receipts()[:MAX_SHOWN])
+
+    def send_summary(self, to: PeerRecord, raw: bytes, timeout_s: float) -> Coroutine[Any, Any, str]:
+        def serve(host: MemoryTransport) -> str:
+            dropped = host._handler.on_summary(self._me, self._me, raw)
+            if dropped == FORGED:
+                raise PartnerRefused("record", "a summary that your key did not sign")
+            return dropped
+
+        return self._ask(to.peer_id, timeout_s, serve)
 
     def fetch_amendments(
         self, to: PeerRecord, held: int, head: bytes, timeout_s: float

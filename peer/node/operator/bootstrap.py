@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peer.aio.tasks import background_task
 from peer.aio.threads import LowPriorityThread
 from peer.errors import ManifestError, PeerError, UsageError
 from peer.join.artifacts import RunFiles, operator_files
@@ -34,10 +35,12 @@ from peer.node.operator.given import GivenState
 from peer.node.operator.home_files import fill_home, hold
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.node.operator.judge import StateJudge
-from peer.node.operator.keeper import RunView, StateKeeper
+from peer.node.operator.keeper import StateKeeper, WatchedRun
 from peer.node.operator.kept import StateArchive
+from peer.node.operator.own_ticket import own_ticket, tell_ticket
 from peer.node.operator.presence import announce, known
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
+from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.status import caps, control_bytes
@@ -49,7 +52,7 @@ from peer.protocol.policy.amendments import describe
 from peer.protocol.schedule import RoundClock
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.amendments import Chain, beside
-from peer.run.home import Home, write_whole
+from peer.run.home import Home
 from peer.run.manifest import Manifest, SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
@@ -58,14 +61,16 @@ from peer.run.papers.shelf import PAPERS, PaperShelf
 from peer.run.papers.shelf import beside as beside_papers
 from peer.run.papers.start import wants_paper
 from peer.run.presets import resolve
-from peer.run.ticket import MAX_ADDRESSES, Ticket
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
+from peer.transport.signing import holds
 from peer.transport.wire.payload_stream import NoBudget
 
 READ_EVERY_S = 2.0
 KEEP_EVERY_S = 600.0
+KEPT_VIEW = "run_view.json"
+"""File of the run's folder with what the view of the run keeps over a restart."""
 SCRATCH = "fetched"
 """Folder of the states whose mean is taken, in the run's folder."""
 ADVICE = (
@@ -145,27 +150,30 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         return clock_from(signed.manifest, run_start.value)
 
     progress = RunProgress(folder.path / "run_round", clock, node.local.clock.now)
-    view = RunView(
+    watched = WatchedRun(
         manifest=signed.manifest,
         end=RunEnd(clock, signed.manifest.rounds, progress),
         progress=progress,
         activity=RunActivity(),
         ruling=lambda: amendments.ruling(MAX_ROUND),
     )
-    giving = GivenState(node, view, copying.start, momentum=method.topology == "group")
+    giving = GivenState(node, watched, copying.start, momentum=method.topology == "group")
     making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
     await giving.first(await making, named=wishes.state is not None)
-    keeper = _keeper(node, view, wishes, layout, copying, giving)
-    _print_ticket(node, wishes.ticket_file)
+    keeper = _keeper(node, watched, wishes, layout, copying, giving)
+    tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file)
     began = time.time()
+    view = _view(node, run, watched, run_start, keeper, ticket)
+    node.handler.hear(view)
 
     def status() -> dict[str, Any]:
-        return _status(node, layout, began, keeper)
+        return _status(node, layout, began, keeper) | {"view": view.report()}
 
     if _has_operators_key(node):
         say(f"the operator's key lies on this node: {ADVICE}")
     with hold(cache, signed, run.files):
-        async with serving(MetricsEndpoint(status), node.local.options, say):
+        page = serving(MetricsEndpoint(status), node.local.options, say)
+        async with page, background_task(view.run(asyncio.to_thread, say)):
             try:
                 await _serve(node, run_start, giving, keeper, status, run.path, pace_of(method))
             finally:
@@ -175,7 +183,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
 
 def _keeper(
     node: OpenNode,
-    view: RunView,
+    watched: WatchedRun,
     wishes: OperatorWishes,
     layout: Layout,
     work: LowPriorityThread,
@@ -185,7 +193,7 @@ def _keeper(
     collector = StateCollector(context, layout, folder.path / SCRATCH, work, momentum=momentum)
     return StateKeeper(
         context,
-        view,
+        watched,
         StateArchive(folder, node.local.run_id, layout, node.local.say, momentum=momentum),
         collector if wishes.keep_latest else None,
         StateJudge() if wishes.check else None,
@@ -193,6 +201,25 @@ def _keeper(
         work,
         giving.kept,
     )
+
+
+def _view(
+    node: OpenNode, run: OperatorRun, watched: WatchedRun, run_start: StartTime, keeper: StateKeeper, ticket: str
+) -> RunView:
+    """Return the run's view, which peers' summaries fill."""
+    manifest, amendments = run.signed.manifest, node.handler.parts.amendments
+    assert amendments is not None
+    facts = RunFacts(
+        run_id=node.local.run_id,
+        manifest=manifest,
+        preset=manifest.sync.preset,
+        progress=watched.progress,
+        started=lambda: run_start.value,
+        ended=lambda: keeper.ended,
+        amendments=amendments.newest,
+        ticket=ticket,
+    )
+    return RunView(facts, node.local.clock, holds, node.local.folder.path / KEPT_VIEW)
 
 
 async def _serve(
@@ -354,20 +381,3 @@ def _state_of(file: Path) -> tuple[int, int] | None:
 async def _ask_who_reaches(node: OpenNode) -> None:
     """A node nobody can reach is no bootstrap: say so."""
     await node.reach.run(partial(known, node))
-
-
-def _print_ticket(node: OpenNode, ticket_file: Path | None) -> None:
-    addresses = list(node.local.options.announce_maddrs) or node.directory.addresses()
-    ours = [a if "/p2p/" in a else f"{a}/p2p/{node.local.me}" for a in addresses]
-    if not ours:
-        raise UsageError("no address to put into the ticket", "Give one with --announce-maddrs.")
-    others = [
-        a for a in node.local.options.initial_peers if a not in ours
-    ]  # with more than one, any of them may be dead
-    ticket = Ticket(node.local.run_id, (*ours, *others)[:MAX_ADDRESSES]).encode()
-    if all("/ip4/127." in a or "/ip6/::1/" in a for a in ours):
-        node.local.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
-    if ticket_file is not None:
-        write_whole(ticket_file, f"{ticket}\n".encode())
-    node.local.say(f"run {node.local.run_id.hex()[:16]} is served by {node.local.me}")
-    node.local.say(f"others join with:\n\n    peer join {ticket}\n")

@@ -12,7 +12,7 @@ from peer.errors import BadPayload
 from peer.join.reset import digest_of
 from peer.node.handler import DonatedState
 from peer.node.open import OpenNode
-from peer.node.operator.keeper import RunView, ServableState
+from peer.node.operator.keeper import ServableState, WatchedRun
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord
 from peer.state.snapshot import digest_of_state
@@ -24,7 +24,7 @@ class GivenState:
     def __init__(
         self,
         node: OpenNode,
-        run: RunView,
+        run: WatchedRun,
         start: Start,
         *,
         momentum: bool,

@@ -41,7 +41,7 @@ GONE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class WatchedRun:
     """The run, as the operator's node sees it."""
 
     manifest: Manifest
@@ -72,7 +72,7 @@ class StateKeeper:
     def __init__(
         self,
         context: JoinContext,
-        run: RunView,
+        run: WatchedRun,
         states: StateArchive,
         collector: StateCollector | None,
         judge: StateJudge | None,

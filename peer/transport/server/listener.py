@@ -24,6 +24,7 @@ from peer.transport.server.bind import bind
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.receipt_service import ReceiptService
 from peer.transport.server.service import ExchangeService
+from peer.transport.server.summary_service import SummaryService
 from peer.transport.tls import server_credentials
 from peer.transport.wire.payload_stream import Caps
 from peer.transport.wire.refusals import served
@@ -65,6 +66,7 @@ class ExchangeServer:
         self._service = service
         self._groups = GroupService(handler, service.gate, caps)
         self._receipts = ReceiptService(handler, service.gate)
+        self._summaries = SummaryService(handler, service.gate)
         self._relays = RelayService(desk, service.gate, relay_word)
         self._desk = desk
         self._callers = callers
@@ -137,6 +139,7 @@ class ExchangeServer:
             "Receipt": unary(receipts.receipt, pb.ReceiptRequest.FromString, pb.ReceiptReply.SerializeToString),
             "Shown": unary(receipts.shown, pb.ShownRequest.FromString, pb.ShownReply.SerializeToString),
             "Relay": unary(relays.relay, pb.RelayRequest.FromString, pb.RelayReply.SerializeToString),
+            "Summary": unary(self._summaries.summary, pb.SummaryRequest.FromString, pb.SummaryReply.SerializeToString),
             "Reserve": served(relays.reserve),
             "Swap": served(service.swap),
             "FetchPiece": served(service.fetch_piece),

@@ -21,7 +21,7 @@ from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.operator.collect import StateCollector
 from peer.node.operator.judge import NotJudged, StateJudge
-from peer.node.operator.keeper import AGAIN_S, GONE_S, RunView, ServableState, StateKeeper
+from peer.node.operator.keeper import AGAIN_S, GONE_S, ServableState, StateKeeper, WatchedRun
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.outer.state import OuterState
@@ -109,7 +109,7 @@ class World:
             say=self.said.append,
             rng=random.Random(0),
         )
-        view = RunView(
+        view = WatchedRun(
             manifest=RUN_MANIFEST,
             end=RunEnd(lambda: self.rounds, ROUNDS, self.progress),
             progress=self.progress,

@@ -1,0 +1,183 @@
+"""The run as its peers tell it to a node of the operator: what the run's page, its metrics and `peer status` show.
+
+Peers send signed summaries. Their numbers are claims; the board alone counts what partners signed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from peer.aio.threads import Offload
+from peer.errors import HomeUnusable
+from peer.node.operator.run_progress import RunProgress
+from peer.ports.clock import Clock
+from peer.ports.console import Say
+from peer.protocol.messages import PeerId, RunId
+from peer.protocol.pair.receipt_chain import Verify
+from peer.protocol.policy.amendments import Amendment, describe
+from peer.protocol.summary.board import ContributionBoard
+from peer.protocol.summary.book import DROPS, FORGED, SummaryBook
+from peer.protocol.summary.loss_history import LossHistory
+from peer.protocol.summary.run_totals import RunTotals, line_of, note_losses
+from peer.run.home import write_whole
+from peer.run.manifest import Manifest
+from peer.signed_summary import InvalidSummary, unseal_summary
+
+TICK_S = 2.0
+"""Seconds between two looks at the losses."""
+KEEP_EVERY_S = 60.0
+"""Seconds between two writes of what outlives a restart."""
+MAX_KEPT = 32 * 2**20
+"""Bytes beyond which the file of what is kept is not read."""
+KNOWN_EXCHANGES = 3
+"""Swaps that partners signed for a peer, from which on no stranger takes its place."""
+SHOWN_AMENDMENTS = 64
+NOTE = "Numbers are what peers say of themselves. The board counts what partners signed."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a node knows of the run without its peers. Functions return what may change."""
+
+    run_id: RunId
+    manifest: Manifest
+    preset: str
+    progress: RunProgress
+    started: Callable[[], float]
+    """When round 0 began, run time; 0: not known yet."""
+    ended: Callable[[], bool]
+    amendments: Callable[[int], list[Amendment]]
+    """The last ones, at most so many."""
+    ticket: str
+
+
+class RunView:
+    """Takes summaries and returns the run's view. It is owned by one task, and `run` keeps it up to date."""
+
+    def __init__(self, facts: RunFacts, clock: Clock, verify: Verify, kept: Path | None = None) -> None:
+        """`verify`: decides about signatures of receipts. `kept`: a file of ours; None: nothing outlives a restart."""
+        self._facts = facts
+        self._clock = clock
+        self._verify = verify
+        self._kept = kept
+        self._book = SummaryBook()
+        self._board = ContributionBoard()
+        self._losses = LossHistory()
+        self._totals = RunTotals()
+        self._load()
+
+    # -- what peers say ----------------------------------------------------------------------------------------------
+
+    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
+        """Take a summary of a caller from this address block. Return why it was dropped, one of `DROPS`, counted;
+        empty: it was taken."""
+        now = self._clock.now()
+        if why := self._book.why_not_heard(caller, block, now):
+            return why
+        try:
+            summary = unseal_summary(raw, self._facts.run_id)
+            if summary.peer_id != caller:
+                raise InvalidSummary("a summary of another peer")
+            for one in summary.receipts:
+                if not self._verify(one.statement.signer, one.statement.to_bytes(), one.signature):
+                    raise InvalidSummary("a receipt that its partner did not sign")
+        except InvalidSummary:
+            return self._book.drop(FORGED)
+        known = self._board.exchanges(caller) >= KNOWN_EXCHANGES
+        if not (why := self._book.take(summary, block, now, known=known)):
+            self._board.take(caller, block, [one for one in summary.receipts if self._can_be(one.statement.key.round)])
+        return why
+
+    def _can_be(self, round_: int) -> bool:
+        """Return whether the run can have come to this round."""
+        return round_ <= self._facts.progress.furthest()
+
+    async def run(self, offload: Offload, say: Say) -> None:
+        """Note the losses, forget who is gone, and keep what outlives a restart; for ever, the owner cancels.
+
+        A disk that does not take it is told once, and the view goes on in memory."""
+        wrote, told = self._clock.now(), False
+        while True:
+            self.tick()
+            if self._kept is not None and self._clock.now() - wrote >= KEEP_EVERY_S:
+                wrote, raw = self._clock.now(), json.dumps(self._to_keep()).encode()
+                try:
+                    await offload(partial(write_whole, self._kept, raw))
+                except HomeUnusable as error:
+                    if not told:
+                        say(f"the view of the run is lost with this process: {error.found}")
+                    told = True
+            await self._clock.sleep(TICK_S)
+
+    def tick(self) -> None:
+        """Note the losses as they are now, and forget who is gone."""
+        now = self._clock.now()
+        self._book.forget(now)
+        note_losses(self._losses, list(self._book), self._facts.progress.furthest(), now)
+
+    # -- what is shown -----------------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Return the view, JSON-able. Nothing in it is None but what is not known."""
+        facts, now, held = self._facts, self._clock.now(), list(self._book)
+        started, furthest = facts.started(), facts.progress.furthest()
+        age_s = max(0.0, now - started) if started else None
+        return {
+            "run": {
+                "name": facts.manifest.name,
+                "run_id": facts.run_id.hex(),
+                "preset": facts.preset,
+                "parameters": facts.manifest.model.parameters,
+                "started": started or None,
+                "total_rounds": facts.manifest.rounds,
+                "ended": facts.ended(),
+            },
+            "round": facts.progress.value,
+            "peers": [
+                line_of(
+                    one.summary,
+                    "silent" if one.is_silent(now) else one.summary.status.value,
+                    min(one.summary.round, furthest),
+                    now - one.heard_at,
+                )
+                for one in sorted(held, key=lambda one: one.summary.peer_id)
+            ],
+            "totals": self._totals.report(held, self._book.tokens_of_gone().values(), age_s, now),
+            "loss": self._losses.report(),
+            "board": self._board.report(),
+            "amendments": [
+                {"number": one.number, "what": describe(one), "round": one.round}
+                for one in facts.amendments(SHOWN_AMENDMENTS)
+            ],
+            "join": {"ticket": facts.ticket},
+            "dropped": {why: self._book.dropped[why] for why in DROPS},
+            "note": NOTE,
+        }
+
+    # -- what outlives a restart -------------------------------------------------------------------------------------
+
+    def _to_keep(self) -> dict[str, Any]:
+        tokens = {one.summary.peer_id: one.summary.tokens for one in self._book}
+        return {
+            "board": self._board.kept(),
+            "losses": [astuple(point) for point in self._losses.points],
+            "tokens": {**self._book.tokens_of_gone(), **tokens},
+        }
+
+    def _load(self) -> None:
+        """Go on from what an earlier process kept. A file that cannot be read counts as none."""
+        if self._kept is None:
+            return
+        try:
+            with self._kept.open("rb") as file:
+                found = json.loads(file.read(MAX_KEPT))
+            self._board.restore(found["board"])
+            self._losses.restore(found["losses"])
+            for peer, tokens in found["tokens"].items():
+                self._book.remember(PeerId(peer), int(tokens))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return
