@@ -26,7 +26,9 @@ PeerError                      an error of use or surroundings, ends the command
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
-└── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
+├── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
+├── NotReady             70    `peer doctor`: this machine would not take part, its report says why
+└── ReadyWithWarnings    71    `peer doctor`: it would, and something could be better
 
 ExchangeError                  between two daemons: the round continues without it
 ├── PartnerLost                cannot be reached, or the connection broke
@@ -282,6 +284,22 @@ class SwarmFailed(PeerError):
     exit_code = 60
     why = "The report of such a swarm would not show the effect of the settings."
     fix = "Read the named log. Its last lines say why."
+
+
+class NotReady(PeerError):
+    """`peer doctor` found something that keeps this machine out of the run. Its report names each thing."""
+
+    exit_code = 70
+    why = "`peer join` would end with an error, or train without ever reaching another peer."
+    fix = "Do what the report says behind `fix:`, then run peer doctor again."
+
+
+class ReadyWithWarnings(PeerError):
+    """`peer doctor` found that this machine can take part, and something that could be better, or was not checked."""
+
+    exit_code = 71
+    why = "This machine would take part, and do less than it could."
+    fix = "Read the warnings of the report. `peer join` works without a change."
 
 
 def file_advice(error: OSError, path: Path) -> str:

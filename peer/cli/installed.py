@@ -15,9 +15,9 @@ DISTRIBUTION = "peer-swarm"
 _PINNED = re.compile(r"torch==([0-9][0-9A-Za-z.]*)\s*$")
 
 
-def check_torch() -> None:
-    """Raise TorchWrong when torch is missing or has another version than this program's requirements name. Reads the
-    installation's metadata only, and imports nothing."""
+def check_torch() -> str:
+    """Return the version of torch. Raise TorchWrong when torch is missing or has another version than this program's
+    requirements name. Reads the installation's metadata only, and imports nothing."""
     wanted = _wanted()
     try:
         found = metadata.version("torch")
@@ -27,6 +27,7 @@ def check_torch() -> None:
         raise TorchWrong(
             f"torch {found} is installed for {sys.executable}, this program is made for torch {wanted}", _fix(wanted)
         )
+    return found
 
 
 @contextlib.contextmanager

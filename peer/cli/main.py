@@ -16,6 +16,7 @@ from peer.observe.formatting import harmless
 
 COMMANDS = {
     "join": "Take part in a run.",
+    "doctor": "Find what keeps this machine out of a run.",
     "status": "Tell what the daemon is doing.",
     "pause": "Stand still for a while.",
     "resume": "Go on after a pause.",

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-BULK = frozenset({"Swap", "FetchPiece", "Contribute"})
-"""Calls that carry payloads."""
+BULK = frozenset({"Swap", "FetchPiece", "Contribute", "Discard"})
+"""Calls that carry payloads, or measure a line."""
 DIRECTORY, OTHER = "directory", "other"
 _OF_CALL = {
     "Hello": "hello",

@@ -22,6 +22,11 @@ WIRE_VERSION = 2
 PIECE_BYTES = 16 * 2**20
 """Most bytes of a piece of state; see `Layout.pieces`."""
 
+DISCARD_BYTES = 4 * 2**20
+"""Most bytes by which a caller measures its upload."""
+DISCARD_CHUNK = 2**15
+"""Most bytes of one message of them."""
+
 FRAGMENT_PREFIX = "fragment:"
 SHARD_PREFIX = "shard:"
 """Start of the name under which a group's member fetches a fragment that it missed: a part of training's exchanges."""

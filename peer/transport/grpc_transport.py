@@ -54,6 +54,7 @@ from peer.transport.client.dialling import Dialler
 from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import fetch, swap
 from peer.transport.client.summary_call import summary_call
+from peer.transport.client.upload_test import UploadTest
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.front.callers import CallerTable, files_in_force
 from peer.transport.policy import OPEN, TransportPolicy
@@ -114,6 +115,7 @@ class GrpcTransport:
         self._channels = ConnectionPool(self.dialler, self.relays)
         self._calls = Calls(self._facts, self._channels, self.dialler, correction, self.relays)
         self.group = GroupCalls(self._calls.unary, self._calls.resumed, self._fetch, self._caps)
+        self.upload_test = UploadTest(self._calls, self._caps)
         self._endpoints_of = policy.relaying.endpoints_of
         self._port = 0
 

@@ -21,6 +21,7 @@ from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream
 from peer.transport.relay.service import GiveWord, RelayService
 from peer.transport.server.bind import bind
+from peer.transport.server.discard import DiscardService
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.receipt_service import ReceiptService
 from peer.transport.server.service import ExchangeService
@@ -68,6 +69,7 @@ class ExchangeServer:
         self._receipts = ReceiptService(handler, service.gate)
         self._summaries = SummaryService(handler, service.gate)
         self._relays = RelayService(desk, service.gate, relay_word)
+        self._discards = DiscardService(service.gate, caps)
         self._desk = desk
         self._callers = callers
         self._front: AcceptingFront | None = None
@@ -143,6 +145,7 @@ class ExchangeServer:
             "Reserve": served(relays.reserve),
             "Swap": served(service.swap),
             "FetchPiece": served(service.fetch_piece),
+            "Discard": served(self._discards.discard),
             **self._groups.methods(),
         }
         counted = {call: _counted(call, method, self._facts.control) for call, method in methods.items()}

@@ -1,0 +1,307 @@
+"""All checks of one machine, in order. Each has a deadline, and one that cannot be made is a finding.
+
+Nothing is written into the home: guest and trial have a folder for this once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from peer.errors import DataError, PeerError
+from peer.node.doctor import home, machine, room
+from peer.node.doctor.finding import (
+    EXIT_CODES,
+    DoctorFinding,
+    Readiness,
+    Severity,
+    failure,
+    fine,
+    readiness,
+    unchecked,
+    warning,
+)
+from peer.node.doctor.prediction import Prediction, StepTrial
+from peer.node.process import SECOND_SIGNAL_EXIT, on_stop_signals
+from peer.run.files.artifact_folder import needed
+from peer.run.memory import free_bytes
+from peer.run.options import JoinOptions
+
+if TYPE_CHECKING:
+    from peer.join.artifacts import RunFiles
+    from peer.node.doctor.visit import RunVisit
+    from peer.run.manifest import Manifest
+    from peer.trainer.subprocess import TrainerSubprocess
+
+MACHINE_S, OPEN_S, CALLS_S, TRIAL_S = 20.0, 60.0, 90.0, 180.0
+"""Deadlines, in seconds: of a look at this machine, of the network's start, of calls to peers, of the trial."""
+
+T = TypeVar("T")
+Tell = Callable[[DoctorFinding], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Examination:
+    """One examination, and what it has found so far. `tell` hears each finding at once."""
+
+    options: JoinOptions
+    with_run: bool
+    """Whether a run was named."""
+    torch_check: Callable[[], str]
+    """Returns the version of torch, or raises TorchWrong."""
+    tell: Tell
+    findings: list[DoctorFinding] = field(default_factory=list)
+    prediction: Prediction = field(default_factory=Prediction)
+    _daemon: home.RunningDaemon | None = None
+
+    @property
+    def readiness(self) -> Readiness:
+        return readiness(self.findings)
+
+    def add(self, *found: DoctorFinding) -> None:
+        """Take findings."""
+        for one in found:
+            self.findings.append(one)
+            self.tell(one)
+
+    async def run(self) -> None:
+        """Make all checks."""
+        torch_works = await self._machine()
+        await self._home()
+        with tempfile.TemporaryDirectory(prefix="peer-doctor-") as scratch:
+            folder = Path(scratch)
+            if torch_works:
+                async with self._early_trainer(folder) as early:
+                    await self._with_network(folder, early)
+            else:
+                self.add(unchecked("network", "it needs torch", "Install torch first."), *self._room(None, None))
+
+    # -- this machine ------------------------------------------------------------------------------------------------
+
+    async def _machine(self) -> bool:
+        """Return whether torch can be loaded."""
+        self.add(machine.python(), machine.torch_version(self.torch_check), machine.processor())
+        works = await self._checked("torch", MACHINE_S, self._load_torch())
+        gpus = await self._checked("gpu", MACHINE_S, asyncio.to_thread(machine.nvidia))
+        if gpus is not None:
+            build = next((one.measured for one in self.findings if one.what == "torch"), "")
+            self.add(machine.accelerators(gpus, self.options.device, build.partition(" ")[0]))
+        self.add(machine.kernels())
+        return bool(works)
+
+    async def _load_torch(self) -> bool:
+        try:
+            await asyncio.to_thread(_volunteer_check, self.options)
+        except PeerError as error:
+            self.add(failure("data" if isinstance(error, DataError) else "device", error))
+        except (ImportError, OSError) as error:
+            if not any(one.what == "torch" and one.severity is Severity.ERROR for one in self.findings):
+                fix = "Install torch again, in a new virtual environment."
+                self.add(DoctorFinding(Severity.ERROR, "torch", f"it cannot be loaded: {error}", fix))
+            return False
+        return True
+
+    async def _home(self) -> None:
+        path, options = self.options.home.expanduser().absolute(), self.options
+        self.add(home.home(path), home.key((options.identity_path or path / "identity.key").expanduser().absolute()))
+        self._daemon = await self._checked("daemon", MACHINE_S, home.running(path))
+        if self._daemon is not None:
+            self.add(home.beside(self._daemon, options.run_id.hex() if self.with_run else ""))
+
+    def _room(self, manifest: Manifest | None, files: RunFiles | None) -> list[DoctorFinding]:
+        """Compare memory and disk with the run, or tell what there is."""
+        path, options = self.options.home.expanduser().absolute(), self.options
+        tensors = None if files is None else files.tensors
+        memory = room.memory(free_bytes(), manifest, options.device, tensors)
+        if self._daemon is not None and memory.severity is Severity.ERROR:
+            memory = warning("memory", f"{memory.measured}, next to the daemon that runs", memory.fix)
+        need = None if manifest is None else room.disk_need(manifest, options)
+        held = 0
+        if manifest is not None:
+            held = room.held_disk(path / "runs" / options.run_id.hex()[:16], options.checkpoints_kept)
+        return [memory, room.disk(path, room.free_disk(path), need, held)]
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    async def _with_network(self, folder: Path, early: TrainerSubprocess | None) -> None:
+        """Open the network side, and look at the run through it."""
+        loaded = await self._checked("network", OPEN_S, asyncio.to_thread(_network_modules))
+        if loaded is None:
+            self.add(*self._room(None, None))
+            return
+        guest_node, visit = loaded
+        async with contextlib.AsyncExitStack() as stack:
+            opening = stack.enter_async_context(guest_node(self.options, folder / "home", self._daemon))
+            opened = await self._checked("network", OPEN_S, opening)
+            node, found = opened or (None, [])
+            self.add(*found)
+            if not self.with_run:
+                self.add(*self._room(None, None))
+                return
+            looked = None if node is None else visit(node, self.options)
+            if looked is not None:
+                await self._visit(looked)
+            await self._fit(_manifest_of(looked, self.options), looked, folder, early)
+
+    async def _visit(self, visit: RunVisit) -> None:
+        """Look at the run from here, and at this machine from there."""
+        self.add(*(await self._checked("run", self.options.wait_s * 2 + CALLS_S, visit.reach()) or []))
+        if visit.records:
+            outside = await self._checked("reachable", CALLS_S, visit.look_from_outside())
+            self.add(*([] if outside is None else [outside]))
+            self.add(*(await self._checked("line", CALLS_S, visit.measure_line()) or []))
+
+    async def _fit(
+        self, manifest: Manifest | None, visit: RunVisit | None, folder: Path, early: TrainerSubprocess | None
+    ) -> None:
+        """Compare the run with this machine, and try a few steps of it."""
+        from peer.node.doctor.network import caps
+        from peer.run.load import load_of
+        from peer.run.presets import resolve
+
+        if manifest is None:
+            self.add(*self._room(None, None))
+            return
+        options, files = self.options, await self._files(manifest, visit, folder)
+        self.add(*caps(load_of(manifest, resolve(manifest.sync)), options.max_upload, options.max_download))
+        self.add(*(await self._checked("data", CALLS_S, asyncio.to_thread(_texts, manifest, options)) or []))
+        fits = self._room(manifest, files)
+        self.add(*fits)
+        trial = None
+        if self._daemon is None and files is not None and fits[0].severity is not Severity.ERROR:
+            trial = await self._trial(manifest, files, folder, early)
+        self.prediction = _prediction(trial, manifest, visit, options)
+
+    async def _files(self, manifest: Manifest, visit: RunVisit | None, folder: Path) -> RunFiles | None:
+        from peer.join.artifacts import RunFiles
+        from peer.node.doctor.files import run_files
+
+        if not needed(manifest):
+            return RunFiles()
+        if visit is None or not visit.records:
+            return None
+        wait_s = self.options.wait_s
+        got = await self._checked(
+            "files", wait_s + CALLS_S, run_files(visit.node, manifest, folder / "artifacts", wait_s)
+        )
+        if got is None:
+            return None
+        self.add(got[1])
+        return got[0]
+
+    async def _trial(
+        self, manifest: Manifest, files: RunFiles, folder: Path, early: TrainerSubprocess | None
+    ) -> StepTrial | None:
+        from peer.node.doctor.trial import StepTrialRun
+
+        got = await self._checked("training", TRIAL_S, StepTrialRun(self.options, folder, early).run(manifest, files))
+        if got is None:
+            return None
+        self.add(got[1])
+        return got[0]
+
+    # -- deadlines ---------------------------------------------------------------------------------------------------
+
+    async def _checked(self, what: str, within_s: float, check: Awaitable[T]) -> T | None:
+        """Return what a check returns; None, with a finding, for one that fails or takes too long."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await check
+        except TimeoutError:
+            self.add(unchecked(what, f"it did not end within {within_s:.0f} s"))
+        except PeerError as error:
+            self.add(failure(what, error))
+        except Exception as error:  # noqa: BLE001 - one check that fails must not hide what the others find
+            self.add(unchecked(what, f"{type(error).__name__}: {error}", "Report this as a bug."))
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _early_trainer(self, folder: Path) -> AsyncIterator[TrainerSubprocess | None]:
+        """Let a trainer process load torch meanwhile, where there will be a trial."""
+        if not self.with_run or self._daemon is not None:
+            yield None
+            return
+        from peer.trainer.prestart import early_trainer
+
+        async with early_trainer(folder, self.options.threads) as early:
+            yield early
+
+
+async def examined(examination: Examination, at_last: Callable[[], None]) -> int:
+    """Run an examination, then `at_last`, and return the exit code. Ctrl+C and SIGTERM end it cleanly."""
+    task = asyncio.create_task(examination.run())
+
+    def stop() -> None:
+        task.cancel()
+
+    with on_stop_signals(stop):
+        try:
+            await task
+        except asyncio.CancelledError:
+            return SECOND_SIGNAL_EXIT
+    at_last()
+    return EXIT_CODES[examination.readiness]
+
+
+def _volunteer_check(options: JoinOptions) -> None:
+    """Check `--device` and `--data`, as `peer join` does before anything else. Loads torch."""
+    from peer.join.preflight import check_volunteer
+
+    check_volunteer(options)
+
+
+def _network_modules() -> tuple[Any, Any]:
+    """Load the network side, which takes seconds."""
+    from peer.node.doctor.guest import guest_node
+    from peer.node.doctor.visit import RunVisit
+
+    return guest_node, RunVisit
+
+
+def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | None:
+    """Return the run's manifest: as it was given, as peers gave it, or as an earlier start kept it."""
+    from peer.join.manifest import kept_manifest
+    from peer.run.home import RunFolder
+
+    if options.manifest is not None:
+        return options.manifest.manifest
+    if visit is not None and visit.manifest is not None:
+        return visit.manifest
+    folder = options.home.expanduser().absolute() / "runs" / options.run_id.hex()[:16]
+    kept = kept_manifest(RunFolder(folder), options.run_id) if os.access(folder, os.R_OK | os.X_OK) else None
+    return None if kept is None else kept.manifest
+
+
+def _texts(manifest: Manifest, options: JoinOptions) -> list[DoctorFinding]:
+    """Look through the user's own texts, where the run trains on them."""
+    from peer.join.contract import look_through
+
+    if manifest.data.kind != "text":
+        return []
+    told, warnings = look_through(manifest, options)
+    fix = "Take these files out of the --data folder, if they hold secrets."
+    return [warning("data", f"{told}; {one}", fix) for one in warnings] or [fine("data", told)]
+
+
+def _prediction(
+    trial: StepTrial | None, manifest: Manifest, visit: RunVisit | None, options: JoinOptions
+) -> Prediction:
+    from peer.clock.monotonic import run_time
+    from peer.node.doctor.prediction import RunLoad, predict
+    from peer.run.costs import cost_of
+    from peer.run.presets import resolve
+
+    method = resolve(manifest.sync)
+    rounds = None if visit is None else visit.rounds()
+    load = None
+    if rounds is not None:
+        cost = cost_of(manifest.model, method)
+        state = 4 * manifest.model.parameters * (2 if method.topology == "group" else 1)
+        load = RunLoad(clock=rounds, sync_bytes=cost.bytes_per_sync, state_bytes=state, alone=method.topology == "solo")
+    now = run_time() if visit is None else visit.node.local.clock.now()
+    return predict(trial, load, None if visit is None else visit.down, now, options.uploads.day)

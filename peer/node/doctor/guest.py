@@ -1,0 +1,99 @@
+"""A guest of the run: the network side of `peer join`, with a key and a home for this once. It stands in no directory.
+
+Where the run asks for invitations it proves the invited key, beside the daemon that may have it, too."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from peer.errors import AddressError, DirectoryFailed
+from peer.identity import load_or_create
+from peer.membership.reputation import Reputation
+from peer.node.dht_events import DhtNodeEvents
+from peer.node.doctor.finding import DoctorFinding, failure, fine
+from peer.node.doctor.home import RunningDaemon
+from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.observe import events
+from peer.run.options import JoinOptions, NodeOptions
+from peer.transport.wire.payload_stream import NoBudget
+
+_PORT = re.compile(r"/tcp/\d+")
+
+
+def guest_options(options: JoinOptions, home: Path) -> NodeOptions:
+    """Return the options of the guest: the user's own as far as they are about the network."""
+    return NodeOptions(
+        home=home,
+        initial_peers=options.initial_peers,
+        host_maddrs=options.host_maddrs,
+        announce_maddrs=options.announce_maddrs,
+        lan=options.lan,
+        port_mapping=options.port_mapping,
+        port=options.port,
+        max_upload=options.max_upload,
+        max_download=options.max_download,
+        relay=0,
+        invitation=options.invitation,
+    )
+
+
+def at_any_port(options: NodeOptions) -> NodeOptions:
+    """Return the options with free ports in place of those that were asked for."""
+    return replace(options, port=0, host_maddrs=tuple(_PORT.sub("/tcp/0", one) for one in options.host_maddrs))
+
+
+@contextlib.asynccontextmanager
+async def guest_node(
+    options: JoinOptions, home: Path, daemon: RunningDaemon | None
+) -> AsyncIterator[tuple[OpenNode | None, list[DoctorFinding]]]:
+    """Open the guest, and tell what its ports and p2pd came to. None: it cannot be opened.
+
+    Where a port is taken, the guest goes on at another one."""
+    async with contextlib.AsyncExitStack() as stack:
+        asked, findings = guest_options(options, home), list[DoctorFinding]()
+        for chosen in (asked, at_any_port(asked)):
+            try:
+                node = await stack.enter_async_context(_opened(options, chosen))
+            except AddressError as error:
+                findings.append(_taken(error, daemon))
+            except DirectoryFailed as error:
+                findings.append(failure("p2pd", error))
+                yield None, findings
+                return
+            else:
+                if chosen is asked:
+                    ports = f"exchange at {node.port}, DHT at {', '.join(node.directory.addresses()) or 'none'}"
+                    findings.append(fine("port", ports))
+                findings.append(fine("p2pd", f"started as process {node.directory.helper_pid}"))
+                yield node, findings
+                return
+        yield None, findings
+
+
+def _taken(error: AddressError, daemon: RunningDaemon | None) -> DoctorFinding:
+    if daemon is not None:
+        return fine("port", f"{error.found}: process {daemon.pid} of this home runs")
+    return failure("port", error)
+
+
+@contextlib.asynccontextmanager
+async def _opened(options: JoinOptions, own: NodeOptions) -> AsyncIterator[OpenNode]:
+    def emit(event: events.Event) -> None: ...
+
+    def quiet(text: str) -> None: ...
+
+    key = (options.identity_path or options.home / "identity.key").expanduser()
+    invited = load_or_create(key) if options.invitation is not None and key.exists() else None
+    local = LocalNode.of(own, options.run_id, quiet, invited)
+    listeners = NodeListeners(
+        reputation=Reputation(local.clock.now, emit),
+        quota=NoBudget(),
+        dht_node=DhtNodeEvents(emit, quiet),
+        reachability=lambda reachable, why: None,
+    )
+    async with open_node(local, listeners) as node:
+        yield node

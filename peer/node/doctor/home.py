@@ -1,0 +1,137 @@
+"""The home: whose it is, who may write there, and whether a daemon of it runs. Nothing is made or changed in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer import identity as identities
+from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice
+from peer.node.control import ask
+from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
+from peer.run.home import Home
+
+ASK_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningDaemon:
+    """A daemon that holds this home, and what it says of itself. An empty status: it does not answer."""
+
+    pid: str
+    status: dict[str, Any]
+
+
+def nearest(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that is there."""
+    for folder in (path, *path.parents):
+        if os.path.lexists(folder):
+            return folder
+    return Path("/")
+
+
+def home(path: Path, me: int | None = None) -> DoctorFinding:
+    """Check that this user can keep the home. `me`: the user's number."""
+    me = os.geteuid() if me is None else me
+    there = nearest(path)
+    try:
+        facts = there.stat()
+    except OSError as error:
+        return failure("home", HomeUnusable(f"cannot look at {there}: {error.strerror}", file_advice(error, path)))
+    owner, exists = _user(facts.st_uid), there == path
+    if not stat.S_ISDIR(facts.st_mode):
+        return failure(
+            "home", HomeUnusable(f"{there} is not a folder", f"Move {there} away, or choose another --home.")
+        )
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        found = f"{there} belongs to {owner} (mode {stat.S_IMODE(facts.st_mode):o}), and {_user(me)} cannot write there"
+        fix = f"Run: sudo chown -R {me} {there}   or choose another --home."
+        if not exists:
+            fix = "Choose another --home."
+        return failure("home", HomeUnusable(found, fix))
+    if not exists:
+        return fine("home", f"{path}, which peer join will make")
+    if facts.st_uid != me:
+        fix = f"Run peer as {owner}, or choose another --home."
+        return warning("home", f"{path} belongs to {owner}, and this is {_user(me)}", fix)
+    if facts.st_mode & 0o022:
+        mode = f"{stat.S_IMODE(facts.st_mode):o}"
+        return warning("home", f"{path}: other users may write there (mode {mode})", f"Run: chmod go-w {path}")
+    return fine("home", f"{path}, which belongs to {owner}")
+
+
+def key(path: Path) -> DoctorFinding:
+    """Check the key, if there is one."""
+    try:
+        if not path.exists():
+            return fine("key", f"none yet: peer join will make one at {path}")
+        return fine("key", f"peer id {identities.load_or_create(path).peer_id}")
+    except IdentityError as error:
+        return failure("key", error)
+    except OSError as error:
+        found = f"cannot read the key file {path}: {error.strerror}"
+        return failure("key", IdentityError(found, file_advice(error, path)))
+
+
+async def running(path: Path) -> RunningDaemon | None:
+    """Return the daemon that holds a home; None without one."""
+    if not _can_look(path):
+        return None
+    try:
+        return RunningDaemon(_holder(path) or "unknown", await ask(Home(path).control_socket, "status", ASK_S))
+    except PeerError:
+        holder = _holder(path)
+        return RunningDaemon(holder, {}) if holder and _is_locked(path / "lock") else None
+
+
+def beside(daemon: RunningDaemon, run_id: str) -> DoctorFinding:
+    """Tell that a daemon of this home runs, and what it does."""
+    status = daemon.status
+    if not status:
+        fix = f"Look at process {daemon.pid}. If it hangs, end it, then start peer join again."
+        return warning("daemon", f"process {daemon.pid} holds this home and does not answer", fix)
+    doing = f"process {daemon.pid} of this home takes part in run {status.get('run') or '(not known yet)'}"
+    if run_id and status.get("run_id") != run_id:
+        fix = "Give another --home for a second run, or end the first with: peer leave"
+        return warning("daemon", f"{doing}, which is another one", fix)
+    return fine("daemon", f"{doing}: memory and speed are not tried next to it")
+
+
+def _can_look(path: Path) -> bool:
+    return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+
+
+def _holder(path: Path) -> str:
+    try:
+        return (path / "lock").read_text(errors="replace")[:20].strip()
+    except OSError:
+        return ""
+
+
+def _is_locked(lock: Path) -> bool:
+    """Return whether a process holds the lock. It is asked only where no daemon answers, and given back at once."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # some network file systems know no locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

@@ -1,0 +1,109 @@
+"""The machine itself: Python, torch, the processor, accelerators, and the codecs in C. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from peer.errors import PeerError
+from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
+from peer.observe.formatting import amount
+
+KERNELS = "peer.codec._kernels"
+BUSY = 1.5
+"""Processes that run or wait for each core. Above this, training is slower than it could be."""
+TORCH_WITH_CUDA = "Install a torch for your GPU: https://pytorch.org/get-started/locally/"
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A GPU, as its driver tells it. Bytes."""
+
+    name: str
+    total: int
+    free: int
+
+
+def python() -> DoctorFinding:
+    """Name the interpreter. Another one than is supported does not come so far."""
+    return fine("python", f"{platform.python_version()} in {sys.executable}, {platform.system()} {platform.machine()}")
+
+
+def torch_version(check: Callable[[], str]) -> DoctorFinding:
+    """Check the installed torch. `check` returns its version, or raises TorchWrong."""
+    try:
+        return fine("torch", check())
+    except PeerError as error:
+        return failure("torch", error)
+
+
+def processor(cores: int | None = None, load: float | None = None) -> DoctorFinding:
+    """Look whether the processor has time. `load`: processes that ran or waited in the last minute."""
+    cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+    load = psutil.getloadavg()[0] if load is None else load
+    measured = f"{cores} cores, of which {load:.1f} were busy in the last minute"
+    if load > BUSY * cores:
+        return warning("processor", measured, "End other programs, or give the trainer less with --threads or --speed.")
+    return fine("processor", measured)
+
+
+def accelerators(found: Sequence[Accelerator], wanted: str, torch_build: str) -> DoctorFinding:
+    """Look whether the GPUs of this machine can be used. `torch_build`: torch's version, `2.13.0+cpu` for one without
+    CUDA."""
+    named = "; ".join(f"{gpu.name}, {amount(gpu.free, 'bytes')} of {amount(gpu.total, 'bytes')} free" for gpu in found)
+    if not named:
+        return fine("gpu", "no NVIDIA GPU is here: training is on the processor")
+    if wanted == "cpu":
+        return fine("gpu", f"{named}; not used (--device cpu)")
+    if torch_build.endswith("+cpu"):
+        return warning("gpu", f"{named}; torch {torch_build} is built for the processor alone", TORCH_WITH_CUDA)
+    return fine("gpu", named)
+
+
+def nvidia() -> list[Accelerator]:
+    """Return the GPUs that NVIDIA's driver tells of; none without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        return [_accelerator(pynvml.nvmlDeviceGetName(one), pynvml.nvmlDeviceGetMemoryInfo(one)) for one in handles]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _accelerator(name: str | bytes, memory: object) -> Accelerator:
+    text = name.decode(errors="replace") if isinstance(name, bytes) else name
+    return Accelerator(text, int(getattr(memory, "total", 0)), int(getattr(memory, "free", 0)))
+
+
+def kernels(module: str = KERNELS, wish: str | None = None) -> DoctorFinding:
+    """Look for the codecs in C. Without them those in torch do the same, slower."""
+    wish = os.environ.get("PEER_KERNELS", "best") if wish is None else wish
+    if wish == "torch":
+        return warning("kernels", "PEER_KERNELS=torch: the codecs in C are not used", "Unset PEER_KERNELS.")
+    if importlib.util.find_spec(module) is None:
+        return warning(
+            "kernels",
+            "the codecs in C are not installed: encoding and decoding is slower",
+            f"With a C compiler: {sys.executable} -m pip install --force-reinstall --no-deps --no-binary peer-swarm "
+            "peer-swarm",
+        )
+    try:
+        used = importlib.import_module(module).use(wish)
+    except (ImportError, ValueError) as error:
+        fix = f"Run: {sys.executable} -m pip install --force-reinstall --no-deps peer-swarm"
+        return warning("kernels", f"the codecs in C cannot be loaded: {error}", fix)
+    return fine("kernels", f"codecs in C, for {used}")

@@ -1,0 +1,109 @@
+"""What this machine would do in the run, worked out from what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from peer.observe.formatting import amount, duration
+from peer.protocol.policy.upload_quota import DAY_S
+from peer.protocol.schedule import RoundClock
+
+START_S = 5.0
+"""Seconds of a start besides what was measured: addresses, papers, clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrial:
+    """What a few inner steps of the run's model came to here."""
+
+    device: str
+    micro_batch: int
+    reason: str
+    """Why that micro-batch."""
+    step_s: float
+    """From one inner step to the next, with the rests that the user asked for."""
+    tokens_per_step: int
+    prepared_s: float
+    """Seconds until the trainer could begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLoad:
+    """What the run sends each way. Bytes in a complete `sync_every`, and of the state that a joiner fetches."""
+
+    clock: RoundClock
+    sync_bytes: int
+    state_bytes: int
+    alone: bool
+    """Nothing is exchanged in this run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """None: not known."""
+
+    device: str | None = None
+    micro_batch: int | None = None
+    tokens_per_day: int | None = None
+    bytes_per_day_up: int | None = None
+    bytes_per_day_down: int | None = None
+    first_exchange_s: float | None = None
+    """Seconds from the start of `peer join` until the first exchange is due."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return the prediction for a person."""
+        up, down = self.bytes_per_day_up, self.bytes_per_day_down
+        first = "not known" if self.first_exchange_s is None else f"about {duration(self.first_exchange_s)} after start"
+        return [
+            f"device          {self.device or 'not known'}",
+            f"micro-batch     {'not known' if self.micro_batch is None else self.micro_batch}",
+            f"tokens a day    {'not known' if self.tokens_per_day is None else f'{self.tokens_per_day:,}'}",
+            f"bytes a day     {_bytes(up)} up, {_bytes(down)} down, besides control traffic",
+            f"first exchange  {first}",
+        ]
+
+
+def predict(
+    trial: StepTrial | None, load: RunLoad | None, down: float | None, now: float, daily_upload: int | None = None
+) -> Prediction:
+    """Work out a day of training without a pause. `down`: bytes per second of download. `now`: run time."""
+    if trial is None:
+        return Prediction()
+    each_way = None if load is None else _bytes_a_day(load, trial.step_s)
+    up = each_way if each_way is None or daily_upload is None else min(each_way, daily_upload)
+    return Prediction(
+        device=trial.device,
+        micro_batch=trial.micro_batch,
+        tokens_per_day=round(trial.tokens_per_step / trial.step_s * DAY_S),
+        bytes_per_day_up=up,
+        bytes_per_day_down=each_way,
+        first_exchange_s=None if load is None else _first_exchange(trial, load, down, now),
+    )
+
+
+def _bytes_a_day(load: RunLoad, step_s: float) -> int:
+    """Return what crosses the line each way. With a clock in steps this machine's own pace tells how often."""
+    every_s = load.clock.sync_every * (1.0 if load.clock.kind == "seconds" else step_s)
+    return 0 if load.alone else round(load.sync_bytes * DAY_S / every_s)
+
+
+def _first_exchange(trial: StepTrial, load: RunLoad, down: float | None, now: float) -> float | None:
+    """Return when the first exchange is due: after the state has come, and one complete `sync_every` of work."""
+    if load.alone or down is None:
+        return None
+    joined_s = START_S + max(trial.prepared_s, load.state_bytes / down)
+    clock = load.clock
+    if clock.kind == "steps":
+        return joined_s + clock.sync_every * trial.step_s
+    if not clock.start:
+        return None
+    ready = max(now + joined_s, clock.start)
+    return clock.due_at(clock.first_round_for(ready)) - now
+
+
+def _bytes(nbytes: int | None) -> str:
+    return "not known" if nbytes is None else amount(nbytes, "bytes")

@@ -1,0 +1,116 @@
+"""A few inner steps of the run's model, in a child process as the trainer is, by the trainer's own memory fitting.
+
+The parameters are zeros: how long a step takes and what it holds does not depend on them. Data that would have to be
+fetched is replaced by the standard library of Python."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from peer.errors import DataError, PeerError, TrainerDied, TrainerFailed
+from peer.join.artifacts import RunFiles
+from peer.join.trainer import trainer_config
+from peer.node.doctor.finding import DoctorFinding, failure, fine, unchecked, warning
+from peer.node.doctor.prediction import StepTrial
+from peer.node.doctor.room import free_disk
+from peer.observe.formatting import amount
+from peer.ports.trainer import WorkRequest
+from peer.protocol.messages import PeerId, RoundKey
+from peer.protocol.policy.fitness import of_steps
+from peer.run.costs import cost_of
+from peer.run.manifest import Manifest
+from peer.run.model_layout import layout_for
+from peer.run.options import JoinOptions
+from peer.run.presets import resolve
+from peer.run.sections import DataSection, TokenizerSection
+from peer.trainer.client import TrainerClient
+from peer.trainer.config import TrainerConfig
+from peer.trainer.subprocess import TrainerSubprocess
+
+MEASURED_STEPS = 3
+"""As many as `peer join` judges a machine by."""
+WITHIN_S = 120.0
+"""Seconds for the start of the trainer and all steps."""
+LONG_STEP_S = 15.0
+GUEST = PeerId("guest")
+
+
+def replaced_data(config: TrainerConfig) -> TrainerConfig:
+    """Return the configuration with data that is here. Tokens are bytes then, which every vocabulary of shards has."""
+    if config.data.kind != "tokens" and (config.data.kind != "text" or config.data_dir is not None):
+        return config
+    here = {"data": DataSection(kind="stdlib"), "tokenizer": TokenizerSection()}
+    none = {"data_index": None, "tokenizer_file": None, "mask_end_token": None, "data_dir": None}
+    return config.model_copy(update=here | none)
+
+
+class StepTrialRun:
+    """One trial. `folder` is for this alone. `early`: a trainer process that is loading torch already."""
+
+    def __init__(self, options: JoinOptions, folder: Path, early: TrainerSubprocess | None) -> None:
+        self._options = options
+        self._folder = folder
+        self._early = early
+
+    async def run(self, manifest: Manifest, files: RunFiles) -> tuple[StepTrial | None, DoctorFinding]:
+        """Make the trial. Raises nothing: an error of the trainer is the finding."""
+        cost = cost_of(manifest.model, resolve(manifest.sync), files.tensors)
+        free = free_disk(self._folder)
+        if free is not None and free < cost.arena_bytes:
+            need = f"{amount(cost.arena_bytes, 'bytes')} are needed at {self._folder}, {amount(free, 'bytes')} are free"
+            return None, unchecked("training", need, "Set TMPDIR to a folder with room.")
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                trial = await self._try(manifest, files, began)
+        except TimeoutError:
+            took = f"{MEASURED_STEPS} inner steps did not end within {WITHIN_S:.0f} s"
+            return None, warning("training", took, "Join a run with a smaller model, or give it more --threads.")
+        except TrainerDied as error:
+            return None, failure("training", TrainerFailed(f"the trainer died: {error.cause}"))
+        except PeerError as error:
+            return None, failure("data" if isinstance(error, DataError) else "training", error)
+        return trial, judged(trial, manifest)
+
+    async def _try(self, manifest: Manifest, files: RunFiles, began: float) -> StepTrial:
+        config = replaced_data(trainer_config(self._options, GUEST, manifest, files))
+        layout = layout_for(manifest.model, resolve(manifest.sync), files.tensors)
+        trainer = TrainerClient(self._folder, layout, config, self._early)
+        try:
+            await trainer.prepare()
+            info = await trainer.start(trainer.outer_params, 0, None)
+            prepared_s = time.monotonic() - began
+            step_s = await self._step_s(trainer)
+        finally:
+            await trainer.stop()
+        return StepTrial(
+            device=info.device,
+            micro_batch=info.micro_batch,
+            reason=f"{info.device_reason}; {info.micro_batch_reason}",
+            step_s=max(step_s / self._options.speed, self._options.step_seconds),
+            tokens_per_step=config.tokens_per_step,
+            prepared_s=prepared_s,
+        )
+
+    async def _step_s(self, trainer: TrainerClient) -> float:
+        """Return the seconds of an inner step. The first one warms up, and counts only where steps are long."""
+        worked = 0.0, 0
+        for steps in (1, MEASURED_STEPS):
+            await trainer.work(WorkRequest(RoundKey(0, 0), steps=steps, until=None, hold=True))
+            counters = trainer.counters()
+            mean_s = (counters.seconds_training - worked[0]) / (counters.steps - worked[1])
+            worked = counters.seconds_training, counters.steps
+            if mean_s > LONG_STEP_S:
+                break
+        return mean_s
+
+
+def judged(trial: StepTrial, manifest: Manifest) -> DoctorFinding:
+    """Judge the pace of this machine for the rounds of the run."""
+    method = resolve(manifest.sync)
+    told = f"{trial.tokens_per_step / trial.step_s:,.0f} tokens a second on {trial.reason}"
+    if method.clock == "seconds" and (slow := of_steps(trial.step_s, method.round_length, manifest.rounds)) is not None:
+        return warning("training", f"{told}; {slow.found}", slow.fix)
+    return fine("training", told)

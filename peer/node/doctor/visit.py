@@ -1,0 +1,207 @@
+"""A guest's visit to the run: reaching it, its manifest and papers, the look from outside, and the line.
+
+Every step returns findings, and keeps the facts that later steps and the prediction need."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from peer.aio.tasks import cancel_and_wait
+from peer.clock.clock_filter import OPERATOR
+from peer.errors import ClockWrong, ExchangeError, JoinRefused, RunEnded, SwarmUnreachable
+from peer.join.clock import clock_from
+from peer.join.donors import candidates
+from peer.join.ended import ensure_goes_on
+from peer.join.manifest import obtain_manifest
+from peer.join.messages import CLOCK_LIMIT_S, unreachable
+from peer.membership.paper_sync import PaperSync
+from peer.node.doctor.finding import DoctorFinding, Severity, failure, fine, unchecked, warning
+from peer.node.doctor.network import MeasuredLine, OutsideLook, clock, line, outside
+from peer.node.open import OpenNode
+from peer.protocol.messages import PeerId, PeerRecord, Reach, Status
+from peer.protocol.policy.fitness import Load
+from peer.protocol.schedule import RoundClock
+from peer.run.load import load_of
+from peer.run.manifest import Manifest, SignedManifest
+from peer.run.options import JoinOptions
+from peer.run.papers.shelf import PaperShelf
+from peer.run.papers.start import known_start, wants_paper
+from peer.run.presets import resolve
+from peer.state.transfer.scheduler import DonorRates
+
+LOOK_S = 0.25
+OUTSIDE_S, WAYS_S = 16.0, 8.0
+"""Seconds for the others to try to dial us; and then for a router or a relay to help a machine that is closed."""
+CALL_S = 10.0
+DOWNLOAD_S, DOWNLOAD_BYTES = 5.0, 4 * 2**20
+"""A piece of the state is read for so long, or so far."""
+UPLOAD_S = 20.0
+ASKED = 2
+"""Peers that the line is measured with, the better of the two counts."""
+SHIFT_S = 2.0
+"""A clock that is wrong by more is corrected here, so that everything else can be looked at."""
+
+Measure = Callable[[PeerRecord], Awaitable[MeasuredLine]]
+
+
+@dataclass(slots=True)
+class RunVisit:
+    """One visit. `node` is a guest's."""
+
+    node: OpenNode
+    options: JoinOptions
+    signed: SignedManifest | None = None
+    start: float = 0.0
+    """When round 0 began; 0: nobody has shown that."""
+    records: dict[PeerId, PeerRecord] = field(default_factory=dict)
+    down: float | None = None
+    """Bytes per second."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return None if self.signed is None else self.signed.manifest
+
+    def rounds(self) -> RoundClock | None:
+        """Return the clock of the run."""
+        return None if self.manifest is None else clock_from(self.manifest, self.start)
+
+    async def reach(self) -> list[DoctorFinding]:
+        """Reach the run, and get its manifest."""
+        node, wait_s = self.node, self.options.wait_s
+        context = node.join_context()
+        await self._first_answer(wait_s)
+        contact = node.directory.contact()
+        if contact.tried and all(contact.tried.values()):
+            return [failure("run", unreachable(contact, node.local.run_id, "", wait_s))]
+        self._go_by_their_clock()
+        try:
+            found = await obtain_manifest(context, wait_s)
+        except (SwarmUnreachable, JoinRefused, ClockWrong) as error:
+            of_clock = self._clock()
+            wrong = any(one.severity is Severity.ERROR for one in of_clock)
+            return [*of_clock, unchecked("run", "this machine's clock is wrong") if wrong else failure("run", error)]
+        self.signed = found
+        return [*self._clock(), await self._goes_on(found.manifest)]
+
+    async def _first_answer(self, wait_s: float) -> None:
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            contact = self.node.directory.contact()
+            if not contact.tried or not all(contact.tried.values()):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _go_by_their_clock(self) -> None:
+        """Correct this process's clock for the time of the visit."""
+        offset = self.node.directory.contact().clock_offset_s
+        if offset is not None and abs(offset) > SHIFT_S:
+            self.node.local.clock.observe(offset, OPERATOR)
+
+    def _clock(self) -> list[DoctorFinding]:
+        limit = CLOCK_LIMIT_S if self.manifest is None else self.manifest.limits.max_clock_offset_s
+        return [clock(self.node.directory.contact(), min(limit, CLOCK_LIMIT_S))]
+
+    async def _goes_on(self, manifest: Manifest) -> DoctorFinding:
+        """Look whether the run is over, and who takes part."""
+        node, context = self.node, self.node.join_context()
+        shelf = PaperShelf(node.local.run_id, manifest.operator)
+        papers = PaperSync(shelf, None, lambda event: None, wants_start=wants_paper(manifest))
+        try:
+            await ensure_goes_on(context, manifest, self.options.initial_peers, papers)
+        except RunEnded as error:
+            return failure("run", error)
+        finally:
+            self.start = known_start(manifest, shelf, None)
+        self.records = await node.directory.peers()
+        train = sum(record.status is Status.TRAINING for record in self.records.values())
+        begun = "" if self.start or manifest.sync.clock == "steps" else ", and it has not begun"
+        told = f"{manifest.name}: {manifest.model.parameters:,} parameters, {train} peers train{begun}"
+        if manifest.admission.kind == "invited" and self.options.invitation is None:
+            fix = (
+                "Ask the operator for an invitation of the key that `peer id show` tells, and give --invitation @FILE."
+            )
+            return warning("run", f"{told}; only invited peers take part", fix)
+        return fine("run", told)
+
+    async def look_from_outside(self) -> DoctorFinding:
+        """Have peers of the run dial this machine, by the run's own probe."""
+        node = self.node
+        state, until = node.reach.state, time.monotonic() + OUTSIDE_S
+        while state.reachable() is None and time.monotonic() < until:
+            await node.reach.ask(self.records.values())
+            await asyncio.sleep(LOOK_S)
+        if state.reachable() is False:
+            await self._help_from_outside()
+        return outside(
+            OutsideLook(
+                reachable=state.reachable(),
+                why=state.why(),
+                port=node.port,
+                fixed_port=self.options.port != 0,
+                mapped=node.mapping.carries(),
+                mapping=str(node.mapping.report().get("why", "")),
+                relays=len(node.reservations.relays()),
+                ours=node.endpoints(),
+            )
+        )
+
+    async def _help_from_outside(self) -> None:
+        """Give the router and the relays a moment to open a way for us."""
+        until = time.monotonic() + WAYS_S
+        while time.monotonic() < until and not self.node.mapping.carries():
+            if self.node.reservations.relays() and not self.node.mapping.endpoints():
+                return
+            await self.node.reach.ask(self.records.values())
+            await asyncio.sleep(LOOK_S)
+
+    async def measure_line(self) -> list[DoctorFinding]:
+        """Measure download, then upload, with peers of the run."""
+        manifest = self.manifest
+        load = None if manifest is None else load_of(manifest, resolve(manifest.sync))
+        peers = candidates(self.records.values(), DonorRates(), random.Random())
+        able = [peer for peer in peers if peer.reach is Reach.DIRECT]
+        down = await self._best("download", self._download, able, load)
+        self.down = down.rate
+        return [line(down, load), line(await self._best("upload", self._upload, able, load), load)]
+
+    async def _best(
+        self, direction: str, measure: Measure, peers: Sequence[PeerRecord], load: Load | None
+    ) -> MeasuredLine:
+        """Measure with another peer where the first looks slow: that may be its own line."""
+        why, found = "no peer of the run can be dialled", list[MeasuredLine]()
+        for peer in peers[: 2 * ASKED]:
+            try:
+                found.append(await measure(peer))
+            except ExchangeError as error:
+                why = f"{peer.peer_id}: {error}"
+                continue
+            if len(found) == ASKED or line(found[-1], load).severity is Severity.OK:
+                break
+        return max(found, key=lambda one: one.rate or 0.0, default=MeasuredLine(direction, None, 0, "", why))
+
+    async def _upload(self, peer: PeerRecord) -> MeasuredLine:
+        found = await self.node.transport.upload_test.measure(peer, UPLOAD_S)
+        return MeasuredLine("upload", found.bytes_per_s, found.nbytes, peer.peer_id, cap=self.options.max_upload)
+
+    async def _download(self, peer: PeerRecord) -> MeasuredLine:
+        """Read a piece of the peer's state for a while; the piece itself is of no use here."""
+        transport = self.node.transport
+        index = await transport.describe_state(peer, CALL_S)
+        piece = max(range(len(index.pieces)), key=lambda number: index.pieces[number].nbytes)
+        had, began = transport.bytes_received, time.monotonic()
+        fetching = asyncio.create_task(transport.fetch_piece(peer, index, piece, DOWNLOAD_S + CALL_S))
+        try:
+            while (got := transport.bytes_received - had) < DOWNLOAD_BYTES and time.monotonic() - began < DOWNLOAD_S:
+                if (await asyncio.wait({fetching}, timeout=0.02))[0]:
+                    fetching.result()
+                    break
+            got, took = transport.bytes_received - had, time.monotonic() - began
+        finally:
+            await cancel_and_wait(fetching)
+        if not got:
+            return MeasuredLine("download", None, 0, peer.peer_id, f"{peer.peer_id} gave nothing for {took:.0f} s")
+        return MeasuredLine("download", got / took, got, peer.peer_id, cap=self.options.max_download)

@@ -1,0 +1,77 @@
+"""The served side of `Discard`: a caller measures its upload with bytes that are counted and thrown away.
+
+A newcomer does so before it joins, so its key is new. The limits therefore hold for address blocks, and for all callers
+together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from peer.errors import PartnerRefused
+from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK
+from peer.protocol.token_bucket import Rate, TokenBuckets
+from peer.transport.server.admission import STEP_TIMEOUT_S, Admission
+from peer.transport.server.call_places import CallPlaces
+from peer.transport.server.rate_limits import Caller, block_of_network
+from peer.transport.wire.payload_stream import Caps
+from peer.transport.wire.refusals import Context, refuse
+from peer.v1 import exchange_pb2 as pb
+
+PLACES = 2
+"""Measurements at once."""
+WITHIN_S = 30.0
+"""Seconds that one may take."""
+OF_BLOCK = Rate(DISCARD_BYTES / 60, 4 * DISCARD_BYTES)
+"""Bytes that the callers of one address block may have thrown away."""
+OF_ALL = Rate(DISCARD_BYTES / 20, 8 * DISCARD_BYTES)
+"""Bytes that all callers together may."""
+EVERYBODY = "everybody"
+
+
+class DiscardService:
+    """Method of the gRPC service."""
+
+    def __init__(self, gate: Admission, caps: Caps) -> None:
+        self._gate = gate
+        self._caps = caps
+        self._places = CallPlaces(PLACES, 0, "measurements")
+        self._of_block: TokenBuckets[str] = TokenBuckets(OF_BLOCK)
+        self._of_all: TokenBuckets[str] = TokenBuckets(OF_ALL)
+
+    async def discard(self, _: object, context: Context) -> None:
+        """Read a caller's bytes to their end, at most `DISCARD_BYTES`, and tell how many they were."""
+        async with self._gate.admitted(context) as caller:
+            block = block_of_network(caller.address)
+            await self._take(block, context)
+            try:
+                async with self._places.held(block, timeout_s=WITHIN_S):
+                    received = await self._read(caller, context)
+                    async with asyncio.timeout(STEP_TIMEOUT_S):
+                        await context.write(pb.DiscardReply(nbytes=received).SerializeToString())
+            except PartnerRefused as busy:
+                await refuse(context, busy.code, busy.reason, busy.eta_s)
+            except TimeoutError:
+                await refuse(context, "timeout", f"a measurement takes {WITHIN_S:.0f} s at most")
+
+    async def _take(self, block: str, context: Context) -> None:
+        """Count a whole measurement, whose bytes are not known beforehand. Refuse one that is too many."""
+        now = self._gate.now()
+        wait_s = self._of_all.lacks_s(EVERYBODY, now, DISCARD_BYTES) or self._of_block.take(block, now, DISCARD_BYTES)
+        if wait_s > 0:
+            await refuse(context, "busy", f"too many measurements; try again in {wait_s:.0f} s", wait_s)
+        self._of_all.take(EVERYBODY, now, DISCARD_BYTES)
+
+    async def _read(self, caller: Caller, context: Context) -> int:
+        """Return how many bytes came. Our own download cap holds for them."""
+        received = 0
+        while received < DISCARD_BYTES:
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                chunk = await context.read()
+            if not isinstance(chunk, bytes):
+                break
+            if len(chunk) > DISCARD_CHUNK:
+                reason = f"a chunk of {len(chunk)} bytes; at most {DISCARD_CHUNK} are read"
+                await self._gate.turn_away(context, "request", reason, caller.peer)
+            received += len(chunk)
+            await self._caps.down.wait_turn(len(chunk))
+        return received

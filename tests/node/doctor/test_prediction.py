@@ -1,0 +1,61 @@
+"""The prediction, worked out from numbers that are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peer.node.doctor.prediction import START_S, Prediction, RunLoad, StepTrial, predict
+from peer.protocol.schedule import RoundClock
+
+TRIAL = StepTrial(device="cpu", micro_batch=4, reason="asked for", step_s=2.0, tokens_per_step=1000, prepared_s=5.0)
+SECONDS = RunLoad(clock=RoundClock("seconds", 60.0, start=1000.0), sync_bytes=10**6, state_bytes=4 * 10**7, alone=False)
+STEPS = replace(SECONDS, clock=RoundClock("steps", 50))
+
+
+def test_tokens_follow_from_the_step() -> None:
+    found = predict(TRIAL, SECONDS, 10**6, 2000.0)
+    assert (found.device, found.micro_batch, found.tokens_per_day) == ("cpu", 4, 43_200_000)
+
+
+def test_bytes_follow_from_the_rounds() -> None:
+    found = predict(TRIAL, SECONDS, 10**6, 2000.0)
+    assert found.bytes_per_day_up == found.bytes_per_day_down == 1440 * 10**6
+    steps = predict(TRIAL, STEPS, 10**6, 2000.0)
+    assert steps.bytes_per_day_up == 864 * 10**6  # an exchange every 100 s
+
+
+def test_a_daily_budget_bounds_what_is_sent() -> None:
+    found = predict(TRIAL, SECONDS, 10**6, 2000.0, daily_upload=10**8)
+    assert (found.bytes_per_day_up, found.bytes_per_day_down) == (10**8, 1440 * 10**6)
+
+
+def test_the_first_exchange_comes_after_the_state_and_one_sync_every() -> None:
+    """The state takes 40 s and the start 5 s: from 2045 on it works for 60 s, and the next round is due at 2140."""
+    found = predict(TRIAL, SECONDS, 10**6, 2000.0)
+    assert found.first_exchange_s == pytest.approx(140.0)
+    assert predict(TRIAL, STEPS, 10**6, 2000.0).first_exchange_s == pytest.approx(START_S + 40 + 100)
+
+
+def test_a_run_that_has_not_begun_has_no_first_exchange_yet() -> None:
+    begun = replace(SECONDS, clock=RoundClock("seconds", 60.0))
+    assert predict(TRIAL, begun, 10**6, 2000.0).first_exchange_s is None
+
+
+def test_without_measurements_nothing_is_made_up() -> None:
+    assert predict(None, SECONDS, 10**6, 2000.0) == Prediction()
+    assert predict(TRIAL, None, None, 2000.0).bytes_per_day_up is None
+    assert predict(TRIAL, SECONDS, None, 2000.0).first_exchange_s is None
+
+
+def test_a_run_alone_sends_nothing() -> None:
+    found = predict(TRIAL, replace(SECONDS, alone=True), 10**6, 2000.0)
+    assert (found.bytes_per_day_up, found.first_exchange_s) == (0, None)
+
+
+def test_a_person_reads_units() -> None:
+    told = "\n".join(predict(TRIAL, SECONDS, 10**6, 2000.0).lines())
+    assert "tokens a day    43,200,000" in told
+    assert "1.4 GB up, 1.4 GB down" in told
+    assert "about 2 min after start" in told
