@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.guest_options import guest
 from peer.cli.join import MICRO_BATCH
 from peer.cli.options import (
     announce_maddrs,
@@ -22,9 +22,11 @@ from peer.cli.options import (
     port_mapping,
     upload_budget,
 )
+from peer.cli.percentages import Percentage
 from peer.cli.telling import tell
 
 if TYPE_CHECKING:
+    from peer.guest.options import GuestOptions
     from peer.run.admission.invitation import Invitation
 
 
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer. All but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
-@click.option("--speed", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Part of the time to train.")
+@guest
+@click.option("--speed", type=Percentage(), default="100%", metavar="PERCENT", help="Share of the time to train.")
 @click.option("--keep-checkpoints", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
 @cache_disk
@@ -73,6 +76,7 @@ def command(
     threads: int | None,
     device: str,
     precision: str,
+    guest: GuestOptions,
     speed: float,
     keep_checkpoints: int,
     micro_batch: int | None,
@@ -88,6 +92,7 @@ def command(
     tell("looking at this machine", err=as_json)
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
+    from peer.guest.options import machine_cores, threads_for
     from peer.node.doctor.examine import Examination, examined
     from peer.node.doctor.report import closing, in_json, line_of
     from peer.node.doctor.request import NO_RUN, NamedRun
@@ -109,10 +114,11 @@ def command(
         uploads=UploadLimits(daily_upload, monthly_upload),
         run_id=NO_RUN,
         data_dir=data_dir,
-        threads=threads or max(1, (os.cpu_count() or 2) - 1),
+        threads=threads_for(guest.cpu, threads, machine_cores()),
         device=device,
         precision=precision,
         speed=speed,
+        guest=guest,
         checkpoints_kept=keep_checkpoints,
         micro_batch=micro_batch,
         cache_disk=cache_disk,

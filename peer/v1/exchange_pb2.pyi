@@ -1529,6 +1529,213 @@ class RelayReply(_message.Message):
 Global___RelayReply: _TypeAlias = RelayReply  # noqa: Y015
 
 @_typing.final
+class SummaryRequest(_message.Message):
+    """What I did lately, for the views of the run. Only a node of the operator takes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    summary: _builtins.bytes
+    """a SignedSummary, at most 4096 bytes"""
+    def __init__(
+        self,
+        *,
+        summary: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SummaryRequest: _TypeAlias = SummaryRequest  # noqa: Y015
+
+@_typing.final
+class SummaryReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DROPPED_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.str
+    """empty: taken; else forged, stale, rate, or unwanted: nobody looks at summaries here"""
+    def __init__(
+        self,
+        *,
+        dropped: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SummaryReply: _TypeAlias = SummaryReply  # noqa: Y015
+
+@_typing.final
+class SignedSummary(_message.Message):
+    """`body` is a serialized SummaryBody, `signature` is Ed25519 by `public_key` over "peer summary v1\\0" + body."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """32 bytes"""
+    body: _builtins.bytes
+    signature: _builtins.bytes
+    """64 bytes"""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+        body: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedSummary: _TypeAlias = SignedSummary  # noqa: Y015
+
+@_typing.final
+class SummaryBody(_message.Message):
+    """All of it is a claim of the peer, but for the receipts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ISSUED_AT_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    LOSS_ROUND_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    EXCHANGED_FIELD_NUMBER: _builtins.int
+    SOLO_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    BYTES_UP_FIELD_NUMBER: _builtins.int
+    BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    issued_at: _builtins.float
+    """run time"""
+    round: _builtins.int
+    status: _builtins.str
+    """as that of a record"""
+    tokens: _builtins.int
+    """processed in all"""
+    tokens_per_s: _builtins.float
+    loss: _builtins.float
+    """of the last evaluation, nats a token"""
+    loss_round: _builtins.int
+    due: _builtins.int
+    """rounds, and their outcomes"""
+    exchanged: _builtins.int
+    solo: _builtins.int
+    refused: _builtins.int
+    missed: _builtins.int
+    bytes_up: _builtins.int
+    """of payloads"""
+    bytes_down: _builtins.int
+    device: _builtins.str
+    """its kind, at most 32 characters"""
+    version: _builtins.str
+    """of the program, at most 32 characters"""
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SummaryReceipt]:
+        """at most 8"""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        issued_at: _builtins.float = ...,
+        round: _builtins.int = ...,
+        status: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+        tokens_per_s: _builtins.float = ...,
+        loss: _builtins.float | None = ...,
+        loss_round: _builtins.int = ...,
+        due: _builtins.int = ...,
+        exchanged: _builtins.int = ...,
+        solo: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        missed: _builtins.int = ...,
+        bytes_up: _builtins.int = ...,
+        bytes_down: _builtins.int = ...,
+        device: _builtins.str = ...,
+        version: _builtins.str = ...,
+        receipts: _abc.Iterable[Global___SummaryReceipt] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "device", b"device", "due", b"due", "exchanged", b"exchanged", "issued_at", b"issued_at", "loss", b"loss", "loss_round", b"loss_round", "missed", b"missed", "receipts", b"receipts", "refused", b"refused", "round", b"round", "run_id", b"run_id", "solo", b"solo", "status", b"status", "tokens", b"tokens", "tokens_per_s", b"tokens_per_s", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+
+Global___SummaryBody: _TypeAlias = SummaryBody  # noqa: Y015
+
+@_typing.final
+class SummaryReceipt(_message.Message):
+    """What a partner signed about a swap with the peer that sends the summary; see ReceiptRequest. Run and sender are left
+    out. `received` and `sent` are the partner's.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    FRAGMENT_FIELD_NUMBER: _builtins.int
+    PARTNER_FIELD_NUMBER: _builtins.int
+    RECEIVED_DIGEST_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    SENT_DIGEST_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    OPINION_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    fragment: _builtins.int
+    partner: _builtins.bytes
+    """public key, 32 bytes"""
+    received_digest: _builtins.bytes
+    received: _builtins.int
+    """bytes"""
+    sent_digest: _builtins.bytes
+    sent: _builtins.int
+    signature: _builtins.bytes
+    """64 bytes"""
+    @_builtins.property
+    def opinion(self) -> Global___SwapOpinion: ...
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        fragment: _builtins.int = ...,
+        partner: _builtins.bytes = ...,
+        received_digest: _builtins.bytes = ...,
+        received: _builtins.int = ...,
+        sent_digest: _builtins.bytes = ...,
+        sent: _builtins.int = ...,
+        opinion: Global___SwapOpinion | None = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opinion", b"opinion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "opinion", b"opinion", "partner", b"partner", "received", b"received", "received_digest", b"received_digest", "round", b"round", "sent", b"sent", "sent_digest", b"sent_digest", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SummaryReceipt: _TypeAlias = SummaryReceipt  # noqa: Y015
+
+@_typing.final
 class DiscardReply(_message.Message):
     """Bytes for the sake of the time that they take (Discard: raw messages of at most 32 KiB, 4 MiB in all, then the end of
     the stream). The answer comes after the last one.

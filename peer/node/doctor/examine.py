@@ -100,7 +100,7 @@ class Examination:
         except PeerError as error:
             self.add(failure("data" if isinstance(error, DataError) else "device", error))
         except (ImportError, OSError) as error:
-            if not any(one.what == "torch" and one.severity is Severity.ERROR for one in self.findings):
+            if not self._is_wrong("torch"):
                 fix = "Install torch again, in a new virtual environment."
                 self.add(DoctorFinding(Severity.ERROR, "torch", f"it cannot be loaded: {error}", fix))
             return False
@@ -130,7 +130,7 @@ class Examination:
 
     async def _with_network(self, folder: Path, early: TrainerSubprocess | None) -> None:
         """Open the network side, and look at the run through it."""
-        loaded = await self._checked("network", OPEN_S, asyncio.to_thread(_network_modules))
+        loaded = await self._checked("network", OPEN_S, self._load_network())
         if loaded is None:
             self.add(*self._room(None, None))
             return
@@ -147,6 +147,20 @@ class Examination:
             if looked is not None:
                 await self._visit(looked)
             await self._fit(_manifest_of(looked, self.options), looked, folder, early)
+
+    async def _load_network(self) -> tuple[Any, Any] | None:
+        """Load the network side, which needs torch. None, with a finding: not with the torch that is here."""
+        try:
+            return await asyncio.to_thread(_network_modules)
+        except Exception as error:
+            if not self._is_wrong("torch"):
+                raise
+            why = f"it cannot be loaded with this torch ({type(error).__name__})"
+            self.add(unchecked("network", why, "Install the right torch first."))
+            return None
+
+    def _is_wrong(self, what: str) -> bool:
+        return any(one.what == what and one.severity is Severity.ERROR for one in self.findings)
 
     async def _visit(self, visit: RunVisit) -> None:
         """Look at the run from here, and at this machine from there."""

@@ -11,8 +11,8 @@ from peer.observe.formatting import amount
 from peer.ports.directory import DialReport
 from peer.protocol.policy.fitness import Load, of_link
 
-ENOUGH_BYTES = 100_000
-"""A measurement of fewer bytes is one of the round trip, and says little of a line."""
+ENOUGH_BYTES, ENOUGH_S = 100_000, 1.0
+"""A measurement of fewer bytes and less time is one of the round trip, and says little of a line."""
 GUIDE = "docs/guides/reachability.md"
 
 
@@ -78,10 +78,15 @@ class MeasuredLine:
     why: str = ""
     cap: float | None = None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the line may be faster than this."""
+        return self.nbytes < ENOUGH_BYTES and self.nbytes < (self.rate or 0.0) * ENOUGH_S
+
     def told(self) -> str:
         """Say what was measured."""
         assert self.rate is not None
-        least = "at least " if self.nbytes < ENOUGH_BYTES else ""
+        least = "at least " if self.is_short else ""
         own = f", within your cap of {_mbit(self.cap)}" if self.cap is not None else ""
         return f"{least}{_mbit(self.rate)}: {amount(self.nbytes, 'bytes')} with {self.against}{own}"
 
@@ -93,9 +98,10 @@ def line(measured: MeasuredLine, load: Load | None) -> DoctorFinding:
     name = measured.direction
     if measured.rate is None:
         return unchecked(name, measured.why, "Run peer doctor again: another peer may be free then.")
-    few = measured.nbytes < ENOUGH_BYTES
     found = (
-        None if load is None or few else of_link(load, measured.rate, f"{name}, as measured with {measured.against}")
+        None
+        if load is None or measured.is_short
+        else of_link(load, measured.rate, f"{name}, as measured with {measured.against}")
     )
     if found is None:
         return fine(name, measured.told())

@@ -89,22 +89,25 @@ class StepTrialRun:
             device=info.device,
             micro_batch=info.micro_batch,
             reason=f"{info.device_reason}; {info.micro_batch_reason}",
-            step_s=max(step_s / self._options.speed, self._options.step_seconds),
+            step_s=step_s,
             tokens_per_step=config.tokens_per_step,
             prepared_s=prepared_s,
         )
 
     async def _step_s(self, trainer: TrainerClient) -> float:
-        """Return the seconds of an inner step. The first one warms up, and counts only where steps are long."""
-        worked = 0.0, 0
+        """Return the seconds from one inner step to the next, with the rests that the user's shares ask for.
+
+        The first step warms up, and counts only where steps are long."""
+        worked_before, steps_before = 0.0, 0
         for steps in (1, MEASURED_STEPS):
+            began = time.monotonic()
             await trainer.work(WorkRequest(RoundKey(0, 0), steps=steps, until=None, hold=True))
-            counters = trainer.counters()
-            mean_s = (counters.seconds_training - worked[0]) / (counters.steps - worked[1])
-            worked = counters.seconds_training, counters.steps
-            if mean_s > LONG_STEP_S:
+            wall_s, counters = (time.monotonic() - began) / steps, trainer.counters()
+            worked_s = (counters.seconds_training - worked_before) / (counters.steps - steps_before)
+            worked_before, steps_before = counters.seconds_training, counters.steps
+            if worked_s > LONG_STEP_S:
                 break
-        return mean_s
+        return max(worked_s / self._options.speed, wall_s, self._options.step_seconds)
 
 
 def judged(trial: StepTrial, manifest: Manifest) -> DoctorFinding:

@@ -73,6 +73,24 @@ def test_a_wrong_torch_does_not_hide_the_rest(tmp_path: Path, monkeypatch: pytes
     assert {"home", "disk", "memory", "kernels"} <= {finding.what for finding in told}
 
 
+def test_another_torch_that_loads_may_be_of_no_use_to_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check() -> str:
+        raise TorchWrong("torch 2.12.0 is installed, this program is made for torch 2.13.0")
+
+    def modules() -> None:
+        raise AttributeError("module 'torch' has no attribute 'Tensor'")
+
+    monkeypatch.setattr(examine, "_network_modules", modules)
+    told = list[DoctorFinding]()
+    one = examination(tmp_path / "home", told)
+    one.torch_check = check
+    asyncio.run(one.run())
+    assert found(told, "network").fix == "Install the right torch first."
+    assert [finding.what for finding in told if finding.severity is Severity.ERROR] == ["torch"]
+
+
 def test_a_check_that_fails_or_hangs_is_a_finding(tmp_path: Path) -> None:
     async def fails() -> None:
         raise ZeroDivisionError("by zero")

@@ -84,6 +84,10 @@ def test_few_bytes_are_told_as_a_least_rate_and_judge_nothing() -> None:
     assert found.measured.startswith("at least 0.1 Mbit/s")
 
 
+def test_few_bytes_that_took_seconds_are_a_slow_line() -> None:
+    assert line(measured("upload", 10**4, nbytes=40_000), LOAD).severity is Severity.ERROR
+
+
 def test_a_line_that_was_not_measured_says_why() -> None:
     found = line(measured("upload", None), LOAD)
     assert found.severity is Severity.WARNING
