@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,22 @@ import jsonschema
 import pytest
 import yaml
 
-from docker.dockerfile import read
-from docker.rehearsal import interpolated, services
 from peer.cli.main import peer
 from peer.run.ticket import Ticket
+from tests.docker.compose_file import DOCKER, interpolated, services
 
-ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docker" / "compose.yml").read_text()
+TEXT = (DOCKER / "compose.yml").read_text()
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 SERVICES = services({})
-OURS = ("setup", "bootstrap", "peer")
+REPLICAS = ("peer", "crashing", "peer-gpu")
+OURS = ("setup", "bootstrap", *REPLICAS)
+PROFILES = {
+    "setup": ["swarm", "chaos", "gpu"],
+    "bootstrap": ["swarm", "chaos", "gpu"],
+    "peer": ["swarm", "chaos"],
+    "crashing": ["chaos"],
+    "peer-gpu": ["gpu"],
+}
 
 
 def schema() -> jsonschema.Draft202012Validator:
@@ -60,21 +68,40 @@ def test_every_command_is_one_that_exists(name: str) -> None:
 def test_what_is_waited_for() -> None:
     done, healthy = {"condition": "service_completed_successfully"}, {"condition": "service_healthy"}
     assert SERVICES["bootstrap"]["depends_on"] == {"setup": done}
-    assert SERVICES["peer"]["depends_on"] == {"setup": done, "bootstrap": healthy}
+    for name in REPLICAS:
+        assert SERVICES[name]["depends_on"] == {"setup": done, "bootstrap": healthy}
     assert SERVICES["setup"]["restart"] == "no"
 
 
-def test_every_replica_has_a_home_of_its_own_and_no_key_of_others() -> None:
-    home = read(ROOT / "docker" / "Dockerfile")[-1].last("VOLUME")
-    assert home is not None
-    (path,) = home.words
+def test_replicas_share_a_volume_of_homes_and_see_no_key_of_the_operator() -> None:
     targets = {name: {it.split(":")[1] for it in SERVICES[name]["volumes"]} for name in OURS}
-    assert path not in targets["peer"]
-    assert path in targets["setup"] & targets["bootstrap"]
-    assert "container_name" not in SERVICES["peer"]
-    assert "ports" not in SERVICES["peer"], "a port of this machine belongs to one replica"
-    for name in ("peer", "bootstrap"):
+    assert "/var/lib/peer" in targets["setup"] & targets["bootstrap"]
+    for name in REPLICAS:
+        assert targets[name] == {"/srv/homes", "/srv/run"}
+        assert "peer-replica" in SERVICES[name]["entrypoint"]
+        assert SERVICES[name]["environment"]["PEER_HOME"] == "/tmp/home"
+        assert "container_name" not in SERVICES[name]
+        assert "ports" not in SERVICES[name], "a port of this machine belongs to one replica"
+    for name in (*REPLICAS, "bootstrap"):
         assert "run:/srv/run:ro" in SERVICES[name]["volumes"]
+    for folder in ("/var/lib/peer", "/srv/homes"):
+        assert re.search(rf"install --directory --owner=10001 --group=10001 --mode=0700 .*{folder}\b", DOCKERFILE)
+
+
+def test_the_base_images_are_those_of_the_dockerfile() -> None:
+    for name in ("BASE", "BUILD_BASE"):
+        (default,) = re.findall(rf"^ARG {name}=(\S+)$", DOCKERFILE, re.MULTILINE)
+        assert re.fullmatch(r"python:3\.11\.\d+(-slim)?-bookworm", default)
+        assert SERVICES["peer"]["build"]["args"][name] == default
+    for name in SERVICES["peer"]["build"]["args"]:
+        assert f"ARG {name}" in DOCKERFILE
+
+
+def test_the_image_is_what_the_compose_file_says_of_it() -> None:
+    assert "USER 10001:10001" in DOCKERFILE
+    for script in ("setup", "replica"):
+        assert f"COPY docker/{script}.sh /opt/peer/bin/peer-{script}" in DOCKERFILE
+        assert os.access(DOCKER / f"{script}.sh", os.X_OK)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -90,14 +117,14 @@ def test_every_service_is_bounded_and_hardened(name: str) -> None:
         assert settings["read_only"] is True
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"setup"}))
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"setup", "crashing"}))
 def test_success_stays_down_and_failure_is_tried_a_bounded_number_of_times(name: str) -> None:
     assert re.fullmatch(r"on-failure:[1-9]", SERVICES[name]["restart"])
 
 
 def test_monitoring_is_a_choice_and_seen_from_this_machine_only() -> None:
     for name, settings in SERVICES.items():
-        assert settings.get("profiles") == (None if name in OURS else ["monitoring"])
+        assert settings["profiles"] == PROFILES.get(name, ["monitoring"])
         assert all(port.startswith("127.0.0.1:") for port in settings.get("ports", []))
         if name not in OURS:
             assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", settings["image"])
