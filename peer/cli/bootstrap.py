@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.durations import Duration
 from peer.cli.options import (
     announce_maddrs,
     cache_disk,
@@ -17,6 +18,7 @@ from peer.cli.options import (
     invitation,
     lan,
     leave_on_eof,
+    max_upload,
     metrics,
     port_mapping,
     relay,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 @port_mapping
 @relay
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
-@click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@max_upload
 @click.option("--ticket-file", type=click.Path(path_type=Path), help="Also write the ticket here.")
 @click.option(
     "--min-peers",
@@ -69,10 +71,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--keep-every",
-    type=click.FloatRange(min=1),
-    default=600.0,
+    type=Duration(plain=True),
+    default="10m",
     show_default=True,
-    help="Least seconds between two kept states. One is always kept at the end of the run.",
+    help="Least time between two kept states. One is always kept at the end of the run.",
 )
 @click.option(
     "--check/--no-check",
@@ -92,7 +94,7 @@ def command(
     port_mapping: bool,
     relay: int | None,
     port: int,
-    max_upload: float | None,
+    max_upload: int | None,
     ticket_file: Path | None,
     min_peers: int,
     cache_disk: int,

@@ -1,4 +1,4 @@
-"""Times as people write them: 90s, 30m, 2h, 1d, 1h30m."""
+"""Times as people write them: 90s, 30m, 2h, 1d, 1h30m. Every option that takes a time reads it here."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import click
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WHOLE = re.compile(r"(\d{1,9}(\.\d{1,9})?[smhd])+")
+_PLAIN = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A duration as seconds, above 0."""
+    """A duration as seconds, above 0. `plain`: a number without a unit is seconds, and less than one is refused."""
 
     name = "duration"
 
+    def __init__(self, *, plain: bool = False) -> None:
+        self._plain = plain
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value)
+        text = str(value).strip()
+        if self._plain and _PLAIN.fullmatch(text):
+            text += "s"
         seconds = sum(float(n) * UNITS[unit] for n, unit in _PART.findall(text)) if _WHOLE.fullmatch(text) else 0.0
-        if seconds <= 0:
+        if seconds <= 0 or (self._plain and seconds < 1):
             self.fail(f"{text!r} is no time. Write 90s, 30m, 2h or 1h30m", param, ctx)
         return seconds

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.durations import Duration
 from peer.cli.guest_options import guest
 from peer.cli.options import (
     announce_maddrs,
@@ -18,6 +19,8 @@ from peer.cli.options import (
     invitation,
     lan,
     leave_on_eof,
+    max_download,
+    max_upload,
     metrics,
     port_mapping,
     relay,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from peer.run.options import JoinOptions
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
-WAIT = "Seconds to wait for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
+WAIT = "Wait so long (5m) for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
 
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
@@ -44,8 +47,8 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
     return None if value is None else QuietHours.parse(value)
 
 
-@click.command("join", epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1e6")
-@click.argument("ticket_or_manifest", metavar="TICKET|run.toml")
+@click.command("join", epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1MB")
+@click.argument("words", metavar="TICKET|run.toml", nargs=-1, required=True)
 @home
 @identity_path
 @initial_peers
@@ -57,8 +60,8 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @relay
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
-@click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
-@click.option("--max-download", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@max_upload
+@max_download
 @upload_budget
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer. All but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -70,9 +73,9 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @step_seconds
 @click.option(
     "--checkpoint-every",
-    type=click.FloatRange(min=1),
-    default=60.0,
-    help="Least seconds between two checkpoints.",
+    type=Duration(plain=True),
+    default="1m",
+    help="Least time between two checkpoints.",
     show_default=True,
 )
 @click.option(
@@ -88,7 +91,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--resume", is_flag=True, help="End a pause of this peer by `peer pause`.")
 @click.option("--trail", is_flag=True, help="Log which batches were trained on to trail.log in the run's folder.")
 @click.option("--yes", is_flag=True, help="Agree to what the run takes without being asked.")
-@click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=120.0, show_default=True, help=WAIT)
+@click.option("--wait", "wait_s", type=Duration(plain=True), default="2m", show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
 @cache_disk
@@ -96,7 +99,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @leave_on_eof
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
-    ticket_or_manifest: str,
+    words: tuple[str, ...],
     home: Path,
     identity_path: Path | None,
     initial_peers: tuple[str, ...],
@@ -108,8 +111,8 @@ def command(
     relay: int | None,
     port: int,
     data_dir: Path | None,
-    max_upload: float | None,
-    max_download: float | None,
+    max_upload: int | None,
+    max_download: int | None,
     daily_upload: int | None,
     monthly_upload: int | None,
     threads: int | None,
@@ -134,7 +137,8 @@ def command(
 ) -> None:
     """Take part in the run of a TICKET.
 
-    TICKET may be @FILE, for the ticket in that file, or a manifest file together with --initial-peers.
+    TICKET may be @FILE, for the ticket in that file, or a manifest file together with --initial-peers. The complete
+    line `peer join …` as somebody sent it is taken, too.
 
     The peer finds the others, fetches the model's state, trains, and exchanges with one random partner a round. It runs
     until the run is over or you press Ctrl+C. Ctrl+C finishes the exchange under way and saves. The next start
@@ -149,7 +153,7 @@ def command(
     from peer.run.options import JoinOptions, any_hosts
     from peer.run.ticket import Ticket
 
-    signed = None
+    ticket_or_manifest, signed = " ".join(words), None
     if Path(ticket_or_manifest).suffix == ".toml":
         signed = load_signed(Path(ticket_or_manifest))
     known = Ticket.named(ticket_or_manifest) if signed is None else Ticket(signed.run_id, ())

@@ -18,5 +18,5 @@ def command(home: Path) -> None:
     from peer.node.control import ask
     from peer.run.home import Home
 
-    answer = asyncio.run(ask(Home(home).control_socket, "leave", 5.0))
+    answer = asyncio.run(ask(Home(home, make=False).control_socket, "leave", 5.0))
     tell(f"leaving: {answer['told']}" if "told" in answer else "leaving")

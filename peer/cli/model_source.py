@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from peer.cli.durations import Duration
 from peer.cli.options import guest_invitation
 from peer.cli.telling import tell
 from peer.run.home import KEY_FILE, default_home
@@ -53,10 +54,10 @@ def source_options(function: F) -> F:
         click.option(
             "--wait",
             "wait_s",
-            type=click.FloatRange(1, 1e6),
-            default=120.0,
+            type=Duration(plain=True),
+            default="2m",
             show_default=True,
-            help="With a ticket: give up after so many seconds without an answer.",
+            help="With a ticket: give up after so long without an answer, e.g. 5m.",
         ),
         guest_invitation,
         click.option(

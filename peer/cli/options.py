@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from peer.cli.sizes import Size
+from peer.cli.sizes import ByteRate, Size
 from peer.run.home import default_home
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,10 +102,11 @@ def port_mapping(function: F) -> F:
     )(function)
 
 
-class _RelayRate(Size):
+class _RelayRate(ByteRate):
     """Bytes per second, or `off`."""
 
     name = "off|rate"
+    example = "is no rate. Write bytes a second, as 500kB or 1.5MB, or off"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         return 0 if str(value).strip().lower() == "off" else super().convert(value, param, ctx)
@@ -118,6 +119,23 @@ def relay(function: F) -> F:
         envvar="PEER_RELAY",
         metavar="off|SIZE",
         help="Pass on so much a second for peers that nobody can dial, e.g. 500kB.  [default: a fifth of --max-upload]",
+    )(function)
+
+
+def max_upload(function: F) -> F:
+    """`--max-upload`, in bytes a second."""
+    return click.option(
+        "--max-upload",
+        type=ByteRate(),
+        metavar="SIZE",
+        help="Send no faster than this a second, e.g. 1MB.  [default: all]",
+    )(function)
+
+
+def max_download(function: F) -> F:
+    """`--max-download`, in bytes a second."""
+    return click.option(
+        "--max-download", type=ByteRate(), metavar="SIZE", help="Receive no faster than this a second, e.g. 10MB."
     )(function)
 
 
@@ -162,6 +180,7 @@ def upload_budget(function: F) -> F:
         "--monthly-upload",
         type=Size(),
         envvar="PEER_MONTHLY_UPLOAD",
+        metavar="SIZE",
         help="Send no more than this in a calendar month, as --daily-upload.",
     )(function)
     return click.option(

@@ -28,7 +28,7 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
     from peer.node.control import ask
     from peer.run.home import Home
 
-    told = asyncio.run(ask(Home(home).control_socket, "pause", 5.0, {"for_s": for_s}))
+    told = asyncio.run(ask(Home(home, make=False).control_socket, "pause", 5.0, {"for_s": for_s}))
     tell(json.dumps(told, indent=2) if as_json else what_holds(told))
 
 

@@ -21,5 +21,5 @@ def command(home: Path, as_json: bool) -> None:
     from peer.node.control import ask
     from peer.run.home import Home
 
-    told = asyncio.run(ask(Home(home).control_socket, "resume", 5.0))
+    told = asyncio.run(ask(Home(home, make=False).control_socket, "resume", 5.0))
     tell(json.dumps(told, indent=2) if as_json else what_holds(told))

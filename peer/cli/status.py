@@ -22,7 +22,7 @@ def command(home: Path, as_json: bool) -> None:
     from peer.node.control import ask
     from peer.run.home import Home
 
-    report = asyncio.run(ask(Home(home).control_socket, "status", 5.0))
+    report = asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0))
     if as_json:
         tell(json.dumps(report, indent=2))
         return

@@ -9,16 +9,14 @@ from peer.errors import SourceError
 from peer.ports.console import Say
 from peer.result.local import local_model
 from peer.result.model import RunModel, SourceRequest, added, averaged
-from peer.run.ticket import Ticket
-
-TICKET_BEGINS = "peersw"
+from peer.run.ticket import Ticket, ticket_in
 
 
 def ticket_of(source: str) -> Ticket | None:
     """Return the ticket that a source is, None for a folder. Raises TicketError, and SourceError for neither."""
     if _is_folder(source):
         return None
-    if source.startswith("@") or source.lower().startswith(TICKET_BEGINS):
+    if source.startswith("@") or ticket_in(source) is not None:
         return Ticket.named(source)
     raise SourceError(
         f"{source[:200]!r} is neither a folder nor a ticket",

@@ -76,11 +76,15 @@ KEY_FILE = "identity.key"
 
 
 class Home:
-    """A home directory, made on first use. Raises HomeUnusable when it cannot be made or entered."""
+    """A home directory, made on first use. Raises HomeUnusable when it cannot be made or entered.
 
-    def __init__(self, path: Path) -> None:
+    `make`: False for whoever only asks what is there. Then nothing is made, by any property."""
+
+    def __init__(self, path: Path, *, make: bool = True) -> None:
         self.path = path.expanduser().absolute()
-        self._make(self.path)
+        self._makes = make
+        if make:
+            self._make(self.path)
 
     @property
     def identity(self) -> Path:
@@ -101,11 +105,13 @@ class Home:
         if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
             return plain
         folder = Path(tempfile.gettempdir()) / f"peer-{os.getuid()}"
+        path = folder / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
+        if not self._makes and not folder.exists():
+            return path
         self._make(folder)
         facts = folder.lstat()
         if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o077:
             raise HomeUnusable(f"{folder} is not a private folder of yours", "Use a --home with a shorter path.")
-        path = folder / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
             raise HomeUnusable(f"{path} is too long for a socket", "Use a --home or a TMPDIR with a shorter path.")
         return path
@@ -113,7 +119,8 @@ class Home:
     def run(self, run_id: bytes) -> RunFolder:
         """Return the folder of one run, made if need be."""
         folder = self.path / "runs" / run_id.hex()[:16]
-        self._make(folder)
+        if self._makes:
+            self._make(folder)
         return RunFolder(folder)
 
     def discard_empty(self, run_id: bytes) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from peer.errors import TicketError
 from peer.identity import peer_id_of, public_key_of
@@ -28,6 +29,10 @@ _KINDS = {"ip4": 1, "ip6": 2, "dns4": 3, "dns6": 4}
 _NAMES = {number: name for name, number in _KINDS.items()}
 _ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz234567")
 _FIX = "Copy the complete ticket again. It is one string without spaces."
+_BEGINS = "peersw"
+_AROUND = "\"'`“”‘’<>()[]"
+_ENDS = ("-", "#", "&", "|", ";")
+"""What begins the rest of a line of a shell."""
 _FORM = "expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER"
 
 
@@ -52,8 +57,13 @@ class Ticket:
 
     @classmethod
     def named(cls, argument: str) -> Ticket:
-        """Read a command's argument: a ticket, or `@FILE` with a ticket in it. Raises TicketError."""
-        return cls.decode(_read(Path(argument[1:])) if argument.startswith("@") else argument)
+        """Read a command's argument: a ticket, a pasted `peer join` line, or `@FILE` with one of both in it. Raises
+        TicketError."""
+        text = _read(Path(argument[1:])) if argument.startswith("@") else argument
+        found = ticket_in(text[: 2 * MAX_CHARACTERS])
+        if found is None and text is argument and _is_file(argument):
+            raise TicketError(f"{argument[:200]!r} is a file, not a ticket", f"Write @{argument} for the ticket in it.")
+        return cls.decode(text if found is None else found.ticket)
 
     @classmethod
     def decode(cls, text: str) -> Ticket:
@@ -75,6 +85,23 @@ class Ticket:
         return cls(body[5:37], _unpack_all(body[_HEAD:], body[_HEAD - 1]))
 
 
+class Pasted(NamedTuple):
+    """`ticket`: its text, still unchecked. `rest`: the words behind it, in one string."""
+
+    ticket: str
+    rest: str
+
+
+def ticket_in(text: str) -> Pasted | None:
+    """Find a ticket in a pasted text. None: no word of it begins as a ticket does."""
+    words = [word.strip(_AROUND).removesuffix("\\") for word in text.split()]
+    first = next((at for at, word in enumerate(words) if word.lower().startswith(_BEGINS)), None)
+    if first is None:
+        return None
+    end = next((at for at, word in enumerate(words) if at > first and word.startswith(_ENDS)), len(words))
+    return Pasted("".join(words[first:end]), " ".join(words[end:]))
+
+
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -82,6 +109,13 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise TicketError(f"cannot read a ticket from {path}: {reason}", "Name a file that holds one ticket.") from None
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # longer than a name can be, or a NUL
+        return False
 
 
 def _checksum(body: bytes) -> bytes:

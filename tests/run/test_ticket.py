@@ -86,3 +86,45 @@ def test_a_ticket_may_lie_in_a_file(tmp_path: Path) -> None:
     for unusable in (kept, tmp_path, tmp_path / "absent", "nu\0l"):
         with pytest.raises(TicketError):
             Ticket.named(f"@{unusable}")
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "peer join {}",
+        "$ peer join {}",
+        "peer-swarm join '{}'",
+        '> peer join "{}" --max-upload 1MB --data ~/texts',
+        "python -m peer join {} \\\n    --threads 2",
+        "`peer join {}`",
+        "peer join {} # the run of the reading group",
+        "others join with:\n\n    peer join {}\n",
+    ],
+)
+def test_a_pasted_line_is_understood(pasted: str, tmp_path: Path) -> None:
+    kept = tmp_path / "ticket"
+    for word in (WORD, WORD.upper(), f"{WORD[:40]}\n  {WORD[40:]}", f"{WORD[:40]}\\\n{WORD[40:]}"):
+        kept.write_text(pasted.format(word))
+        assert Ticket.named(pasted.format(word)) == Ticket.named(f"@{kept}") == Ticket.decode(WORD)
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("peer join TICKET", "this is not a ticket: tickets begin with peersw"),
+        (f"peer join {WORD[:-9]}", "truncated"),
+        (f"peer join {WORD[:20]}1{WORD[21:]} --data texts", "'1' is in none"),
+        (f"peer join {WORD[:20]}{'a' if WORD[20] != 'a' else 'b'}{WORD[21:]}", "its checksum does not match"),
+    ],
+)
+def test_what_is_wrong_with_a_pasted_ticket_is_told(argument: str, told: str) -> None:
+    with pytest.raises(TicketError, match=told):
+        Ticket.named(argument)
+
+
+def test_a_file_without_an_at_is_pointed_out(tmp_path: Path) -> None:
+    kept = tmp_path / "ticket"
+    kept.write_text(WORD)
+    with pytest.raises(TicketError, match="is a file, not a ticket") as caught:
+        Ticket.named(str(kept))
+    assert f"@{kept}" in caught.value.fix
