@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer import __version__
 from peer.cli.durations import Duration
 from peer.cli.guest_options import guest
 from peer.cli.options import (
@@ -42,13 +43,15 @@ WAIT = "Wait so long (5m) for an answer from the run, or for a donor, before giv
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
     """Parse quiet hours. Raises UsageError."""
+    if value is None:
+        return None
     from peer.clock.quiet_hours import QuietHours
 
-    return None if value is None else QuietHours.parse(value)
+    return QuietHours.parse(value)
 
 
 @click.command("join", epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1MB")
-@click.argument("words", metavar="TICKET|run.toml", nargs=-1, required=True)
+@click.argument("ticket_or_manifest", metavar="TICKET|run.toml", nargs=-1, required=True)
 @home
 @identity_path
 @initial_peers
@@ -99,7 +102,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @leave_on_eof
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
-    words: tuple[str, ...],
+    ticket_or_manifest: tuple[str, ...],
     home: Path,
     identity_path: Path | None,
     initial_peers: tuple[str, ...],
@@ -144,6 +147,9 @@ def command(
     until the run is over or you press Ctrl+C. Ctrl+C finishes the exchange under way and saves. The next start
     continues from there."""
     laps = PhaseTimer()
+    from peer.cli.run import say
+
+    say(f"peer {__version__}: reading the ticket")  # before anything that takes long to import
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
     from peer.guest.options import machine_cores, threads_for
@@ -151,13 +157,15 @@ def command(
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
     from peer.run.options import JoinOptions, any_hosts
-    from peer.run.ticket import Ticket
+    from peer.run.ticket import Ticket, left_out, told_run
 
-    ticket_or_manifest, signed = " ".join(words), None
-    if Path(ticket_or_manifest).suffix == ".toml":
-        signed = load_signed(Path(ticket_or_manifest))
-    known = Ticket.named(ticket_or_manifest) if signed is None else Ticket(signed.run_id, ())
+    named = " ".join(ticket_or_manifest)
+    signed = load_signed(Path(named)) if Path(named).suffix == ".toml" else None
+    known = Ticket.named(named) if signed is None else Ticket(signed.run_id, ())
+    if left := left_out(named):
+        say(f"not taken from the line that was pasted: {left}. Options go behind the ticket, without quotes around all")
     check_torch()
+    say(f"{told_run(known)}: loading torch and the network takes some seconds")
     options = JoinOptions(
         home=home,
         identity_path=identity_path,

@@ -141,9 +141,11 @@ def max_download(function: F) -> F:
 
 def _invitation(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Read an invitation. Raises TicketError."""
+    if value is None:
+        return None
     from peer.run.admission.invitation import Invitation
 
-    return None if value is None else Invitation.named(value)
+    return Invitation.named(value)
 
 
 def invitation(function: F) -> F:

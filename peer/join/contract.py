@@ -5,19 +5,24 @@ A volunteer agrees once for each run and home. The agreement lies in the run's f
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from peer.errors import DataError, JoinDeclined
-from peer.observe.formatting import amount
+from peer.observe.formatting import amount, duration, local_time
 from peer.ports.console import Say
-from peer.run.costs import cost_of
+from peer.protocol.policy.upload_quota import CONTROL_RATE, DAY_S, on_the_line
+from peer.run.costs import Cost, cost_of
 from peer.run.files.artifact_folder import needed
 from peer.run.files.own_texts import survey
 from peer.run.home import write_whole
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
+from peer.run.method import Method
 from peer.run.options import JoinOptions
 from peer.run.presets import resolve
 from peer.state.checkpoint import checkpoint_bytes
@@ -48,30 +53,73 @@ class JoinContract:
     """The most that checkpoints and the cache take in the home."""
     bytes_an_hour: float | None
     """Each way over the line. None: rounds are in inner steps, so the hour is not known."""
+    device: str
+    threads: int
+    bytes_up_a_day: int | None
+    """On the line, with headers and small messages. None: rounds are in inner steps."""
+    bytes_down_a_day: int | None
+    """As `bytes_up_a_day`. The first state comes once more."""
+    upload_limit: int | None
+    """The volunteer's own limit of a day, in bytes. None: there is none."""
+    bytes_a_sync: int
+    """Payload each way between two exchanges of everything."""
+    ends_at: float | None
+    """Seconds since the epoch. None: not known."""
+    length: str
+    """How long the run is, for a person."""
+    log: str
+    """The file of the daemon's log."""
+
+    def terms(self) -> list[tuple[str, str]]:
+        """Return the contract as labels and values, for a person."""
+        return [
+            ("run", self.run),
+            ("operator", self.operator),
+            ("model", f"{self.model}, {self.parameters:,} parameters"),
+            ("data", self.data),
+            *self.guest_terms(),
+        ]
+
+    def guest_terms(self) -> list[tuple[str, str]]:
+        """Return what the run takes of this machine, and for how long."""
+        return [
+            ("device", f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"),
+            ("memory", f"about {amount(self.memory_bytes, 'bytes')}"),
+            ("disk", f"at most {amount(self.disk_bytes, 'bytes')}"),
+            ("a day", self._daily()),
+            ("ends", self._end()),
+            *([("log", self.log)] if self.log else []),
+        ]
+
+    def _daily(self) -> str:
+        if self.bytes_up_a_day is None or self.bytes_down_a_day is None:
+            every = amount(self.bytes_a_sync, "bytes")
+            return f"not known, for rounds are in inner steps: {every} each way from one exchange to the next"
+        up, down = amount(self.bytes_up_a_day, "bytes"), amount(self.bytes_down_a_day, "bytes")
+        if self.upload_limit is not None and self.upload_limit < self.bytes_up_a_day:
+            return f"at most {amount(self.upload_limit, 'bytes')} up, your limit (the run wants {up}), {down} down"
+        return f"about {up} up and {down} down, more while joiners fetch the state from this peer"
+
+    def _end(self) -> str:
+        when = f"on {local_time(self.ends_at)}, " if self.ends_at is not None else ""
+        return f"{when}{self.length}; sooner when you say `peer leave`"
 
     def lines(self) -> list[str]:
         """Return the contract as lines for a person."""
-        hourly = (
-            "not known before the first round" if self.bytes_an_hour is None else amount(self.bytes_an_hour, "bytes")
-        )
-        return [
-            f"run       {self.run}",
-            f"operator  {self.operator}",
-            f"model     {self.model}, {self.parameters:,} parameters",
-            f"data      {self.data}",
-            f"memory    about {amount(self.memory_bytes, 'bytes')}",
-            f"disk      at most {amount(self.disk_bytes, 'bytes')}",
-            f"an hour   {hourly} each way",
-        ]
+        return [f"{label:<9} {value}" for label, value in self.terms()]
 
 
-def contract_of(signed: SignedManifest, options: JoinOptions, texts: str) -> JoinContract:
+def contract_of(
+    signed: SignedManifest, options: JoinOptions, texts: str, *, start: float = 0.0, log: Path | None = None
+) -> JoinContract:
     """Work out what the run takes from this machine, from its manifest and the volunteer's options alone.
 
-    `texts` tells the volunteer's own texts, for a run that trains on them."""
+    `texts` tells the volunteer's own texts, for a run that trains on them. `start`: when round 0 began, seconds since
+    the epoch; 0: nobody has signed that yet."""
     manifest = signed.manifest
     method = resolve(manifest.sync)
     cost = cost_of(manifest.model, method)
+    daily = _bytes_a_day(method, cost)
     files = needed(manifest)
     cache = options.cache_disk if manifest.data.kind == "tokens" else sum(ref.size for ref in files.values())
     need = need_of(manifest, trains_here=trains_in_main_memory(options.device))
@@ -84,7 +132,46 @@ def contract_of(signed: SignedManifest, options: JoinOptions, texts: str) -> Joi
         memory_bytes=need.total,
         disk_bytes=cache + (options.checkpoints_kept + 1) * checkpoint_bytes(manifest.model.parameters),
         bytes_an_hour=0.0 if method.topology == "solo" else cost.bytes_per_hour,
+        device=_device(options.device),
+        threads=options.threads,
+        bytes_up_a_day=daily,
+        bytes_down_a_day=daily,
+        upload_limit=options.uploads.day,
+        bytes_a_sync=cost.bytes_per_sync,
+        ends_at=end_of(manifest, start),
+        length=_length(manifest, method),
+        log="" if log is None else str(log),
     )
+
+
+def _bytes_a_day(method: Method, cost: Cost) -> int | None:
+    """Return the bytes each way of exchanges and small messages. None: rounds are in inner steps."""
+    if method.topology == "solo":
+        return round(CONTROL_RATE * DAY_S)
+    if cost.bytes_per_hour is None:
+        return None
+    return on_the_line(math.ceil(24 * cost.bytes_per_hour), 0) + round(CONTROL_RATE * DAY_S)
+
+
+def _device(wanted: str) -> str:
+    """Tell where the trainer will compute. The trainer itself decides: asking torch would load a driver here."""
+    if wanted != "auto":
+        return wanted
+    return "cpu (no driver of a GPU is loaded here)" if trains_in_main_memory(wanted) else "cuda, if torch can use it"
+
+
+def end_of(manifest: Manifest, start: float) -> float | None:
+    """Return when the last round is due, seconds since the epoch. None: not known. `start`: when round 0 began."""
+    clock = resolve(manifest.sync).round_clock(start)
+    return clock.due_at(manifest.rounds - 1) if start and clock.kind == "seconds" else None
+
+
+def _length(manifest: Manifest, method: Method) -> str:
+    rounds = f"{manifest.rounds:,} rounds"
+    if method.clock == "seconds":
+        seconds = method.round_clock(0.0).due_at(manifest.rounds - 1)
+        return f"after {rounds}, which last {duration(seconds)}"
+    return f"after {rounds} of about {method.round_length:,.0f} inner steps, whose time depends on the machines"
 
 
 def _data(manifest: Manifest, options: JoinOptions, texts: str) -> str:
@@ -114,16 +201,36 @@ def look_through(manifest: Manifest, options: JoinOptions) -> tuple[str, list[st
     return found_texts.told(), [warning]
 
 
-async def agree(contract: JoinContract, folder: Path, ask: Ask | None, say: Say, warnings: list[str]) -> None:
-    """Show the contract and have it agreed to, once for this run. `ask` None: the volunteer agreed beforehand.
+async def agree(contract: JoinContract, folder: Path, ask: Ask | None, say: Say, warnings: list[str]) -> dict[str, Any]:
+    """Show the contract and have it agreed to, once for this run; return it for `peer status`. `ask` None: the
+    volunteer agreed beforehand.
 
     `warnings` are sentences that deserve a look, such as files that look like secrets. They are shown, and asked about
     again, on every start that has them. Raises JoinDeclined, and HomeUnusable when the agreement cannot be kept."""
     kept = folder / AGREED
-    known = kept.exists()
+    agreed_at = _agreed_at(kept)
+    known = agreed_at is not None
     for line in [*([] if known else contract.lines()), *warnings]:
         say(line)
     if ask is not None and (not known or warnings) and await ask("Take part on these terms?") is False:
         raise JoinDeclined(f"you did not agree to take part in {contract.run}")
-    if not known:
-        write_whole(kept, json.dumps(asdict(contract), indent=2).encode())
+    agreed_at = time.time() if agreed_at is None else agreed_at
+    # the options may be others than last time: what is kept is what holds
+    write_whole(kept, json.dumps({**asdict(contract), "agreed_at": agreed_at}, indent=2).encode())
+    return contract_report(contract, agreed_at)
+
+
+def _agreed_at(kept: Path) -> float | None:
+    """Return when the volunteer agreed; None: not yet. An older version did not write it: the file's own time."""
+    try:
+        return float(json.loads(kept.read_bytes())["agreed_at"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError):
+        return kept.stat().st_mtime
+
+
+def contract_report(contract: JoinContract, agreed_at: float) -> dict[str, Any]:
+    """Return the contract for `peer status`, JSON-able. `terms`: those that the status does not tell elsewhere."""
+    agreed = ("agreed", f"on {local_time(agreed_at)}")
+    return {**asdict(contract), "agreed_at": agreed_at, "terms": [*contract.guest_terms(), agreed]}

@@ -91,6 +91,7 @@ class DaemonParts:
     @classmethod
     def of(cls, local: LocalNode, options: JoinOptions) -> DaemonParts:
         """Open journal, quota and pause. Raises HomeUnusable."""
+        local.say(f"all is loaded: this peer is {local.me}, and opens the network")
         journal, changed = Journal(local.folder.journal, local.clock.now), Signal()
         proven = ProvenFile(local.folder.path / "proven.json", journal.append)
         uploads = local.home.path / "uploads.json"  # of the machine's line, whatever the run

@@ -238,9 +238,9 @@ class PeerDaemon:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
         node, options = self._node, self._options
         texts, warnings = await asyncio.to_thread(look_through, signed.manifest, options)
-        contract = contract_of(signed, options, texts)
+        contract = contract_of(signed, options, texts, start=start_of(node, signed.manifest))
         ask = None if options.agreed else self._display.ask
-        await agree(contract, node.local.folder.path, ask, node.local.say, warnings)
+        self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, warnings))
 
     async def _obtain_files(self, manifest: Manifest) -> RunFiles:
         self._facts.is_doing("getting the run's files")

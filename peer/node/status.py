@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from peer.join.contract import end_of
 from peer.join.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
@@ -14,6 +15,7 @@ from peer.observe.progress import Waits
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Reach, Status
 from peer.run.manifest import Manifest
+from peer.run.papers.start import known_start
 
 if TYPE_CHECKING:
     from peer.membership.reputation import Reputation
@@ -39,6 +41,8 @@ class DaemonFacts:
     training: bool = False
     """The rounds have been begun."""
     admission: OwnAdmission | None = None
+    contract: dict[str, Any] | None = None
+    """The terms that the volunteer agreed to."""
 
     def is_doing(self, phase: str) -> None:
         """Name what goes on, for a person."""
@@ -47,6 +51,10 @@ class DaemonFacts:
     def learn(self, manifest: Manifest) -> None:
         """The run's manifest is known."""
         self.manifest = manifest
+
+    def agree(self, contract: dict[str, Any]) -> None:
+        """The volunteer agreed to these terms."""
+        self.contract = contract
 
     def admit(self, admission: OwnAdmission) -> OwnAdmission:
         """The run lets this peer in; the same admission."""
@@ -92,6 +100,7 @@ def status_report(
         "leaving": None if facts.departure is None else facts.departure.report(),
         "uptime_s": round(time.time() - facts.started_at, 1),
         "endpoints": list(node.endpoints()),
+        "addresses": node.directory.addresses(),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
         "port_mapping": node.mapping.report(),
         "relays": node.reservations.report(),
@@ -111,6 +120,10 @@ def status_report(
     if facts.manifest is not None:
         report["parameters"] = facts.manifest.model.parameters
         report["total_rounds"] = facts.manifest.rounds
+        report["about"] = about(facts.manifest)
+        report["ends_at"] = ends_at(node, facts.manifest)
+    if facts.contract is not None:
+        report["contract"] = facts.contract
     if parts is not None and facts.training:
         report |= _of_the_rounds(node, facts, parts, totals)
     if parts is not None:
@@ -122,6 +135,24 @@ def status_report(
         report["admission"] = facts.admission.report() | reputation.strangeness()
     report |= reputation.report()
     return report
+
+
+def ends_at(node: OpenNode, manifest: Manifest) -> float | None:
+    """When the run's last round is due, seconds since the epoch; None: not known."""
+    papers = node.handler.papers
+    return end_of(manifest, manifest.start if papers is None else known_start(manifest, papers.shelf, None))
+
+
+def about(manifest: Manifest) -> dict[str, Any]:
+    """What the manifest says of a run, for a person. `sync_every` in seconds or inner steps, as `clock` says."""
+    sync = manifest.sync
+    return {
+        "model": manifest.model.kind,
+        "data": manifest.data.kind,
+        "preset": sync.preset,
+        "clock": sync.clock,
+        "sync_every": sync.sync_every,
+    }
 
 
 def _of_the_rounds(node: OpenNode, facts: DaemonFacts, parts: PeerParts, totals: Totals) -> dict[str, Any]:
@@ -164,7 +195,9 @@ def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
 
 def caps(node: OpenNode) -> dict[str, float | None]:
     """Bytes per second; None: no cap."""
-    return {"sent": node.local.options.max_upload, "received": node.local.options.max_download}
+    options = node.local.options
+    given = {"sent": options.max_upload, "received": options.max_download}
+    return {name: None if cap is None else float(cap) for name, cap in given.items()}
 
 
 def _path_to(record: PeerRecord, node: OpenNode) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 
 def harmless(text: str) -> str:
     """Replace control characters in text from other peers, so that a terminal shows them instead of obeying them."""
@@ -21,9 +23,19 @@ def amount(number: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`47 s`, `12 min`, `3 h 20 min`."""
+    """`47 s`, `12 min`, `3 h 20 min`, `5 days 3 h`."""
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole} s"
     minutes = whole // 60
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = minutes // 60
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{hours // 24} days" + (f" {hours % 24} h" if hours % 24 and hours < 240 else "")
+
+
+def local_time(at: float) -> str:
+    """`2026-11-25 18:00` in local time. `at`: seconds since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

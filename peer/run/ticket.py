@@ -102,6 +102,19 @@ def ticket_in(text: str) -> Pasted | None:
     return Pasted("".join(words[first:end]), " ".join(words[end:]))
 
 
+def left_out(argument: str) -> str:
+    """Return what stands behind a pasted ticket, of which `Ticket.named` reads nothing."""
+    found = None if argument.startswith("@") else ticket_in(argument[: 2 * MAX_CHARACTERS])
+    return "" if found is None else found.rest
+
+
+def told_run(ticket: Ticket) -> str:
+    """Return which run a ticket is of, for a person: the run's folder in a home has this name."""
+    entries = len(ticket.addresses)
+    named = f", with {entries} entr{'y' if entries == 1 else 'ies'} to it" if entries else ""
+    return f"run {ticket.run_id.hex()[:16]}{named}"
+
+
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:

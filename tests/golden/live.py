@@ -283,7 +283,7 @@ def commands_asked(folder: Path) -> dict[str, Shape]:
     async def serve() -> None:
         server = ControlServer(Home(folder).control_socket, handle)
         await server.start()
-        for arguments in (["status"], ["leave"], ["pause", "--for", "1h"], ["resume"]):
+        for arguments in (["status", "--json"], ["leave"], ["pause", "--for", "1h"], ["resume"]):
             call = [*arguments, "--home", str(folder)]
             result = await asyncio.to_thread(CliRunner().invoke, command_line, call, catch_exceptions=False)
             assert result.exit_code == 0, result.output

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peer.errors import DataError, JoinDeclined, UsageError
-from peer.join.contract import AGREED, JoinContract, agree
+from peer.join.contract import AGREED, JoinContract, agree, contract_of
 from peer.join.preflight import check_cuda, check_data_folder
+from peer.observe.formatting import local_time
 from peer.observe.question import read_answer
+from peer.protocol.policy.upload_quota import CONTROL_RATE, DAY_S, UploadLimits
+from peer.run.manifest import SignedManifest, default_text, derive
+from peer.run.options import JoinOptions
 
 CONTRACT = JoinContract(
     run="demo (00ff)",
@@ -23,6 +30,15 @@ CONTRACT = JoinContract(
     memory_bytes=600 * 10**6,
     disk_bytes=40 * 10**6,
     bytes_an_hour=10**7,
+    device="cpu",
+    threads=3,
+    bytes_up_a_day=984 * 10**6,
+    bytes_down_a_day=984 * 10**6,
+    upload_limit=None,
+    bytes_a_sync=800_000,
+    ends_at=None,
+    length="after 40 rounds, which last 200 min",
+    log="/home/ada/peer.log",
 )
 
 
@@ -46,10 +62,73 @@ def test_a_volunteer_is_asked_once(tmp_path: Path) -> None:
     person = Person(True)
     said = agreed(tmp_path, person)
     assert "model     llama, 1,234,567 parameters" in said
-    assert "an hour   10.0 MB each way" in said
+    assert "device    cpu, 3 threads" in said
+    assert "a day     about 984.0 MB up and 984.0 MB down, more while joiners fetch the state from this peer" in said
+    assert "ends      after 40 rounds, which last 200 min; sooner when you say `peer leave`" in said
+    assert "log       /home/ada/peer.log" in said
     assert json.loads((tmp_path / AGREED).read_text())["parameters"] == 1_234_567
     assert agreed(tmp_path, person) == []
     assert len(person.asked) == 1
+
+
+SIGNED = {
+    clock: SignedManifest(derive(default_text(), [f"sync.clock={clock}", "sync_every=300"]).encode(), b"")
+    for clock in ("seconds", "steps")
+}
+
+
+def terms(clock: str, start: float = 0.0, **options: Any) -> dict[str, str]:
+    """The terms of the default run under this clock."""
+    signed = SIGNED[clock]
+    chosen = JoinOptions(home=Path("home"), run_id=signed.run_id, device="cpu", threads=3, **options)
+    return dict(contract_of(signed, chosen, "", start=start, log=Path("/home/ada/peer.log")).terms())
+
+
+def test_a_run_in_seconds_tells_its_day_and_its_end() -> None:
+    told = terms("seconds")
+    assert told["device"] == "cpu, 3 threads"
+    assert re.fullmatch(r"about \d+\.\d MB up and \d+\.\d MB down, more while .*", told["a day"])
+    assert told["ends"] == "after 80 rounds, which last 6 h 40 min; sooner when you say `peer leave`"
+    begun = terms("seconds", start=1795648000.0)
+    assert begun["ends"] == f"on {local_time(1795648000.0 + 80 * 300)}, {told['ends']}"
+
+
+def test_the_day_holds_what_the_exchanges_and_the_small_messages_take() -> None:
+    options = JoinOptions(home=Path("home"), run_id=SIGNED["seconds"].run_id)
+    contract = contract_of(SIGNED["seconds"], options, "")
+    assert contract.bytes_up_a_day == contract.bytes_down_a_day
+    expected = 1.041 * 288 * contract.bytes_a_sync + CONTROL_RATE * DAY_S
+    assert contract.bytes_up_a_day == pytest.approx(expected, rel=0.01)
+
+
+def test_an_upload_limit_below_the_need_is_told() -> None:
+    told = terms("seconds", uploads=UploadLimits(day=10**6))["a day"]
+    assert told.startswith("at most 1.0 MB up, your limit (the run wants ")
+    assert terms("seconds", uploads=UploadLimits(day=10**12))["a day"].startswith("about ")
+
+
+def test_a_run_in_steps_claims_no_day_and_no_end() -> None:
+    told = terms("steps", start=1795648000.0)
+    assert told["a day"].startswith("not known, for rounds are in inner steps: ")
+    assert told["ends"].startswith("after 80 rounds of about 300 inner steps, whose time depends on the machines")
+
+
+def test_the_kept_contract_is_that_of_the_last_start_and_of_the_first_yes(tmp_path: Path) -> None:
+    first = asyncio.run(agree(CONTRACT, tmp_path, None, str, []))["agreed_at"]
+    later = dataclasses.replace(CONTRACT, threads=1)
+    told = asyncio.run(agree(later, tmp_path, None, str, []))
+    kept = json.loads((tmp_path / AGREED).read_text())
+    assert (kept["threads"], kept["agreed_at"]) == (1, first)
+    shown = dict(told["terms"])
+    assert shown["device"] == "cpu, 1 thread"
+    assert shown["agreed"] == f"on {local_time(first)}"
+
+
+def test_an_agreement_of_an_older_version_holds(tmp_path: Path) -> None:
+    (tmp_path / AGREED).write_text("{}")
+    person = Person(False)
+    assert agreed(tmp_path, person) == []
+    assert person.asked == []
 
 
 def test_a_volunteer_that_declines_is_asked_again_next_time(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
 from peer.node.process import freeze_gc, on_stop_signals
-from peer.node.status import caps, control_bytes
+from peer.node.status import about, caps, control_bytes, ends_at
 from peer.observe import events
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, RunId
@@ -167,7 +167,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     node.handler.hear(view)
 
     def status() -> dict[str, Any]:
-        return _status(node, layout, began, keeper) | {"view": view.report()}
+        return _status(node, signed.manifest, layout, began, keeper) | {"view": view.report()}
 
     if _has_operators_key(node):
         say(f"the operator's key lies on this node: {ADVICE}")
@@ -269,10 +269,14 @@ def _has_operators_key(node: OpenNode) -> bool:
     return held is not None and node.local.me == held.shelf.operator
 
 
-def _status(node: OpenNode, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
+def _status(node: OpenNode, manifest: Manifest, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
     return {
         "role": "bootstrap",
+        "run": manifest.name,
+        "about": about(manifest),
+        "total_rounds": manifest.rounds,
+        "ends_at": ends_at(node, manifest),
         "peer_id": node.local.me,
         "run_id": node.local.run_id.hex(),
         "status": keeper.status.value,

@@ -1,0 +1,1 @@
+"""The status report as text for a person."""
