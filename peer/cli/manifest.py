@@ -44,6 +44,7 @@ from peer.run.presets import Method, resolve, sources
 from peer.run.sections import SyncSection
 from peer.run.sync.cautions import cautions
 from peer.run.sync.common_data import why_unchecked
+from peer.run.sync.vocabulary import why_unused
 
 THERE = click.Path(path_type=Path, exists=True)
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
@@ -126,7 +127,7 @@ def show(file: Path, as_json: bool) -> None:
 
     The costs are bytes on the wire, the rate they need, and memory, for this model."""
     raw = read_raw(file)
-    manifest = parse_manifest(raw)
+    manifest = parse_manifest(raw, str(file))
     method = resolve(manifest.sync)
     tensors = tensors_beside(file, manifest)
     cost, need = cost_of(manifest.model, method, tensors), need_of(manifest, tensors)
@@ -180,6 +181,8 @@ def _method_as_json(sync: SyncSection, method: Method, cost: Cost, need: MemoryN
 def _cautions(manifest: Manifest) -> dict[str, str]:
     method = resolve(manifest.sync)
     found = {f"sync.{key}": why for key, why in cautions(method, manifest.rounds)}
+    if why := why_unused(manifest.model, manifest.tokenizer):
+        found["model.vocab_size"] = why
     return found | ({"sync.acceptance": why} if (why := why_unchecked(method, manifest.data)) else {})
 
 

@@ -91,7 +91,7 @@ def read_raw(path: Path) -> bytes:
 def load_signed(path: Path) -> SignedManifest:
     """Read a manifest file and its signature file, checked and verified. Raises ManifestError."""
     raw = read_raw(path)
-    parse_manifest(raw)  # what is wrong in the file is told before that it is not signed
+    parse_manifest(raw, str(path))  # what is wrong in the file is told before that it is not signed
     try:
         with signature_path(path).open("rb") as file:
             signature = base64.b64decode(file.read(1000).strip(), validate=True)
@@ -124,7 +124,7 @@ def sign_file(path: Path, operator: Identity) -> SignedManifest:
     """Sign the bytes of a file as they are, and write its signature file. Raises ManifestError when the manifest does
     not check, or names another operator."""
     raw = read_raw(path)
-    named = parse_manifest(raw).operator
+    named = parse_manifest(raw, str(path)).operator
     if named != operator.peer_id:
         raise ManifestError(
             f"the manifest names {named or 'nobody'} as operator, your key is {operator.peer_id}",
@@ -145,14 +145,15 @@ def sign_text(text: str, operator: Identity, path: Path) -> SignedManifest:
 def derive(text: str, settings: Iterable[str]) -> str:
     """TOML text with each `key=value` set, checked before (so that the lines named are the file's own) and after.
     Raises UsageError for an unknown key, ManifestError with every finding."""
+    settings = list(settings)
     parse_manifest(text.encode())
     derived = overridden(text, settings)
-    parse_manifest(derived.encode())
+    parse_manifest(derived.encode(), settings=settings)
     return derived
 
 
 def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text: str = "") -> SignedManifest:
-    """Write the commented default, or `text`, signed. With `settings` (`key=value`) the comments are lost.
+    """Write the commented default, or `text`, signed, with `settings` (`key=value`) in it.
 
     Raises ManifestError when there is a file already or the result does not check, UsageError for an unknown key. Then
     nothing is written."""

@@ -1,4 +1,4 @@
-"""`--set key=value` on a manifest: TOML text in, TOML text out. Comments are lost, and the caller signs the result."""
+"""`--set key=value` on a manifest: TOML text in, TOML text out. Comments stay, and the caller signs the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+import tomlkit
 from pydantic.fields import FieldInfo
+from tomlkit.container import Container
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AbstractTable, Item
 
 from peer.errors import ManifestError, UsageError
 from peer.run import sections
@@ -62,13 +66,47 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
         if not isinstance(fields, dict):
             raise ManifestError(f"{section} is not a section of the manifest", f"Write [{section}] above its keys.")
         fields[name] = _value(value.strip(), section, name)
-    return dump(table)
+    return written(text, table)
 
 
 def with_sections(text: str, given: dict[str, dict[str, Any]]) -> str:
     """Put these sections in the place of a manifest's own. The manifest has to be TOML: asserted by its parser."""
     table = tomllib.loads(text)
-    return dump(table | ({"format": max(2, table["format"]), **given} if given else {}))
+    return written(text, table | ({"format": max(2, table["format"]), **given} if given else {}))
+
+
+def written(text: str, table: dict[str, Any]) -> str:
+    """Put the values of a table into a manifest's text, which has to be TOML. Other lines stay, and comments too.
+
+    A text that cannot be edited so is written anew, without comments."""
+    try:
+        document = tomlkit.parse(text)
+        _put(document, tomllib.loads(text), table)
+        edited = tomlkit.dumps(document)
+        if tomllib.loads(edited) == table:
+            return edited
+    except (TOMLKitError, ValueError, RecursionError):
+        pass  # e.g. a section in two places, or nested too deeply
+    return dump(table)
+
+
+def _put(place: Container | AbstractTable, before: dict[str, Any], after: dict[str, Any]) -> None:
+    for name in before.keys() - after.keys():
+        del place[name]
+    for name, value in after.items():
+        old, inner = before.get(name), place.get(name)
+        if isinstance(value, dict) and isinstance(old, dict) and isinstance(inner, AbstractTable):
+            _put(inner, old, value)
+        elif name not in before or old != value or type(old) is not type(value):
+            place[name] = _item(name, value)
+
+
+def _item(name: str, value: Any) -> Item:
+    if isinstance(value, dict):
+        section = tomlkit.parse("\n" + dump({name: value})).item(name)
+        assert isinstance(section, Item)  # made from one dict, it stands in one place
+        return section
+    return tomlkit.value(_literal(value))
 
 
 def _find(key: str) -> tuple[str, str]:

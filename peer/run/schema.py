@@ -18,7 +18,7 @@ from peer.run.costs import largest_payload
 from peer.run.files.section import Section
 from peer.run.manifest_errors import ManifestFinding, listed
 from peer.run.model_layout import layout_for, tensors_of, why_no_layout
-from peer.run.overrides import SECTIONS, apply_overrides, dump, section_type
+from peer.run.overrides import SECTIONS, apply_overrides, section_type, written
 from peer.run.presets import method_findings, method_of
 from peer.run.sections import (
     MODELS,
@@ -101,10 +101,13 @@ class Manifest(Section):
         return value
 
 
-def parse_manifest(raw: bytes) -> Manifest:
+def parse_manifest(raw: bytes, named: str = "the manifest", settings: Sequence[str] = ()) -> Manifest:
     """Check the bytes of a manifest. Raises ManifestError with every finding at once, each with its line if it has one.
     A newer format is refused before anything else is looked at. Only its layout tells more about a foreign model: see
-    `check_layout`."""
+    `check_layout`.
+
+    `named`: the file as the user knows it. `settings`: what was set in it just now, in memory alone. Then no line is
+    told, for no file has it."""
     text, table = _toml(raw)
     version = table.get("format")
     if isinstance(version, int) and version > FORMAT:
@@ -117,8 +120,15 @@ def parse_manifest(raw: bytes) -> Manifest:
     sections, hidden = _sections(meant)
     findings = list(dict.fromkeys([*findings, *hidden, *_too_new(table), *_across(sections)]))
     if manifest is None or findings:
-        raise ManifestError(f"the manifest does not check:\n{listed(findings, text)}", "Mend the lines named.")
+        raise _unfit(named, settings, findings, text)
     return manifest
+
+
+def _unfit(named: str, settings: Sequence[str], findings: list[ManifestFinding], text: str) -> ManifestError:
+    if settings:
+        told = f"{named} does not check with {', '.join(settings)}:\n{listed(findings)}"
+        return ManifestError(told, "Set other values, or set those that they depend on, too.")
+    return ManifestError(f"{named} does not check:\n{listed(findings, text)}", "Mend the lines named.")
 
 
 def check_layout(manifest: Manifest, tensors: Sequence[TensorSpec]) -> None:
@@ -184,11 +194,12 @@ def overridden(text: str, settings: Iterable[str]) -> str:
     """Set each `key=value`, as `apply_overrides` does, and what follows: the growth of the rounds, and a later format
     where the result needs one. A format that is set itself stays."""
     settings = list(settings)
-    table = with_growth(tomllib.loads(apply_overrides(text, settings)))
+    edited = apply_overrides(text, settings)
+    table = with_growth(tomllib.loads(edited))
     needed = max((since for _, _, since in _newer_than_format_1(table)), default=1)
     said = any(setting.partition("=")[0].strip() == "format" for setting in settings)
     low = isinstance(table.get("format"), int) and table["format"] < needed
-    return dump(table | ({"format": needed} if low and not said else {}))
+    return written(edited, table | ({"format": needed} if low and not said else {}))
 
 
 def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
@@ -242,14 +253,17 @@ def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
     if sync:
         found += growth_findings(sync, get("train"), get("optimizer"))
     if wire and wire.min > wire.max:
-        found.append(ManifestFinding(("wire", "min"), f"more than wire.max ({wire.max})"))
+        found.append(ManifestFinding(("wire", "min"), f"{wire.min} is more than wire.max ({wire.max})"))
     elif wire and not wire.min <= WIRE_VERSION <= wire.max:
         found.append(
             ManifestFinding(("wire", "min"), f"this program speaks wire version {WIRE_VERSION}, the run another one")
         )
     if model and limits and model.parameters > limits.max_parameters:
         found.append(
-            ManifestFinding(("limits", "max_parameters"), f"the model has {model.parameters:,}, which is more")
+            ManifestFinding(
+                ("limits", "max_parameters"),
+                f"the model has {model.parameters:,}, so {limits.max_parameters:,} are too few",
+            )
         )
     elif isinstance(model, LlamaSection) and sync:
         return found + _of_layout(model, sync, limits, tensors_of(model))
@@ -265,14 +279,16 @@ def _of_tokens(
     """Return the findings about tokens: their number, their windows, where they come from."""
     found = []
     if isinstance(model, LlamaSection) and train and train.context > model.max_position_embeddings:
+        most = model.max_position_embeddings
         found.append(
             ManifestFinding(
-                ("train", "context"), f"more than model.max_position_embeddings ({model.max_position_embeddings})"
+                ("train", "context"), f"{train.context} is more than model.max_position_embeddings ({most})"
             )
         )
     if isinstance(model, LlamaSection) and tokenizer and model.vocab_size < tokenizer.vocab_size:
         tokens = "byte tokens need" if tokenizer.kind == "bytes" else "the tokenizer needs"
-        found.append(ManifestFinding(("model", "vocab_size"), f"{tokens} at least {tokenizer.vocab_size}"))
+        told = f"{tokens} at least {tokenizer.vocab_size}, and this is {model.vocab_size}"
+        found.append(ManifestFinding(("model", "vocab_size"), told))
     if data and tokenizer and data.kind == "tokens" and tokenizer.kind != "file":
         found.append(ManifestFinding(("data", "kind"), 'kind "tokens" needs tokenizer.kind "file"'))
     return found
@@ -292,6 +308,9 @@ def _of_layout(
         payload = largest_payload(method, layout_for(model, method, tensors))
         if payload > limits.max_fragment_bytes:
             found.append(
-                ManifestFinding(("limits", "max_fragment_bytes"), f"a payload of this model has {payload} bytes")
+                ManifestFinding(
+                    ("limits", "max_fragment_bytes"),
+                    f"a payload of this model has {payload} bytes, and this is {limits.max_fragment_bytes}",
+                )
             )
     return found

@@ -43,10 +43,15 @@ class LlamaSection(Section):
     @model_validator(mode="after")
     def _heads(self) -> LlamaSection:
         wrong = []
-        if self.hidden_size % self.num_attention_heads or (self.hidden_size // self.num_attention_heads) % 2:
-            wrong.append("hidden_size must be num_attention_heads times an even number")
-        if self.num_attention_heads % self.num_key_value_heads:
-            wrong.append("num_attention_heads must be a multiple of num_key_value_heads")
+        size, heads, shared = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
+        if size % heads or (size // heads) % 2:
+            near = " or ".join(str(2 * heads * n) for n in (size // (2 * heads), size // (2 * heads) + 1) if n)
+            wrong.append(
+                "hidden_size must be num_attention_heads times an even number: "
+                f"{size} is not so with {heads} heads, {near} would be"
+            )
+        if heads % shared:
+            wrong.append(f"num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({shared})")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -177,7 +182,8 @@ class OptimizerSection(Section):
     @model_validator(mode="after")
     def _parts(self) -> OptimizerSection:
         if self.schedule == "wsd" and self.warmup_fraction + self.decay_fraction > 1.0:
-            raise ValueError("warmup_fraction and decay_fraction must not be more than 1 together")
+            parts = f"warmup_fraction ({self.warmup_fraction:g}) and decay_fraction ({self.decay_fraction:g})"
+            raise ValueError(f"{parts} must not be more than 1 together")
         if self.kind == "adamw" and self.momentum is not None:
             raise ValueError('kind "adamw" has no momentum but beta1')
         return self
@@ -263,7 +269,7 @@ class SyncSection(Section):
     @model_validator(mode="after")
     def _whole_steps(self) -> SyncSection:
         if self.clock == "steps" and self.sync_every != int(self.sync_every):
-            raise ValueError('sync_every must be a whole number of steps when clock = "steps"')
+            raise ValueError(f'sync_every ({self.sync_every:g}) must be a whole number of steps when clock = "steps"')
         return self
 
 

@@ -83,7 +83,7 @@ def test_what_is_wrong_in_a_section_does_not_hide_what_is_wrong_between_sections
     where = {words: number for number, line in enumerate(text.split("\n"), 1) if (words := line.split(" =")[0])}
     for key in ("model.vocab_size", "train.context", "optimizer.lr", "sync.fragments", "sync.outer_momentum"):
         assert f"line {where[key.split('.')[1]]}, {key}: " in found
-    assert "wire.min: more than wire.max (2)" in found
+    assert "wire.min: 3 is more than wire.max (2)" in found
     assert "orphan: unknown key" in found
     numbers = [int(line.split()[1].rstrip(",")) for line in found.split("\n")[1:]]
     assert len(numbers) == 7

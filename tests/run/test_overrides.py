@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tomlkit.exceptions import TOMLKitError
 
 from peer.errors import ManifestError, UsageError
 from peer.identity import Identity
 from peer.run.manifest import default_text, derive, load_signed, parse_manifest, write_new
 from peer.run.overrides import TOP, apply_overrides, dump
 from peer.run.schema import Manifest
+from peer.run.sync.vocabulary import why_unused
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
@@ -96,3 +98,90 @@ def test_a_place_that_cannot_be_written_is_a_manifest_error(tmp_path: Path) -> N
     for path in (tmp_path / "absent" / "run.toml", tmp_path / "file" / "run.toml"):
         with pytest.raises(ManifestError, match="cannot write"):
             write_new(path, Identity.generate())
+
+
+def test_comments_and_other_lines_stay() -> None:
+    text = default_text("x")
+    edited = apply_overrides(text, ["sync_every=300", "outer_lr=0.5", "wire.max=2", "start=17.5"])
+    before, after = text.splitlines(), edited.splitlines()
+    assert [line for line in before if line not in after] == [
+        "start = 0                 # of round 0 in seconds since the epoch; 0: when the bootstrap node begins",
+        "sync_every = 10           # seconds between two exchanges; a run over the internet wants minutes",
+    ]
+    added = [line for line in after if line not in before]
+    assert [line.partition("#")[0].strip() for line in added] == [
+        "start = 17.5",
+        "sync_every = 300",
+        "outer_lr = 0.5",
+        "[wire]",
+        "max = 2",
+    ]
+    assert added[1].endswith("# seconds between two exchanges; a run over the internet wants minutes")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["format = 1\n[model]\nvocab_size = 9\n", "format = 1\nsync.clock = 'steps'\n", "format = 1\nsync = {seed = 1}\n"],
+    ids=["section", "dotted", "inline"],
+)
+def test_any_form_of_a_table_is_edited(text: str) -> None:
+    table = tomllib.loads(text)
+    expected = table | {"seed": 3, "sync": {**table.get("sync", {}), "sync_every": 7}}
+    assert tomllib.loads(apply_overrides(text, ["seed=3", "sync_every=7"])) == expected
+
+
+def test_what_cannot_be_edited_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(text: str) -> None:
+        raise TOMLKitError("in two places")
+
+    monkeypatch.setattr("peer.run.overrides.tomlkit.parse", fails)
+    text = apply_overrides(default_text(), ["sync_every=300"])
+    assert tomllib.loads(text)["sync"]["sync_every"] == 300
+    assert "#" not in text
+
+
+def test_a_new_manifest_with_settings_keeps_its_comments(tmp_path: Path) -> None:
+    write_new(tmp_path / "run.toml", Identity.generate(), ["sync_every=300"])
+    text = (tmp_path / "run.toml").read_text()
+    assert text.count("#") == default_text().count("#")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["hidden_size=65"], r"with hidden_size=65:\n  model: .*: 65 is not so with 4 heads, 64 or 72 would be$"),
+        (["hidden_size=9", "num_attention_heads=8"], r": 9 is not so with 8 heads, 16 would be"),
+        (["num_key_value_heads=3"], r"num_attention_heads \(4\) must be a multiple of num_key_value_heads \(3\)"),
+        (["train.context=65"], r"\n  train.context: 65 is more than model.max_position_embeddings \(64\)"),
+        (["model.vocab_size=100"], r"\n  model.vocab_size: byte tokens need at least 256, and this is 100"),
+        (["optimizer.schedule=wsd", "warmup_fraction=0.9"], r"warmup_fraction \(0.9\) and decay_fraction \(0.2\)"),
+    ],
+)
+def test_an_error_of_settings_names_both_numbers_and_no_line(settings: list[str], told: str) -> None:
+    with pytest.raises(ManifestError, match=told) as caught:
+        derive(default_text(), settings)
+    assert "line " not in caught.value.found
+    assert "line" not in caught.value.fix
+
+
+def test_an_error_of_a_file_names_the_file_and_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(default_text().replace("hidden_size = 64", "hidden_size = 4"))
+    with pytest.raises(ManifestError, match=r"run\.toml does not check:\n  line 13, model.hidden_size: ") as caught:
+        load_signed(file)
+    assert default_text().splitlines()[12].startswith("hidden_size = 64")
+    assert caught.value.fix == "Mend the lines named."
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["model.vocab_size=50257"], "bytes are 256 tokens, and this is 50,257. The other 50,001 are never met"),
+        (["model.vocab_size=258"], ""),
+        ([], ""),
+    ],
+)
+def test_a_vocabulary_that_the_tokenizer_cannot_use_is_told(settings: list[str], told: str) -> None:
+    manifest = parse_manifest(derive(default_text(), settings).encode())
+    why = why_unused(manifest.model, manifest.tokenizer)
+    assert (why == "") if not told else why.startswith(told)
