@@ -11,22 +11,35 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from peer.observe.formatting import harmless
+from peer.observe.output import outliving
 
 if TYPE_CHECKING:
     from peer.node.display import Display
 
 
 def say(line: str) -> None:
-    """Print a plain status line with the time, flushed so that logs are live."""
-    print(f"{time.strftime('%H:%M:%S')}  {harmless(line)}", flush=True)
+    """Print a plain line with the time, and put it into the daemon's log where there is one."""
+    from peer.observe.log_file import log_line
+
+    log_line(line)
+    _print(line)
+
+
+def _print(line: str) -> None:
+    """Flushed, so that it is seen at once. A closed terminal raises nothing."""
+    with outliving(sys.stdout):
+        print(f"{time.strftime('%H:%M:%S')}  {harmless(line)}", flush=True)
 
 
 def display(plain: bool) -> Display:
-    """Return the live view where the terminal is fit for one and the user did not ask for `plain`, else plain lines."""
-    from peer.node.display import PlainLines
+    """Return the live view where the terminal is fit for one and the user did not ask for `plain`, else plain lines.
+
+    Both keep the log, too."""
+    from peer.node.display import LoggedDisplay, PlainLines
     from peer.observe.terminal import TerminalView, suits
 
-    return TerminalView() if not plain and suits(sys.stdout, os.environ) else PlainLines(say)
+    live = not plain and suits(sys.stdout, os.environ)
+    return LoggedDisplay(TerminalView() if live else PlainLines(_print))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

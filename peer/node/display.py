@@ -7,13 +7,16 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
+from peer.aio.tasks import background_task
 from peer.node.status import status_line
+from peer.observe.log_file import log_line
 from peer.observe.progress import wait_line, worth_showing
 from peer.observe.question import ask_terminal
 
 STATUS_LINE_EVERY_S = 10.0
 WAIT_LINE_EVERY_S = 4.0
 LOOK_EVERY_S = 0.5
+LOG_LOOK_EVERY_S = 2.0
 
 Report = Callable[[], dict[str, Any]]
 
@@ -51,11 +54,34 @@ def _tell_defect(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": "the display failed", "exception": error})
 
 
+class LoggedDisplay:
+    """Another display, and the log: the log gets all lines that a plain terminal would show."""
+
+    def __init__(self, shown: Display) -> None:
+        self._shown = shown
+        self._lines = PlainLines(log_line, LOG_LOOK_EVERY_S)
+
+    def say(self, line: str, /) -> None:
+        log_line(line)
+        self._shown.say(line)
+
+    async def run(self, report: Report, /) -> None:
+        async with background_task(self._lines.run(report)):
+            await self._shown.run(report)
+
+    async def ask(self, question: str, /) -> bool | None:
+        return await self._shown.ask(question)
+
+    def close(self) -> None:
+        self._shown.close()
+
+
 class PlainLines:
     """For logs and simple terminals: a line of status now and then, and while it waits one about that."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], look_every_s: float = LOOK_EVERY_S) -> None:
         self._say = say
+        self._look_every_s = look_every_s
         self._said_at: float | None = None
 
     def say(self, line: str, /) -> None:
@@ -66,7 +92,7 @@ class PlainLines:
         while True:
             if line := self.due(report(), now()):
                 self._say(line)
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self._look_every_s)
 
     def due(self, status: dict[str, Any], now: float) -> str:
         """The line to say at this moment (`now` in seconds); empty: none yet."""

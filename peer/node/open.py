@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from peer.node.handler import RequestHandler
 from peer.node.port_mapping import MappedPort, port_mapper
 from peer.node.record import PeerAddress
 from peer.observe import events
+from peer.observe.log_file import log_file
 from peer.ports.console import Say
 from peer.protocol.endpoints import host_of, join_host
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
@@ -182,13 +183,14 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
 
     Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
+    reputation = listeners.reputation
     own = own_invitation(local.folder.path, options.invitation, local.run_id, PeerId(local.proven.peer_id), clock.now())
     late = _LateParts()
     policy = TransportPolicy(
         max_upload=options.max_upload,
         max_download=options.max_download,
         quota=listeners.quota,
-        reputation=listeners.reputation,
+        reputation=reputation,
         invitation=b"" if own is None else own.raw,
         relaying=late.relay_policy(options),
         place=await _own_place(options, lambda: late.supposed(options, port)),
@@ -198,6 +200,7 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
     )
     ports = _Ports(local.folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(_log_of(local))
         port = await _listen(transport, _hosts(options), options.port, ports)
         stack.push_async_callback(transport.close)
         directory = await DhtDirectory.start(
@@ -209,15 +212,12 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
             announce_maddrs=list(options.announce_maddrs),
             cache_path=local.folder.path / "directory.json",
             now=clock.now,
-            told=DirectoryListeners(
-                listeners.dht_node, listeners.reputation.bad_record, lambda: listeners.reputation.proven
-            ),
+            told=DirectoryListeners(listeners.dht_node, reputation.bad_record, lambda: reputation.proven),
         )
         stack.push_async_callback(directory.close)
         late.has_directory(directory)
         trusted = trusted_of(options)
-        heard = TrustedPeers(trusted, listeners.reputation.is_proven)
-        exchange = PeerExchange(directory, heard, clock, random.Random())
+        exchange = PeerExchange(directory, TrustedPeers(trusted, reputation.is_proven), clock, random.Random())
         handler.tell_of(exchange)
         await stack.enter_async_context(background_task(exchange.run(transport)))
         ports.keep(port)
@@ -237,6 +237,17 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
         stack.push_async_callback(mapping.close)
         _look_around(local, directory, transport.dialler, port)
         yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations)
+
+
+@contextlib.contextmanager
+def _log_of(local: LocalNode) -> Iterator[None]:
+    """Keep the run's log within the context. A guest keeps none."""
+    if local.guest is not None:
+        yield
+        return
+    with log_file(local.folder.log):
+        local.say(f"log: {local.folder.log}")
+        yield
 
 
 def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, port: int) -> None:

@@ -1,4 +1,5 @@
-"""The process of a daemon: first Ctrl+C or SIGTERM drains, the second leaves at once; garbage and buffers."""
+"""The process of a daemon: Ctrl+C, SIGTERM or a closed terminal drains, the second Ctrl+C or SIGTERM leaves at once;
+garbage and buffers."""
 
 from __future__ import annotations
 
@@ -17,25 +18,35 @@ SECOND_SIGNAL_EXIT = 130
 
 @contextlib.contextmanager
 def on_stop_signals(drain: Callable[[], None], at_last: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Within the context SIGINT and SIGTERM call `drain` once; the next one calls `at_last` and ends the process with
-    exit code 130. Its children see their connection to it close and exit by themselves."""
-    loop = asyncio.get_running_loop()
-    seen = 0
+    """Within the context the first SIGINT, SIGTERM or SIGHUP calls `drain`.
 
-    def handle() -> None:
-        nonlocal seen
-        seen += 1
-        if seen > 1:
+    The second SIGINT or SIGTERM calls `at_last` and ends the process with exit code 130. Its children see their
+    connection to it close and exit by themselves.
+
+    A closed terminal sends SIGHUP more than once, and a log-out adds a SIGTERM: no SIGHUP is anybody's second word.
+    Under `nohup` SIGHUP does nothing, as the person wants."""
+    loop = asyncio.get_running_loop()
+    draining, asked = False, 0
+
+    def handle(number: signal.Signals) -> None:
+        nonlocal draining, asked
+        asked += number is not signal.SIGHUP
+        if asked > 1:
             at_last()
             os._exit(SECOND_SIGNAL_EXIT)
-        drain()
+        if not draining:
+            draining = True
+            drain()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle)
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    for number in heard:
+        loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in heard:
             loop.remove_signal_handler(number)
 
 

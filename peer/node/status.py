@@ -99,6 +99,7 @@ def status_report(
         "phase": facts.phase,
         "leaving": None if facts.departure is None else facts.departure.report(),
         "uptime_s": round(time.time() - facts.started_at, 1),
+        "log": str(node.local.folder.log),
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
@@ -259,7 +260,7 @@ def _doubts(membership: dict[str, Any]) -> list[str]:
 
 
 def status_line(report: dict[str, Any]) -> str:
-    """One plain line for a terminal or a log."""
+    """One plain line for a terminal or a log. Reasons that the daemon tells when they change are not repeated in it."""
     leaving = report.get("leaving")
     parts = [f"{report['status']}: {leaving['told']}" if leaving else f"{report['status']}: {report['phase']}"]
     if "round" in report:
@@ -282,8 +283,8 @@ def status_line(report: dict[str, Any]) -> str:
         parts += _doubts(membership)
     if lacking := report.get("group", {}).get("lacking"):
         parts.append(f"no outer step: {lacking}; the work stays")
-    if used := report.get("budget", {}).get("why"):
-        parts.append(used)
+    if report.get("budget", {}).get("why"):
+        parts.append("upload budget used")
     if trouble := report.get("directory", {}).get("why"):
         parts.append(f"directory: {trouble}")
     return " · ".join(parts)

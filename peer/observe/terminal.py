@@ -19,6 +19,7 @@ from rich.text import Text
 
 from peer.observe.formatting import harmless
 from peer.observe.nonblocking_writer import PatientStream
+from peer.observe.output import outliving
 from peer.observe.question import ask_terminal
 from peer.observe.terminal_frame import History, picture
 
@@ -57,7 +58,8 @@ class TerminalView:
     def say(self, line: str, /) -> None:
         text = f"{time.strftime('%H:%M:%S')}  {harmless(line)}"
         if self._stream.closed:
-            print(text, file=self._terminal, flush=True)
+            with outliving(self._terminal):
+                print(text, file=self._terminal, flush=True)
             return
         self._unsaid.append(text)
         self._say_all()

@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "journal.jsonl"
 
     @property
+    def log(self) -> Path:
+        """The daemon's log, as `peer.observe.log_file` keeps it."""
+        return self.path / "peer.log"
+
+    @property
     def receipts(self) -> Path:
         """The chain of receipts, as `peer.observe.receipt_file` keeps it."""
         return self.path / RECEIPTS

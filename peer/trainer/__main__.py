@@ -14,7 +14,8 @@ from peer.trainer.ipc import DaemonPipe
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all processes of the terminal, and the daemon decides
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # a terminal or log-out sends them to all processes
+        signal.signal(number, signal.SIG_IGN)  # the daemon decides: it still needs us for its last checkpoint
     link = DaemonPipe(socket.socket(fileno=int(sys.argv[1])))
     laps = PhaseTimer()
     gc.disable()  # objects that an import makes stay for ever, so there is no use in looking for garbage among them

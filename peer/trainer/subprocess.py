@@ -29,7 +29,7 @@ from peer.trainer.ipc import MAX_LINE, Message
 
 LOG = "trainer.log"
 """Log of the output of the process started last."""
-ASKED_S, TERMINATED_S, KILLED_S = 1.0, 0.3, 0.5
+ASKED_S, KILLED_S = 1.0, 0.5
 """Seconds that each way of ending the process gets, together less than two."""
 LOG_TAIL_BYTES = 4096
 
@@ -202,12 +202,11 @@ class TrainerSubprocess:
         return f"exit code {code}: {_last_line(self._log) or 'it printed nothing'}"
 
     async def end(self) -> None:
-        """End the process within two seconds: ask, terminate, kill. Never raises, and may be called again."""
+        """End the process within two seconds: ask, kill. Never raises, and may be called again."""
         self._ending = True
         self._writer.close()  # the process ends when its socket closes
         for wait_s, escalate in (
-            (ASKED_S - 0.1, self._process.terminate),
-            (TERMINATED_S, self._process.kill),
+            (ASKED_S, self._process.kill),
             (KILLED_S, self._watching.cancel),
         ):
             await asyncio.wait({self._watching}, timeout=wait_s)

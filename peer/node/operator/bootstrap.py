@@ -281,6 +281,7 @@ def _status(node: OpenNode, manifest: Manifest, layout: Layout, began: float, ke
         "run_id": node.local.run_id.hex(),
         "status": keeper.status.value,
         "uptime_s": round(time.time() - began, 1),
+        "log": str(node.local.folder.log),
         "endpoints": list(node.endpoints()),
         "addresses": node.directory.addresses(),
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},

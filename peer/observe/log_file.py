@@ -1,0 +1,66 @@
+"""The log file of a daemon: the lines that it says, status lines, warnings of libraries, and the error that ended it.
+
+The file is bounded: `KEPT_FILES` files of `MOST_BYTES` each, the oldest of which is deleted. On failure, as on a full
+disk, the daemon tells so once on stderr and continues without the lost lines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from peer.errors import PeerError
+from peer.observe.formatting import harmless
+from peer.observe.output import outliving
+
+MOST_BYTES = 5_000_000
+KEPT_FILES = 3
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+_said = logging.getLogger("peer.said")
+_said.setLevel(logging.INFO)
+
+
+def log_line(line: str) -> None:
+    """Put a line into the log, if one is open."""
+    _said.info("%s", harmless(line))
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Keep the log at `path` within the context. An error that ends the context is logged and raised again."""
+    file = _RotatingFile(path)
+    console = logging.StreamHandler()  # Python's own one is silent as soon as there is another handler
+    console.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    root.addHandler(file)
+    root.addHandler(console)
+    try:
+        yield
+    except PeerError as error:
+        _said.error("%s", harmless(f"{type(error).__name__} (exit code {error.exit_code}): {error.found}. {error.fix}"))
+        raise
+    except Exception:
+        file.handle(logging.LogRecord("peer", logging.CRITICAL, "", 0, "a defect", None, sys.exc_info()))
+        raise
+    finally:
+        root.removeHandler(console)
+        root.removeHandler(file)
+        file.close()
+
+
+class _RotatingFile(RotatingFileHandler):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=MOST_BYTES, backupCount=KEPT_FILES - 1, encoding="utf-8", delay=True)
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        error = sys.exc_info()[1]
+        if not self._failed:
+            with outliving(sys.stderr):
+                print(f"the log {self.baseFilename} cannot be written: {error}", file=sys.stderr, flush=True)
+        self._failed = True
