@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # The tests outnumber the cores: threads of torch that spin while they wait would take the time of others.
 test attack: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: swarm test attack lint fuzz sanitize bench docker-try protos clean
+.PHONY: swarm test attack lint fuzz sanitize bench docker-try protos wheel clean
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
@@ -56,6 +56,14 @@ docker-try: $(STAMP)
 
 protos: $(STAMP)
 	$(BIN)/python -m tests.generated --write
+
+# What an index is given: a wheel and a source distribution in dist/, built and checked.
+wheel: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,release]'
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m abi3audit --strict dist/*.whl
 
 # pip would compile every file of the libraries. The import compiles those that every daemon loads.
 $(STAMP): pyproject.toml constraints.txt $(wildcard peer/codec/native/*)

@@ -6,11 +6,12 @@ PeerError                      an error of use or surroundings, ends the command
 ├── HomeBusy             11    a second process on one identity
 ├── HomeUnusable         12    the home directory cannot be made, read or written
 ├── MachineTooSmall      13    the model does not fit into this machine's free memory
-├── TorchWrong           14    torch is missing, broken, or not the version this program is made for
+├── TorchWrong           14    torch is missing, broken, or no version this program is made for
 ├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
 ├── CacheTooSmall        16    an artifact of the run does not fit into the cache
 ├── JoinDeclined         17    the person did not agree to what the run takes
 ├── RunEnded             18    the run is over, or no round of it is left to take part in
+├── SystemUnsupported    19    this operating system is none that peer runs on
 ├── ManifestError        20    the manifest does not parse, check, or verify
 ├── TicketError          21    the ticket is truncated, mistyped or of a newer format
 ├── DataError            22    training data missing, too little, or not what the manifest names
@@ -69,8 +70,8 @@ class PeerError(Exception):
 
     @property
     def page(self) -> str:
-        """Section of the documentation about this error."""
-        return f"docs/reference/exit-codes.md#{self.exit_code}"
+        """Command that shows the section of the documentation about this error."""
+        return f"peer help exit-codes {self.exit_code}"
 
 
 class UsageError(PeerError):
@@ -114,11 +115,11 @@ class MachineTooSmall(PeerError):
 
 
 class TorchWrong(PeerError):
-    """torch is missing, cannot be loaded, or is not the version this program is made for."""
+    """torch is missing, cannot be loaded, or is no version that this program is made for."""
 
     exit_code = 14
-    why = "Training is tested with exactly one version of torch. With another it would fail later and less clearly."
-    fix = "Install this program in a new virtual environment: pip install peer-swarm"
+    why = "Training is tested with some versions of torch. With others it would fail later and less clearly."
+    fix = "Install this program in a new virtual environment: peer help install"
 
 
 class MachineTooSlow(PeerError):
@@ -151,6 +152,14 @@ class RunEnded(PeerError):
     exit_code = 18
     why = "A peer that joined now would train nothing. The model that the run made can be used."
     fix = "Get the model: peer export TICKET OUT --format hf"
+
+
+class SystemUnsupported(PeerError):
+    """This operating system is none that peer runs on."""
+
+    exit_code = 19
+    why = "The daemon needs Unix sockets, file locks and a helper program (p2pd), which are made for Linux and macOS."
+    fix = "Use Linux. On Windows, run `wsl --install` and install peer within WSL2."
 
 
 class ManifestError(PeerError):

@@ -10,8 +10,8 @@ HEAD = """\
 <!-- Made from peer/errors.py by `python -m tests.generated --write`: edit there. -->
 
 A process of `peer` returns one of these codes. The last column says whether a supervisor does well to start it again
-unchanged. The text of an error says what was found, why that matters (`why:`), what to do (`fix:`), and which section
-here tells more (`see:`). 0 is success: the run is over, or the peer left as it was told.
+unchanged. The text of an error says what was found, why that matters (`why:`), and what to do (`fix:`). Its last line
+is the command that shows the section of this page (`see:`). 0 is success: the run is over, or the peer left as told.
 
 | code | error | meaning | retry |
 | --- | --- | --- | --- |

@@ -35,7 +35,7 @@ def test_who_raises_may_say_more_exactly() -> None:
     plain, exact = errors.DataError("none"), errors.DataError("none", "give some", "it is needed")
     assert (plain.fix, plain.why) == (errors.DataError.fix, errors.DataError.why)
     assert (exact.fix, exact.why) == ("give some", "it is needed")
-    assert plain.page == "docs/reference/exit-codes.md#22"
+    assert plain.page == "peer help exit-codes 22"
 
 
 def test_the_page_has_a_section_for_every_code() -> None:

@@ -61,7 +61,7 @@ def command(
 
     A MANIFEST is a file, or the name of a preset: then the tiny built-in run with it. Each is played as a swarm of real
     processes on this machine, one after another. With --virtual all is simulated. See
-    docs/guides/compare-methods.md."""
+    `peer help compare-methods`."""
     from peer.lab.compare.entries import entries_of
     from peer.lab.compare.play import VirtualPlace
     from peer.lab.compare.result import table

@@ -12,22 +12,41 @@ from importlib import metadata
 from peer.errors import TorchWrong
 
 DISTRIBUTION = "peer-swarm"
-_PINNED = re.compile(r"torch==([0-9][0-9A-Za-z.]*)\s*$")
+_OF_TORCH = re.compile(r"torch\s*(?P<bounds>[<>=!~][^;]*)$")
+_BOUND = re.compile(r"(>=|<|==)\s*(\d+(?:\.\d+)*)")
 
 
 def check_torch() -> str:
-    """Return the version of torch. Raise TorchWrong when torch is missing or has another version than this program's
-    requirements name. Reads the installation's metadata only, and imports nothing."""
+    """Return the version of torch. Raise TorchWrong when torch is missing or has a version outside the range that this
+    program's requirements name.
+
+    It reads the installation's metadata only, and imports nothing."""
     wanted = _wanted()
     try:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
         raise TorchWrong(f"torch is not installed for {sys.executable}", _fix(wanted)) from None
-    if wanted and found.partition("+")[0] != wanted:  # 2.13.0+cpu is a 2.13.0
+    if not fits(found, wanted):
         raise TorchWrong(
             f"torch {found} is installed for {sys.executable}, this program is made for torch {wanted}", _fix(wanted)
         )
     return found
+
+
+def fits(version: str, bounds: str) -> bool:
+    """Whether a version, as `2.13.0+cpu`, keeps bounds, as `<2.15,>=2.13`. The part after the plus does not count."""
+    have = _numbers(version)
+    checks = {">=": lambda bound: have >= bound, "<": lambda bound: have < bound, "==": lambda bound: have == bound}
+    return all(checks[kind](_numbers(bound)) for kind, bound in _BOUND.findall(bounds))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version, without the zeros at its end: 2.13 and 2.13.0 are one."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = [int(part) for part in found[0].split(".")] if found else [0]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
 
 
 @contextlib.contextmanager
@@ -71,14 +90,13 @@ def _is_torchs(error: BaseException) -> bool:
 
 
 def _wanted() -> str:
-    """Return the version that our own metadata pins. Empty when this program runs without being installed."""
+    """Return the bounds that our own metadata names, as `<2.15,>=2.13`. Empty when this program is not installed."""
     try:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return ""
-    return next((found[1] for line in requirements if (found := _PINNED.match(line))), "")
+    return next((found["bounds"].strip() for line in requirements if (found := _OF_TORCH.match(line))), "")
 
 
 def _fix(wanted: str) -> str:
-    version = f"=={wanted}" if wanted else ""
-    return f"Run: {sys.executable} -m pip install --force-reinstall torch{version}"
+    return f"Run: {sys.executable} -m pip install --force-reinstall 'torch{wanted}'"

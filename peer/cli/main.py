@@ -8,10 +8,13 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.exceptions import NoSuchCommand
 
 from peer import __version__
+from peer.cli.completion import install_completion
+from peer.cli.systems import check_system
 from peer.cli.telling import tell
-from peer.errors import PeerError
+from peer.errors import PeerError, SystemUnsupported
 from peer.observe.formatting import harmless
 
 COMMANDS = {
@@ -36,6 +39,7 @@ COMMANDS = {
     "compare": "Play several methods at equal tokens.",
     "simulate": "Plan a run by arithmetic: bandwidth, waiting.",
     "bench": "Measure codecs, exchange and trainer here.",
+    "help": "Show the documentation.",
 }
 MODULES = {"id": "identity"}
 INTERRUPTED = 130
@@ -54,13 +58,23 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command. For a name that is none, the error names those that are like it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            raise NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, epilog="Example: peer join TICKET. Exit codes: docs/reference/exit-codes.md")
+@click.group(cls=LazyGroup, epilog="Example: peer join TICKET. Exit codes: peer help exit-codes")
 @click.version_option(__version__, prog_name="peer")
+@install_completion
 def peer() -> None:
     """Train one language model together over the ordinary internet."""
 
@@ -68,11 +82,15 @@ def peer() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code. A defect of ours shows as a traceback, and exits with 1."""
     try:
+        check_system()
         code = peer.main(args=arguments, prog_name="peer", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
         error.show()
+        sys.exit(error.exit_code)
+    except SystemUnsupported as error:
+        tell(f"error: {error.found}. {error.fix} (exit code {error.exit_code})", err=True)
         sys.exit(error.exit_code)
     except PeerError as error:
         tell(told(error), err=True)

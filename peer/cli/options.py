@@ -12,7 +12,7 @@ from peer.cli.sizes import ByteRate, Size
 from peer.run.home import default_home
 
 F = TypeVar("F", bound=Callable[..., Any])
-PRESET_HELP = "Synchronization preset, as gossip or diloco: docs/reference/presets.md lists them."
+PRESET_HELP = "Synchronization preset, as gossip or diloco. All of them: peer help presets"
 
 
 def _checked(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -246,9 +246,21 @@ def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
 
 
+def _presets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the presets that begin so, for completion by the shell."""
+    from peer.run.presets import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def preset(help_text: str) -> Callable[[F], F]:
+    """Add `--preset`, which the shell completes."""
+    return click.option("--preset", help=help_text, shell_complete=_presets)
+
+
 def settings(function: F) -> F:
     """`--preset` and `--set`, as what a manifest is derived with: `key=value` each."""
-    function = click.option("--preset", help=PRESET_HELP)(function)
+    function = preset(PRESET_HELP)(function)
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")(
         function
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import as_json, home, identity_path
+from peer.cli.options import as_json, home, identity_path, preset
 from peer.cli.telling import tell
 from peer.errors import DataError, UsageError
 
@@ -57,7 +57,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--share", type=float, default=0.95, show_default=True, help="Share of the time that should compute.")
 @click.option("--context", type=int, default=2048, show_default=True, help="Tokens of a window.")
-@click.option("--preset", help="Take this synchronization preset.  [default: chosen]")
+@preset("Take this synchronization preset.  [default: chosen]")
 @click.option(
     "--data", type=click.Path(path_type=Path, exists=True), help="What `peer data build` wrote. [default: bytes]"
 )
@@ -86,7 +86,7 @@ def command(
     """Plan a run: method, learning rates, batch, expected loss, bytes and days, each with its source and range.
 
     The numbers come from published scaling laws and from arithmetic about link and machine. Those outside the range of
-    their source are marked. Nothing is started. docs/guides/plan-a-run.md explains the model."""
+    their source are marked. Nothing is started. `peer help plan-a-run` explains the model."""
     from peer.lab.planning.planner import Intent, plan
     from peer.run.presets import PRESETS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.cli.options import as_json
+from peer.cli.options import as_json, preset
 from peer.cli.sizes import Size
 from peer.cli.telling import tell
 from peer.errors import UsageError
@@ -24,7 +24,7 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     epilog="Example: peer simulate --peers 16 --hours 6 --link cable --churn 0.5",
 )
 @click.option("--peers", type=int, help="Peers of the simulated swarm. Without it, only the commands below run.")
-@click.option("--preset", help="Synchronization preset.  [default: gossip]")
+@preset("Synchronization preset.  [default: gossip]")
 @click.option("--hours", type=float, default=2.0, show_default=True, help="Virtual ones.")
 @click.option(
     "--sync-every", type=float, help="Seconds (or steps, as sync.clock says) between exchanges.  [default: 300]"
@@ -63,7 +63,7 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 )
 @click.option("--relays", type=int, default=1, show_default=True, help="Nodes of the operator, which relay too.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
-@click.option("--attack", metavar="KIND", help="Lie that some peers tell, e.g. negate. See docs/guides/simulate.md.")
+@click.option("--attack", metavar="KIND", help="Lie that some peers tell, e.g. negate. See `peer help simulate`.")
 @click.option("--share", type=float, default=0.125, show_default=True, help="Part of the peers that lie.")
 @as_json
 @click.pass_context
@@ -91,7 +91,7 @@ def command(
 ) -> None:
     """Plan a run with a simulated swarm in virtual time (--peers), or with arithmetic (the commands).
 
-    Nothing leaves this machine. See docs/guides/simulate.md for the model and its limits."""
+    Nothing leaves this machine. `peer help simulate` has the model and its limits."""
     if context.invoked_subcommand is not None:
         return
     if peers is None and attack is not None:
@@ -166,7 +166,7 @@ def utilization(
 ) -> None:
     """Tell the bandwidth at which the machines compute 50, 80, 90, 95 and 99 per cent of the time.
 
-    A model of one link without latency, layer by layer; see docs/guides/simulate.md. ddp and diloco always wait:
+    A model of one link without latency, layer by layer; see `peer help simulate`. ddp and diloco always wait:
     --delay and --fragment-layers mean nothing to them."""
     from peer.lab.planning.utilization import bandwidths
     from peer.lab.planning.workload import Workload
@@ -198,7 +198,7 @@ def utilization(
 def latency(peers: int, std: float, as_json: bool) -> None:
     """Tell how many times longer an all-reduce over a tree takes than an average of two.
 
-    Message times are log-normal with mean 1; bandwidth does not count. See docs/guides/simulate.md."""
+    Message times are log-normal with mean 1; bandwidth does not count. See `peer help simulate`."""
     from peer.lab.planning.latency import pair_time, ratio, tree_time
 
     found = ratio(peers, std)
@@ -218,7 +218,7 @@ def latency(peers: int, std: float, as_json: bool) -> None:
 def stragglers(peers: int, steps: int, std: float | None, as_json: bool) -> None:
     """Tell how much longer a round takes when all wait for the slowest than when partners wait for each other.
 
-    Step times are log-normal, and messages take no time. See docs/guides/simulate.md."""
+    Step times are log-normal, and messages take no time. See `peer help simulate`."""
     from peer.lab.planning.stragglers import PAPER_STD, round_times
 
     found = round_times(peers, steps, PAPER_STD if std is None else std)

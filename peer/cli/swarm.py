@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import PRESET_HELP, step_seconds
+from peer.cli.options import PRESET_HELP, preset, step_seconds
 from peer.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest. The tiny built-in run by default.")
-@click.option("--preset", help=PRESET_HELP)
+@preset(PRESET_HELP)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Exchanges of every fragment.")
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer (clock in steps).")
@@ -75,7 +75,7 @@ def command(
     trainers and directory helpers are killed or stopped. Links are cut or slow, disks are full, clocks jump. The plan
     is printed, and the report says how long each recovery took. Linux only.
 
-    With --attack some peers lie to the others about what they learnt. docs/guides/simulate.md has the kinds. The report
+    With --attack some peers lie to the others about what they learnt. `peer help simulate` has the kinds. The report
     tells who lied, and what it cost the honest. sybil-records announces N keys (150) that name one silent address,
     and the report tells how often that address was dialled.
 

@@ -21,6 +21,8 @@ try:
 except ImportError:
     _native = None
 
+REBUILD = "Install a wheel that has them, or a C compiler and then this program again (peer help install)"
+"""What brings the kernels."""
 KINDS = {"int8": 0, "int4": 1, "e3m0": 2, "fp32": 3, "bf16": 4, "topk": 5}
 """Numbers of the codecs, as in native/module.c."""
 REFUSALS = {
@@ -84,8 +86,8 @@ def _choose(wish: str) -> tuple[str, str]:
         return "torch", "PEER_KERNELS says so"
     if _native is None:
         if wish != "best":
-            raise UsageError(f"PEER_KERNELS={wish}: the kernels were not built", "Install with a C compiler present.")
-        return "torch", "the kernels in C were not built (no compiler when this was installed)"
+            raise UsageError(f"PEER_KERNELS={wish}: the kernels were not built", f"{REBUILD}.")
+        return "torch", f"slower: the kernels in C were not built, for there was no compiler. {REBUILD}"
     try:
         used = str(_native.use(wish))
     except ValueError as error:
@@ -97,6 +99,8 @@ def _choose(wish: str) -> tuple[str, str]:
 
 IMPLEMENTATION, REASON = _choose(os.environ.get("PEER_KERNELS", "best"))
 """avx2, scalar or torch, and why."""
+BUILT = _native is not None
+"""Whether this installation has the kernels."""
 TILES_AT_ONCE = 2 if IMPLEMENTATION == "torch" else 8
 """Tiles encoded in one call: about a millisecond, for some codecs in torch ten."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peer import __version__
+from peer.codec.kernels import IMPLEMENTATION, REASON
 from peer.guest.options import core_budget, machine_cores
 from peer.join.artifacts import RunFiles
 from peer.join.context import JoinContext
@@ -43,6 +44,7 @@ async def launch(
     )
     waits.end()
     context.say(f"trainer: {info.device} ({info.device_reason})")
+    context.say(f"codecs: {IMPLEMENTATION} ({REASON})")
     if info.data:
         context.say(f"data: {info.data}")
     context.say(f"the data begins at {info.data_place}")

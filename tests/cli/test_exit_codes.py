@@ -54,7 +54,7 @@ def test_a_strangers_sentence_cannot_command_the_terminal(
     ends_with(monkeypatch, SwarmUnreachable("line one\nline two \x1b[2J\x9b", "wait"))
     told = capsys.readouterr().err
     assert told.startswith("error: line one\nline two \\x1b[2J\\x9b\n  why: ")
-    assert told.endswith("\n  fix: wait\n  see: docs/reference/exit-codes.md#30\n")
+    assert told.endswith("\n  fix: wait\n  see: peer help exit-codes 30\n")
 
 
 def test_help_ends_with_0() -> None:

@@ -184,7 +184,7 @@ def _place(intent: Intent) -> _Place:
     if intent.peers == 1:
         return _Place((ALONE,), "one peer has nobody to exchange with", clock, why_clock)
     if alike and intent.peers <= MAX_GROUP:
-        why = f"at most {MAX_GROUP} peers of like speed: a group learns more from a token (docs/explanation/methods.md)"
+        why = f"at most {MAX_GROUP} peers of like speed: a group learns more from a token (peer help methods)"
         return _Place(("diloco", "streaming-diloco"), why, clock, why_clock)
     many = f"more than {MAX_GROUP} peers" if intent.peers > MAX_GROUP else f"speeds that differ by {intent.speeds:g}"
     why = f"{many}: in pairs nobody waits for more than one other (arXiv 2506.10911)"

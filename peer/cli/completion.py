@@ -1,0 +1,81 @@
+"""`peer --install-completion`: completion of commands, options and values in the user's shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import get_completion_class
+
+from peer.cli.telling import tell
+from peer.errors import UsageError, file_advice
+
+F = TypeVar("F", bound=Callable[..., Any])
+SHELLS = ("bash", "zsh", "fish")
+PROGRAMS = ("peer", "peer-swarm")
+VARIABLE = "_PEER_COMPLETE"
+"""Variable by which the shell asks for completion. It is one for both names of the program."""
+
+
+def install_completion(function: F) -> F:
+    """Add `--install-completion`."""
+    return click.option(
+        "--install-completion",
+        metavar="[bash|zsh|fish]",
+        is_flag=False,
+        flag_value="",
+        expose_value=False,
+        is_eager=True,
+        callback=_install,
+        help="Complete commands and options in your shell: write its file into your own folder of completions.",
+    )(function)
+
+
+def _install(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is None or context.resilient_parsing:
+        return
+    shell = value or Path(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        found = f"completion is made for {', '.join(SHELLS)}, and this shell is {shell or 'not known'}"
+        raise UsageError(found, "Name one, e.g.: peer --install-completion bash")
+    for program in PROGRAMS:
+        tell(f"wrote {write_script(context.command, shell, program)}")
+    tell(_next_step(shell))
+    context.exit()
+
+
+def write_script(command: click.Command, shell: str, program: str) -> Path:
+    """Write the script that completes `program`; return its path. Raises UsageError when it cannot be written."""
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
+    file = _file(shell, program)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(kind(command, {}, program, VARIABLE).source())
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}", file_advice(error, file)) from error
+    return file
+
+
+def _file(shell: str, program: str) -> Path:
+    """The file that a shell reads by itself. For zsh it is one in a folder that the user adds to `fpath`."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    if shell == "bash":
+        own = os.environ.get("BASH_COMPLETION_USER_DIR")
+        return (Path(own) if own else data / "bash-completion") / "completions" / program
+    if shell == "fish":
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        return config / "fish" / "completions" / f"{program}.fish"
+    return data / "zsh" / "site-functions" / f"_{program}"
+
+
+def _next_step(shell: str) -> str:
+    if shell == "bash":
+        return "It works in new shells, with the package bash-completion (version 2 or later) installed."
+    if shell == "fish":
+        return "It works in new shells."
+    folder = _file(shell, PROGRAMS[0]).parent
+    return f"Add to ~/.zshrc, unless it is there: fpath+=({folder}); autoload -Uz compinit; compinit"

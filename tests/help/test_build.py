@@ -1,0 +1,53 @@
+"""What a wheel will hold and be called, as far as it can be told without building one. `make wheel` builds it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_a_build_copies_every_page(tmp_path: Path) -> None:
+    built = tmp_path / "lib" / "peer" / "help" / "docs"
+    (built / "guides").mkdir(parents=True)
+    (built / "guides" / "gone.md").write_text("of a former build")
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path / "lib")]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    pages = {path.relative_to(ROOT / "docs"): path.read_bytes() for path in (ROOT / "docs").glob("*/*.md")}
+    assert {path.relative_to(built): path.read_bytes() for path in built.rglob("*.md")} == pages
+    assert (tmp_path / "lib/peer/run/default.toml").exists()
+    assert (tmp_path / "lib/peer/py.typed").exists()
+
+
+def test_the_tag_is_that_of_the_limited_api_and_of_the_oldest_python() -> None:
+    """A wheel tagged cp311 alone is refused by 3.12 and later, and one with a newer API crashes on 3.11."""
+    tool = PYPROJECT["tool"]
+    (kernels,) = tool["setuptools"]["ext-modules"]
+    api = re.search(r"#define Py_LIMITED_API 0x030([0-9a-f])0000", (ROOT / "peer/codec/native/module.c").read_text())
+    assert api is not None
+    minor = int(api[1], 16)
+    assert PYPROJECT["project"]["requires-python"] == f">=3.{minor}"
+    assert tool["distutils"]["bdist_wheel"]["py-limited-api"] == f"cp3{minor}"
+    assert tool["cibuildwheel"]["build"] == f"cp3{minor}-*"
+    assert kernels["py-limited-api"]
+    assert kernels["optional"], "without a compiler the codecs in torch do the same"
+
+
+def test_the_tested_torch_is_in_the_range() -> None:
+    from peer.cli.installed import fits
+
+    (bounds,) = [one for one in PYPROJECT["project"]["dependencies"] if one.startswith("torch")]
+    pins = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert [fits(pin, bounds) for pin in pins] == [True]
+    assert fits("2.0", bounds) is fits("3.0", bounds) is False
+
+
+def test_people_who_look_at_an_index_find_what_it_is() -> None:
+    project = PYPROJECT["project"]
+    assert {"authors", "keywords", "classifiers", "license", "readme"} <= project.keys()
+    assert project["license-files"] == ["LICENSE"]
