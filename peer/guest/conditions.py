@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from peer.errors import UsageError
 
@@ -20,6 +20,9 @@ class ConditionReading:
 
     holds: bool | None
     why: str
+    """The same for as long as the reason is the same."""
+    measured: str = ""
+    """The number behind it, for a person."""
 
 
 class ConditionSource(Protocol):
@@ -27,6 +30,35 @@ class ConditionSource(Protocol):
 
     async def read(self) -> ConditionReading:
         """Return what holds now. Never raises, and answers within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlace:
+    """An object of a service on the system's D-Bus, and one of its interfaces."""
+
+    service: str
+    path: str
+    interface: str
+
+
+class SystemServices(Protocol):
+    """The services of the system that are asked."""
+
+    async def get(self, place: ServicePlace, name: str) -> Any:
+        """Return a property. Raises NotTold."""
+
+    async def call(self, place: ServicePlace, method: str) -> Any:
+        """Return what a method without arguments gives. Raises NotTold."""
+
+
+class NoServices:
+    """The `SystemServices` of a system without D-Bus."""
+
+    async def get(self, place: ServicePlace, name: str) -> Any:
+        raise NotTold("this system has no D-Bus")
+
+    async def call(self, place: ServicePlace, method: str) -> Any:
+        raise NotTold("this system has no D-Bus")
 
 
 class NotTold(Exception):

@@ -6,7 +6,7 @@ import math
 
 from peer.guest.conditions import ConditionReading
 
-SETTLE_S = 10.0
+SETTLE_S = 5.0
 """Seconds that a condition holds before training goes on."""
 
 

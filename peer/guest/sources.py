@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Protocol
 
 import psutil
-from jeepney import DBusAddress
 
-from peer.guest.conditions import IDLE, PLUGGED_IN, UNMETERED, ConditionReading, ConditionSource, NotTold
+from peer.guest.conditions import (
+    IDLE,
+    PLUGGED_IN,
+    UNMETERED,
+    ConditionReading,
+    ConditionSource,
+    NotTold,
+    ServicePlace,
+    SystemServices,
+)
 
-LOGIN = DBusAddress("/org/freedesktop/login1", "org.freedesktop.login1", "org.freedesktop.login1.Manager")
-POWER = DBusAddress("/org/freedesktop/UPower", "org.freedesktop.UPower", "org.freedesktop.UPower")
-NETWORK = DBusAddress(
-    "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager", "org.freedesktop.NetworkManager"
+LOGIN = ServicePlace("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+POWER = ServicePlace("org.freedesktop.UPower", "/org/freedesktop/UPower", "org.freedesktop.UPower")
+NETWORK = ServicePlace(
+    "org.freedesktop.NetworkManager", "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager"
 )
 METERED, FREE = {1, 3}, {2, 4}
 """NetworkManager's `Metered`: yes and its guess, no and its guess."""
 SEAT = 3
 """The place of the seat in a session that logind lists."""
-
-
-class SystemServices(Protocol):
-    """The services of the system that are asked."""
-
-    async def get(self, address: DBusAddress, name: str) -> Any:
-        """Return a property. Raises NotTold."""
-
-    async def call(self, address: DBusAddress, method: str) -> Any:
-        """Return what a method gives. Raises NotTold."""
 
 
 class IdleSource:
@@ -45,10 +42,11 @@ class IdleSource:
                 return ConditionReading(True, "nobody sits at this machine: no session of logind has a seat")
             if not await self._services.get(LOGIN, "IdleHint"):
                 return ConditionReading(False, "somebody uses this machine")
-            since = time.localtime(await self._services.get(LOGIN, "IdleSinceHint") / 1e6)
+            since = await self._services.get(LOGIN, "IdleSinceHint") / 1e6
         except NotTold as reason:
             return ConditionReading(None, f"whether somebody uses this machine is not known: {reason}")
-        return ConditionReading(True, f"nobody has used this machine since {time.strftime('%H:%M', since)}")
+        told = time.strftime("since %H:%M", time.localtime(since)) if 0 < since <= time.time() else ""
+        return ConditionReading(True, "nobody uses this machine", told)
 
 
 class PluggedInSource:

@@ -12,7 +12,7 @@ from jeepney.io.asyncio import DBusConnection, DBusRouter, Proxy, open_dbus_conn
 from jeepney.io.common import RouterClosed
 from jeepney.wrappers import DBusErrorResponse
 
-from peer.guest.conditions import NotTold
+from peer.guest.conditions import NotTold, ServicePlace
 
 ANSWER_S = 2.0
 """Seconds for one question, with the connection if there is none yet."""
@@ -26,16 +26,16 @@ class SystemBus:
     def __init__(self) -> None:
         self._connection: DBusConnection | None = None
         self._router: DBusRouter | None = None
-        self._watched: set[DBusAddress] = set()
+        self._watched: set[ServicePlace] = set()
         self._changes: asyncio.Queue[Any] = asyncio.Queue(1)
 
-    async def get(self, address: DBusAddress, name: str) -> Any:
+    async def get(self, place: ServicePlace, name: str) -> Any:
         """Return a property of a service. Raises NotTold."""
-        return (await self._answer(address, Properties(address).get(name)))[0][1]
+        return (await self._answer(place, Properties(_address(place)).get(name)))[0][1]
 
-    async def call(self, address: DBusAddress, method: str) -> Any:
+    async def call(self, place: ServicePlace, method: str) -> Any:
         """Return what a method without arguments gives. Raises NotTold."""
-        return (await self._answer(address, new_method_call(address, method)))[0]
+        return (await self._answer(place, new_method_call(_address(place), method)))[0]
 
     async def changed(self, within_s: float) -> None:
         """Return when a service that was asked says that something changed, or after so many seconds."""
@@ -55,23 +55,23 @@ class SystemBus:
             with contextlib.suppress(*_BROKEN):
                 await connection.close()
 
-    async def _answer(self, address: DBusAddress, message: Any) -> Any:
+    async def _answer(self, place: ServicePlace, message: Any) -> Any:
         try:
             async with asyncio.timeout(ANSWER_S):
                 router = await self._opened()
-                await self._watch(router, address)
+                await self._watch(router, place)
                 reply = await router.send_and_get_reply(message)
         except TimeoutError as error:
             await self.close()
-            raise NotTold(f"{address.bus_name} does not answer on the system bus") from error
+            raise NotTold(f"{place.service} does not answer on the system bus") from error
         except DBusErrorResponse as error:
-            raise NotTold(f"{address.bus_name} does not answer on the system bus: {error.name}") from error
+            raise NotTold(f"{place.service} does not answer on the system bus: {error.name}") from error
         except _BROKEN as error:
             await self.close()
             raise NotTold(f"the system bus cannot be reached: {error or type(error).__name__}") from error
         if reply.header.message_type is MessageType.error:
             name = DBusErrorResponse(reply).name
-            raise NotTold(f"{address.bus_name} does not answer on the system bus: {name.rpartition('.')[2]}")
+            raise NotTold(f"{place.service} does not answer on the system bus: {name.rpartition('.')[2]}")
         return reply.body
 
     async def _opened(self) -> DBusRouter:
@@ -80,16 +80,20 @@ class SystemBus:
             self._router = DBusRouter(self._connection)
         return self._router
 
-    async def _watch(self, router: DBusRouter, address: DBusAddress) -> None:
+    async def _watch(self, router: DBusRouter, place: ServicePlace) -> None:
         """Ask to be told of changes of this object, once for each connection."""
-        if address in self._watched:
+        if place in self._watched:
             return
         rule = MatchRule(
             type="signal",
             interface="org.freedesktop.DBus.Properties",
             member="PropertiesChanged",
-            path=address.object_path,
+            path=place.path,
         )
         await Proxy(message_bus, router).AddMatch(rule)
         router.filter(rule, queue=self._changes)  # a change that finds the queue full is told by the one in it
-        self._watched.add(address)
+        self._watched.add(place)
+
+
+def _address(place: ServicePlace) -> DBusAddress:
+    return DBusAddress(place.path, place.service, place.interface)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 
@@ -15,10 +16,27 @@ PROCESSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "
 """Sensors of processors. Those of disks and radios have limits of their own."""
 
 
-def hottest() -> float | None:
-    """Return the highest temperature. None: no sensor tells one."""
-    found = [*_processors(), *_gpus()]
-    return max(found, default=None)
+class TemperatureSensors:
+    """The sensors of this machine. The driver of its GPUs is opened once."""
+
+    def __init__(self) -> None:
+        self._gpus: list[Any] | None = None
+
+    def hottest(self) -> float | None:
+        """Return the highest temperature. None: no sensor tells one."""
+        return max([*_processors(), *self._of_the_gpus()], default=None)
+
+    def _of_the_gpus(self) -> list[float]:
+        import pynvml
+
+        try:
+            if self._gpus is None:
+                self._gpus = []
+                pynvml.nvmlInit()
+                self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
+            return [float(pynvml.nvmlDeviceGetTemperature(one, pynvml.NVML_TEMPERATURE_GPU)) for one in self._gpus]
+        except pynvml.NVMLError:  # there is no driver, or it does not tell
+            return []
 
 
 def _processors() -> list[float]:
@@ -30,26 +48,10 @@ def _processors() -> list[float]:
     return [sensor.current for chip in PROCESSORS for sensor in told.get(chip, ())]
 
 
-def _gpus() -> list[float]:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver
-        return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
-        return [float(pynvml.nvmlDeviceGetTemperature(one, pynvml.NVML_TEMPERATURE_GPU)) for one in handles]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
-
-
 class CoolSource:
     """Whether the machine is cool enough: up to `limit`, and after that only `COOLS_BY` degrees below it."""
 
-    def __init__(self, limit: float, read: Callable[[], float | None] = hottest) -> None:
+    def __init__(self, limit: float, read: Callable[[], float | None]) -> None:
         self._limit = limit
         self._read = read
         self._hot = False
@@ -61,6 +63,6 @@ class CoolSource:
             return ConditionReading(None, "no sensor tells a temperature of the processor or of an NVIDIA GPU")
         self._hot = now > (self._limit - COOLS_BY if self._hot else self._limit)
         if not self._hot:
-            return ConditionReading(True, f"{now:.0f} °C, limit {self._limit:g} °C")
-        back = self._limit - COOLS_BY
-        return ConditionReading(False, f"{now:.0f} °C, limit {self._limit:g} °C: goes on at {back:g} °C")
+            return ConditionReading(True, f"below the limit of {self._limit:g} °C", f"{now:.0f} °C")
+        why = f"above the limit of {self._limit:g} °C: goes on at {self._limit - COOLS_BY:g} °C"
+        return ConditionReading(False, why, f"{now:.0f} °C")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from peer.aio.tasks import background_task
-from peer.guest.conditions import COOL, ConditionSource
+from peer.guest.conditions import COOL, ConditionSource, NoServices, SystemServices
 from peer.guest.options import GuestOptions
 from peer.guest.settling import SETTLE_S, SettledCondition
 
@@ -107,9 +108,13 @@ class MachineWatch:
             listener()
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """For `peer status`: by condition, whether it holds (None: not told) and why."""
+        """For `peer status`: by condition, whether it holds (None: not told), why, and the number behind it."""
         return {
-            name: {"value": one.reading.holds, "why": self.holds.get(name, one.reading.why)}
+            name: {
+                "value": one.reading.holds,
+                "why": self.holds.get(name, one.reading.why),
+                "measured": one.reading.measured,
+            }
             for name, one in self._settled.items()
         }
 
@@ -125,12 +130,15 @@ def machine_watch(options: GuestOptions, say: Say) -> MachineWatch:
     notice: ChangeNotice | None = None
     if options.when:
         from peer.guest.sources import source_of
-        from peer.guest.system_bus import SystemBus
 
-        notice = bus = SystemBus()
-        sources |= {name: source_of(name, bus) for name in options.when}
+        services: SystemServices = NoServices()
+        if sys.platform == "linux":
+            from peer.guest.system_bus import SystemBus
+
+            services = notice = SystemBus()
+        sources |= {name: source_of(name, services) for name in options.when}
     if options.max_temperature is not None:
-        from peer.guest.temperature import CoolSource
+        from peer.guest.temperature import CoolSource, TemperatureSensors
 
-        sources[COOL] = CoolSource(options.max_temperature)
+        sources[COOL] = CoolSource(options.max_temperature, TemperatureSensors().hottest)
     return MachineWatch(sources, say, notice)

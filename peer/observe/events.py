@@ -489,7 +489,7 @@ class Paused(Event):
     round: int
     reason: str
     by: str = "operator"
-    """Or `volunteer`: `peer pause` and quiet hours."""
+    """Or `volunteer`: `peer pause`, quiet hours and the conditions of `peer join`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,24 +8,15 @@ from typing import Any
 
 import psutil
 import pytest
-from jeepney import DBusAddress
 
 from peer.errors import UsageError
-from peer.guest.conditions import ConditionReading, NotTold, parse_conditions
+from peer.guest.conditions import ConditionReading, NoServices, parse_conditions
 from peer.guest.options import GuestOptions, core_budget, threads_for
 from peer.guest.settling import SettledCondition
 from peer.guest.sources import IdleSource, PluggedInSource, UnmeteredSource
 from peer.guest.temperature import CoolSource
 
 YES, NO, UNKNOWN = (ConditionReading(holds, "reason") for holds in (True, False, None))
-
-
-class NoServices:
-    async def get(self, address: DBusAddress, name: str) -> Any:
-        raise NotTold("no bus")
-
-    async def call(self, address: DBusAddress, method: str) -> Any:
-        raise NotTold("no bus")
 
 
 def test_conditions_are_parsed_once_each() -> None:
@@ -84,7 +75,7 @@ def test_without_services_nothing_is_told_and_why() -> None:
     for source in (IdleSource(NoServices()), UnmeteredSource(NoServices())):
         reading = asyncio.run(source.read())
         assert reading.holds is None
-        assert "no bus" in reading.why
+        assert "this system has no D-Bus" in reading.why
 
 
 def test_a_hot_machine_goes_on_some_degrees_below_its_limit() -> None:
@@ -92,7 +83,8 @@ def test_a_hot_machine_goes_on_some_degrees_below_its_limit() -> None:
     source = CoolSource(85.0, lambda: next(told))
     readings = [asyncio.run(source.read()) for _ in range(7)]
     assert [one.holds for one in readings] == [True, False, False, False, True, True, None]
-    assert readings[1].why == "85 °C, limit 85 °C: goes on at 80 °C"
+    assert readings[1].why == "above the limit of 85 °C: goes on at 80 °C"
+    assert readings[1].measured == "85 °C"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,11 @@ def test_a_lost_condition_pauses_at_once_and_says_why() -> None:
     machine.power.holds = False
     assert machine.look()
     assert machine.pause.why() == "it is False (--when plugged-in)"
-    assert machine.pause.report()["conditions"]["plugged-in"] == {"value": False, "why": machine.pause.why()}
+    assert machine.pause.report()["conditions"]["plugged-in"] == {
+        "value": False,
+        "why": machine.pause.why(),
+        "measured": "",
+    }
     machine.power.holds = True
     assert machine.look(), "it has to hold for a while"
     assert not machine.look(10.0)

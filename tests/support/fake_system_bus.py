@@ -41,9 +41,9 @@ class FakeSystem:
     async def change(self, name: str, value: Any) -> None:
         """Change a property, and tell everybody who listens."""
         self.facts[name] = value
-        address, kind = PROPERTIES[name]
-        emitter = DBusAddress(address.object_path, interface="org.freedesktop.DBus.Properties")
-        changed = address.interface, {name: (kind, value)}, []
+        place, kind = PROPERTIES[name]
+        emitter = DBusAddress(place.path, interface="org.freedesktop.DBus.Properties")
+        changed = place.interface, {name: (kind, value)}, []
         await self._connection.send(new_signal(emitter, "PropertiesChanged", "sa{sv}as", changed))
 
     async def serve(self) -> None:
@@ -81,8 +81,8 @@ async def fake_system(folder: Path) -> AsyncIterator[FakeSystem]:
         address = f"unix:path={socket}"
         async with await open_dbus_connection(address) as connection:
             async with DBusRouter(connection) as router:
-                for service in (LOGIN, POWER, NETWORK):
-                    await Proxy(message_bus, router).RequestName(service.bus_name)
+                for place in (LOGIN, POWER, NETWORK):
+                    await Proxy(message_bus, router).RequestName(place.service)
             system = FakeSystem(connection, address)
             serving = asyncio.create_task(system.serve())
             try:

@@ -1,0 +1,323 @@
+"""Does a daemon keep to its owner's conditions, and lose nothing by twenty pauses?
+
+Promises 2 (the ledger balances), 8 (local progress survives) and 9 (the volunteer is the boss). Bounds: ledger 0, no
+exchange broken, processor time and bytes outside the allowed times at most 1 % of all. About eleven minutes.
+
+    python -m benchmarks.guest_day [--minutes 10] [--pauses 20] [--seed 1] [--json FILE] [--results]
+
+A day in ten minutes. A bootstrap node and two peers run as real processes; one of the two is the guest, with `--when
+idle,plugged-in,unmetered` and quiet hours of one minute of the clock. logind, UPower and NetworkManager are played on a
+private D-Bus. They forbid training at drawn moments, for 4 to 6 seconds each. Each time one condition is lost.
+
+A forbidden time begins when the service says so, or the minute of the quiet hours begins. It ends likewise. So the
+daemon's drain is outside of the allowed times, and its waiting before it goes on is inside. Processor time is that of
+daemon, trainer and p2pd. Bytes are payloads and control traffic in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.result import Benchmark, Figure, Table, options, publish
+from peer.identity import load_or_create
+from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
+from peer.observe import events
+from peer.observe.event_codec import read_lines
+from peer.observe.totals import ledger, read_totals
+from peer.run.home import Home
+from peer.run.manifest import SignedManifest, default_text, sign_text
+from peer.run.model_layout import layout_for
+from peer.run.overrides import apply_overrides
+from peer.run.presets import resolve
+from peer.trainer.arena import read_counters
+from tests.support.fake_system_bus import FakeSystem, fake_system
+
+ABOUT = Benchmark(
+    "guest_day",
+    "Does a daemon keep to its owner's conditions, and lose nothing by twenty pauses?",
+    "2 (conservation), 8 (local progress survives), 9 (the volunteer is the boss)",
+)
+SETTINGS = [
+    "sync.sync_every=10",
+    "train.total_rounds=1000000",
+    "train.eval_every=1000000",
+    "train.eval_windows=16",
+    "train.batch=2",
+    "model.hidden_size=256",
+    "model.intermediate_size=704",
+]
+LOSSES: list[tuple[str, Any, Any]] = [("OnBattery", True, False), ("IdleHint", False, True), ("Metered", 1, 2)]
+"""Property, its value that forbids, its value that allows."""
+QUIET_S = 60.0
+FORBIDDEN_S = 4.0, 6.0
+LEAST_ALLOWED_S = 14.0
+BACK_S = 15.0
+"""For so long a guest may take to go on."""
+START_S, LOOK_S = 240.0, 0.1
+OUTSIDE = 1.0
+"""Percent of processor time and bytes."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Processor seconds and bytes so far."""
+
+    cpu: dict[tuple[int, float], float]
+    """Seconds of each process, which is named by its id and the time of its start."""
+    nbytes: int
+
+    def since(self, before: Spent) -> tuple[float, int]:
+        """Return the processor seconds and bytes since an earlier look. A process that ended between the two is left
+        out, and so is its last second."""
+        cpu = sum(seconds - before.cpu.get(process, 0.0) for process, seconds in self.cpu.items())
+        return cpu, self.nbytes - before.nbytes
+
+
+@dataclass
+class Day:
+    """The sums of one day."""
+
+    forbidden_s: float = 0.0
+    cpu_outside: float = 0.0
+    bytes_outside: int = 0
+    cpu_all: float = 0.0
+    bytes_all: int = 0
+    still_after_s: list[float] = field(default_factory=list)
+    """From the word of the service until the guest stood still, saved."""
+    back_after_s: list[float] = field(default_factory=list)
+    """From the word of the service until training went on."""
+    causes: Counter[str] = field(default_factory=Counter)
+    why_paused: set[str] = field(default_factory=set)
+
+
+class Guest:
+    """The daemon that is watched."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    async def status(self) -> dict[str, Any]:
+        report = await self.daemon.status()
+        assert report is not None, self.daemon.last_words()
+        return report
+
+    async def spent(self) -> Spent:
+        report = await self.status()
+        control = sum(sum(counts.values()) for counts in report["control_bytes"].values())
+        assert self.daemon.process is not None
+        daemon, cpu = psutil.Process(self.daemon.process.pid), {}
+        for process in (daemon, *daemon.children(recursive=True)):
+            times = process.cpu_times()
+            cpu[process.pid, process.create_time()] = times.user + times.system
+        return Spent(cpu, report["bytes_sent"] + report["bytes_received"] + control)
+
+    async def is_in(self, status: str, within_s: float = 120.0) -> float:
+        """Wait until it is; the seconds that took."""
+        began = time.monotonic()
+        while (report := await self.status())["status"] != status or report["phase"].startswith("pausing"):
+            assert time.monotonic() < began + within_s, f"not {status} but {report['status']}: {report['phase']}"
+            await asyncio.sleep(LOOK_S)
+        return time.monotonic() - began
+
+
+async def forbid(guest: Guest, day: Day, system: FakeSystem, cause: int, seconds: float) -> None:
+    """One condition is lost for so long."""
+    name, forbids, allows = LOSSES[cause]
+    before, began = await guest.spent(), time.monotonic()
+    await system.change(name, forbids)
+    day.still_after_s.append(await guest.is_in("paused"))
+    day.why_paused.add((await guest.status())["paused"]["now"])
+    await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
+    _count(day, (await guest.spent()).since(before), time.monotonic() - began)
+    await system.change(name, allows)
+    day.causes[name] += 1
+    day.back_after_s.append(await guest.is_in("training"))
+
+
+async def quiet_minute(guest: Guest, day: Day, begins: float) -> None:
+    """The minute of quiet hours, whose begin is a time of the wall clock."""
+    await asyncio.sleep(max(0.0, begins - time.time()))
+    before = await guest.spent()
+    day.still_after_s.append(await guest.is_in("paused"))
+    day.why_paused.add((await guest.status())["paused"]["now"])
+    await asyncio.sleep(max(0.0, begins + QUIET_S - time.time()))
+    _count(day, (await guest.spent()).since(before), QUIET_S)
+    day.causes["quiet hours"] += 1
+    day.back_after_s.append(await guest.is_in("training"))
+
+
+def _count(day: Day, spent: tuple[float, int], seconds: float) -> None:
+    day.forbidden_s += seconds
+    day.cpu_outside += spent[0]
+    day.bytes_outside += spent[1]
+
+
+async def live(guest: Guest, system: FakeSystem, quiet_at: float, ends: float, pauses: int, rng: random.Random) -> Day:
+    """Play the day: `quiet_at` and `ends` are times of the wall clock."""
+    day, pause = Day(), 0
+    tally, sampled = Tally(guest), asyncio.create_task(asyncio.sleep(0))
+    await sampled
+    await tally.look(day)
+    while sum(day.causes.values()) < pauses:
+        each_s = (ends - time.time()) / (pauses - sum(day.causes.values()))
+        reach = max(LEAST_ALLOWED_S, each_s - sum(FORBIDDEN_S) / 2)
+        if not day.causes["quiet hours"] and time.time() + 1.2 * reach + FORBIDDEN_S[1] + BACK_S > quiet_at:
+            await tally.during(day, quiet_minute(guest, day, quiet_at))
+            continue
+        await tally.during(day, asyncio.sleep(rng.uniform(0.8, 1.2) * reach))
+        await tally.during(day, forbid(guest, day, system, pause % len(LOSSES), rng.uniform(*FORBIDDEN_S)))
+        pause += 1
+        print(f"{pause:>3} of {pauses}: stood still after {day.still_after_s[-1]:.1f} s", flush=True)
+    await tally.during(day, asyncio.sleep(max(0.0, ends - time.time())))
+    return day
+
+
+class Tally:
+    """Sums of all processor time and bytes. It looks often, for trainers end and others begin."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._last: Spent | None = None
+
+    async def look(self, day: Day) -> None:
+        now = await self._guest.spent()
+        if self._last is not None:
+            cpu, nbytes = now.since(self._last)
+            day.cpu_all += cpu
+            day.bytes_all += nbytes
+        self._last = now
+
+    async def during(self, day: Day, work: Any) -> None:
+        """Look every two seconds while something goes on."""
+        running = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({running}, timeout=2.0))[0]:
+                await self.look(day)
+            running.result()
+            await self.look(day)
+        finally:
+            running.cancel()
+
+
+def quiet_hours(after_s: float) -> tuple[str, float]:
+    """Return a minute of the clock that begins at least so many seconds from now, as an option and as its begin."""
+    begins = (time.time() + after_s) // 60 * 60 + 60
+    first, last = (time.strftime("%H:%M", time.localtime(at)) for at in (begins, begins + QUIET_S))
+    return f"{first}-{last}", begins
+
+
+def journal_of(daemon: Daemon, signed: SignedManifest) -> list[events.Event]:
+    file = Home(daemon.home).run(signed.run_id).journal
+    return [found[0] for found in read_lines(file) if found is not None]
+
+
+def imbalance(daemon: Daemon, signed: SignedManifest) -> int:
+    layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
+    folder = Home(daemon.home).run(signed.run_id)
+    counters = read_counters(folder.path, 1)
+    book = ledger(read_totals(folder.journal), counters.tokens, counters.base, [layout.elements])
+    assert book.processed > 0
+    return abs(book.imbalance)
+
+
+def broken(one: list[events.Event], other: list[events.Event]) -> list[str]:
+    """Exchanges that did not end on both sides, and partners that failed in one."""
+    rounds = [
+        {event.round for event in journal if isinstance(event, events.RoundEnded) and event.outcome == "exchanged"}
+        for journal in (one, other)
+    ]
+    failed = [event for event in (*one, *other) if isinstance(event, events.PartnerFailed)]
+    one_sided = [f"round {number}: one side alone" for number in sorted(rounds[0] ^ rounds[1])]
+    return one_sided + [f"round {event.round}: {event.reason}" for event in failed]
+
+
+async def measure(home: Path, minutes: float, pauses: int, seed: int, priority: str) -> dict[str, Any]:
+    """All of it. Nothing is left running."""
+    node, guest, other = (Daemon(name, home / name) for name in ("node", "guest", "other"))
+    text = apply_overrides(default_text(), SETTINGS)
+    signed = sign_text(text, load_or_create(Home(node.home).identity), home / "run.toml")
+    async with fake_system(home) as system:
+        try:
+            ticket = await start_bootstrap(node, home / "run.toml", 1)
+            await start_peer(other, ticket, threads=1, speed=0.2, min_peers=1)
+            span, quiet_at = quiet_hours(60 * minutes / 2)
+            await guest.start(
+                *("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "2", "--plain", "--checkpoint-every", "15"),
+                *("--when", "idle,plugged-in,unmetered", "--quiet-hours", span, "--priority", priority),
+                env={"DBUS_SYSTEM_BUS_ADDRESS": system.address},
+            )
+            await _begun(guest, other)
+            ends = time.time() + 60 * minutes
+            day = await live(Guest(guest), system, quiet_at, ends, pauses, random.Random(seed))
+        finally:
+            for daemon in (guest, other, node):
+                await daemon.stop(20.0)
+    journals = journal_of(guest, signed), journal_of(other, signed)
+    return {
+        "day": day,
+        "broken": broken(*journals),
+        "imbalance": imbalance(guest, signed) + imbalance(other, signed),
+        "exits": [daemon.process.returncode for daemon in (guest, other) if daemon.process is not None],
+        "outcomes": Counter(event.outcome for event in journals[0] if isinstance(event, events.RoundEnded)),
+        "paused": sum(isinstance(event, events.Paused) for event in journals[0]),
+        "went on": sum(isinstance(event, events.WentOn) for event in journals[0]),
+        "dropped": Counter(event.reason for event in journals[0] if isinstance(event, events.Dropped)),
+    }
+
+
+async def _begun(*daemons: Daemon) -> None:
+    """Both have exchanged."""
+    began = time.monotonic()
+    for daemon in daemons:
+        while not ((await daemon.status()) or {}).get("rounds", {}).get("exchanged"):
+            assert daemon.running, daemon.last_words()
+            assert time.monotonic() < began + START_S, daemon.last_words()
+            await asyncio.sleep(LOOK_S)
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--pauses", type=int, default=20, help="That of the quiet hours is one of them.")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--priority", choices=["low", "normal"], default="low", help="Of the guest's trainer.")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="guest-day-") as folder:
+        found = asyncio.run(measure(Path(folder), given.minutes, given.pauses, given.seed, given.priority))
+    day: Day = found["day"]
+    for name, value in found.items():
+        print(f"{name:>12}  {value}")
+    allowed_s = 60 * given.minutes - day.forbidden_s
+    figures = [
+        Figure("ledgers, off by", "", found["imbalance"], 0),
+        Figure("exchanges broken", "", len(found["broken"]), 0),
+        Figure("pauses that were entered and left", "", min(found["paused"], found["went on"]), at_least=given.pauses),
+        Figure("processor time outside the allowed times", "%", 100 * day.cpu_outside / day.cpu_all, OUTSIDE),
+        Figure("bytes outside the allowed times", "%", 100 * day.bytes_outside / day.bytes_all, OUTSIDE),
+        Figure("of the day forbidden", "%", 100 * day.forbidden_s / (60 * given.minutes)),
+        Figure("processor time outside, a second", "ms", 1000 * day.cpu_outside / day.forbidden_s),
+        Figure(
+            "processor time inside, a second",
+            "ms",
+            1000 * (day.cpu_all - day.cpu_outside) / allowed_s,
+        ),
+        Figure("from the word of a service to standing still, worst", "s", max(day.still_after_s)),
+        Figure("from the word of a service to training again, worst", "s", max(day.back_after_s)),
+        Figure("exit codes other than 0", "", sum(code != 0 for code in found["exits"]), 0),
+    ]
+    rows = [[name, count] for name, count in (*day.causes.items(), *found["outcomes"].items())]
+    kept = publish(given, ABOUT, figures, Table("pauses by cause, rounds by outcome", ["", "count"], rows))
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
