@@ -11,6 +11,7 @@ import click
 from peer.cli.invite import command as invite
 from peer.cli.options import as_json, initial_peers
 from peer.cli.telling import tell
+from peer.cli.ticket_show import command as show
 from peer.errors import UsageError
 from peer.identity import load_or_create
 
@@ -19,7 +20,7 @@ ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.exampl
 
 
 class TicketGroup(click.Group):
-    """A command with an argument of its own, and one command below it."""
+    """A command with an argument of its own, and commands below it."""
 
     allow_interspersed_args = True
 
@@ -54,11 +55,13 @@ def command(
 ) -> None:
     """Show the run and the addresses in a TICKET (@FILE: the one in that file).
 
-    Or make a ticket for a manifest file and addresses, which are not dialled."""
-    from peer.run.manifest import load_signed
+    Or make a ticket for a manifest file and addresses, which are not dialled. `peer ticket show` makes one from any
+    peer of a run."""
     from peer.run.ticket import Ticket
 
     if making := Path(ticket_or_manifest).suffix == ".toml":
+        from peer.run.manifest import load_signed
+
         ticket = Ticket(
             load_signed(Path(ticket_or_manifest)).run_id, (*initial_peers, *_of_node(identity_path, addresses))
         )
@@ -74,6 +77,7 @@ def command(
 
 
 command.add_command(invite)
+command.add_command(show)
 
 
 def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:

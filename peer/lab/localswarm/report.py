@@ -233,7 +233,7 @@ def was_killed(row: dict[str, Any]) -> bool:
 def table(report: dict[str, Any]) -> str:
     """Write the report as a table."""
     head = (
-        f"{'peer':<10}{'exit':>7}{'steps':>7}{'paired':>8}{'solo':>6}{'refused':>9}{'failed':>8}"
+        f"{'peer':<10}{'exit':>7}{'steps':>7}{'exchanged':>11}{'solo':>6}{'refused':>9}{'failed':>8}"
         f"{'first':>8}{'last':>8}{'sent MB':>9}"
     )
     lines = [head]
@@ -241,7 +241,7 @@ def table(report: dict[str, Any]) -> str:
         rounds = peer["rounds"]
         end = "killed" if was_killed(peer) else peer["exit_code"]
         lines.append(
-            f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>8}{rounds['solo']:>6}"
+            f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>11}{rounds['solo']:>6}"
             f"{rounds['refused']:>9}{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"
             f"{peer['bytes_sent'] / 1e6:>9.1f}"
         )
@@ -252,9 +252,9 @@ def table(report: dict[str, Any]) -> str:
         "",
         f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a token",
         f"replica spread                       {_number(swarm['replica_spread'], 5)}",
-        f"participation of the living          {_number(swarm['participation'])}",
-        f"their rounds that ended in time      {_number(swarm['rounds_ended_in_time'])}",
-        f"or ended otherwise in time, journaled  {_number(swarm['rounds_closed_in_time'])}",
+        *_share_line("rounds exchanged, of those due", swarm["participation"]),
+        *_share_line("rounds ended in time", swarm["rounds_ended_in_time"]),
+        *_share_line("rounds ended, or given up and told", swarm["rounds_closed_in_time"]),
         f"tokens a second                      {swarm['tokens_per_s']:.0f}",
         f"ledger (processed - rest)            {balance}",
     ]
@@ -265,6 +265,11 @@ def table(report: dict[str, Any]) -> str:
         *_fault_lines(report["faults"]),
     )
     return "\n".join([*lines, *more])
+
+
+def _share_line(label: str, share: float | None) -> list[str]:
+    """Write a share. Rounds in inner steps have no moment by which a few of them could be counted."""
+    return [] if share is None else [f"{label:<37}{share:.1%}"]
 
 
 def _unevaluated(rows: list[dict[str, Any]]) -> list[str]:

@@ -66,15 +66,16 @@ class Report:
         return asdict(self)
 
 
-def report_of(swarm: SimulatedSwarm, hours: float, seconds: float) -> Report:
-    """Make the report of a swarm whose run is over."""
+def report_of(swarm: SimulatedSwarm, hours: float, seconds: float, *, learns: bool = True) -> Report:
+    """Make the report of a swarm whose run is over. `learns`: False for a trainer without a model. It has no loss."""
     journal = [event for peer in swarm.peers for event in peer.events]
     ended = [event for event in journal if isinstance(event, events.RoundEnded)]
     outcomes = Counter(event.outcome for event in ended)
     took = sorted(event.seconds for event in ended if event.outcome == "exchanged")
-    losses = _losses_by_hour(swarm.peers, hours)
+    learners = swarm.peers if learns else []
+    losses = _losses_by_hour(learners, hours)
     known = [loss for loss in losses if loss is not None]
-    evaluated = [[e.loss for e in peer.events if isinstance(e, events.Evaluated)] for peer in swarm.peers]
+    evaluated = [[e.loss for e in peer.events if isinstance(e, events.Evaluated)] for peer in learners]
     took_part = participation_of(swarm)
     books = [peer.ledger() for peer in swarm.peers]
     carried = swarm.network.carried.values()
@@ -168,8 +169,7 @@ def told(report: Report) -> str:
         "0 (balances)" if report.ledger_imbalance == 0 else f"{report.ledger_imbalance}: WORK WAS LOST OR INVENTED"
     )
     lines = [
-        ("loss", f"{_number(report.loss_first)} at the start, {_number(report.loss_last)} at the end"),
-        ("  by hour", "  ".join(_number(loss) for loss in report.loss_by_hour[:24])),
+        *_losses(report),
         ("computing", f"{report.compute_utilization:.1%} of the time"),
         ("sent", f"{report.up_bytes_per_peer_hour / 1e6:.2f} MB a peer and hour"),
         ("received", f"{report.down_bytes_per_peer_hour / 1e6:.2f} MB a peer and hour"),
@@ -184,6 +184,15 @@ def told(report: Report) -> str:
         ("simulated in", f"{report.seconds_to_simulate:.1f} s"),
     ]
     return "\n".join(f"{name:<13} {text}" for name, text in lines)
+
+
+def _losses(report: Report) -> list[tuple[str, str]]:
+    if report.loss_first is None:
+        return [("loss", "none: this trainer has no model. With --trainer tiny it learns")]
+    return [
+        ("loss", f"{_number(report.loss_first)} at the start, {_number(report.loss_last)} at the end"),
+        ("  by hour", "  ".join(_number(loss) for loss in report.loss_by_hour[:24])),
+    ]
 
 
 def _took_part(report: Report) -> str:

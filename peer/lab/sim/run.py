@@ -129,7 +129,7 @@ def simulate(
         return swarm
 
     swarm = run_virtual(main())
-    return report_of(swarm, wish.hours, time.monotonic() - began)
+    return report_of(swarm, wish.hours, time.monotonic() - began, learns=wish.trainer != "fake")
 
 
 def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Fault, ...]:

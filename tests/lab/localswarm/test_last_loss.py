@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from peer.lab.localswarm.report import last_state_evaluated, table
 from peer.observe.events import Evaluated, Event, Leaving, Left, RoundEnded
 
@@ -53,3 +55,30 @@ def test_the_table_names_the_peers_whose_last_state_has_no_loss() -> None:
     assert lines[1].split()[8:10] == ["5.500", "4.500"]
     assert lines[2].split()[8:10] == ["5.500", "-"]
     assert lines[-1] == "peer 2 was not evaluated after round 3"
+
+
+def sums(**shares: float | None) -> str:
+    """The table of a swarm of one peer."""
+    book = dict.fromkeys(("processed", "applied", "dropped", "outstanding"), 0)
+    swarm = {"val_loss_mean": 4.5, "replica_spread": 0.1, **shares, "tokens_per_s": 3.0, "ledger": book}
+    return table({"peers": [row(4.5)], "swarm": swarm, "faults": []})
+
+
+def test_the_sums_stand_below_each_other_and_none_is_empty() -> None:
+    names = ("participation", "rounds_ended_in_time", "rounds_closed_in_time")
+    lines = sums(**dict.fromkeys(names, 0.98)).splitlines()[3:]
+    assert len(lines) == 7
+    assert all(line[36] == " " and line[37] != " " for line in lines), "values begin in one column"
+    counted_in_steps = sums(**dict.fromkeys(names)).splitlines()[3:]
+    assert len(counted_in_steps) == 4
+    assert not any(line.endswith("-") for line in counted_in_steps)
+
+
+def test_the_tutorial_shows_the_table_that_is_printed() -> None:
+    names = ("participation", "rounds_ended_in_time", "rounds_closed_in_time")
+    head, first, *_, ledger = sums(**dict.fromkeys(names, 0.98)).splitlines()
+    page = (Path(__file__).parents[3] / "docs" / "tutorials" / "first-swarm.md").read_text().splitlines()
+    assert head in page
+    assert len(first) == len(page[page.index(head) + 1]) == len(head)
+    assert ledger in page
+    assert "`ledger (processed -" in (Path(__file__).parents[3] / "README.md").read_text()

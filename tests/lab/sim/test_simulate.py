@@ -55,6 +55,12 @@ def test_a_person_reads_lines() -> None:
     assert "ledger        0 (balances)" in run(*SMALL)
 
 
+def test_a_trainer_without_a_model_tells_no_loss() -> None:
+    assert "loss          none: this trainer has no model. With --trainer tiny it learns" in run(*SMALL)
+    report = json.loads(run(*SMALL, "--json"))
+    assert (report["loss_first"], report["loss_last"], set(report["loss_by_hour"])) == (None, None, {None})
+
+
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
