@@ -19,7 +19,7 @@ from peer.protocol.policy.upload_quota import CONTROL_RATE, DAY_S, on_the_line
 from peer.run.costs import Cost, cost_of
 from peer.run.files.artifact_folder import needed
 from peer.run.files.own_texts import survey
-from peer.run.home import write_whole
+from peer.run.home import RunFolder, write_whole
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
 from peer.run.method import Method
@@ -69,6 +69,8 @@ class JoinContract:
     """How long the run is, for a person."""
     log: str
     """The file of the daemon's log."""
+    guest: str
+    """How the trainer gives way to the machine's owner, for a person."""
 
     def terms(self) -> list[tuple[str, str]]:
         """Return the contract as labels and values, for a person."""
@@ -84,6 +86,7 @@ class JoinContract:
         """Return what the run takes of this machine, and for how long."""
         return [
             ("device", f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"),
+            ("gives way", self.guest),
             ("memory", f"about {amount(self.memory_bytes, 'bytes')}"),
             ("disk", f"at most {amount(self.disk_bytes, 'bytes')}"),
             ("a day", self._daily()),
@@ -110,12 +113,12 @@ class JoinContract:
 
 
 def contract_of(
-    signed: SignedManifest, options: JoinOptions, texts: str, *, start: float = 0.0, log: Path | None = None
+    signed: SignedManifest, options: JoinOptions, texts: str, *, start: float = 0.0, folder: RunFolder | None = None
 ) -> JoinContract:
     """Work out what the run takes from this machine, from its manifest and the volunteer's options alone.
 
     `texts` tells the volunteer's own texts, for a run that trains on them. `start`: when round 0 began, seconds since
-    the epoch; 0: nobody has signed that yet."""
+    the epoch; 0: nobody has signed that yet. `folder`: the run's, with the log."""
     manifest = signed.manifest
     method = resolve(manifest.sync)
     cost = cost_of(manifest.model, method)
@@ -140,8 +143,21 @@ def contract_of(
         bytes_a_sync=cost.bytes_per_sync,
         ends_at=end_of(manifest, start),
         length=_length(manifest, method),
-        log="" if log is None else str(log),
+        log="" if folder is None else str(folder.log),
+        guest=_manners(options),
     )
+
+
+def _manners(options: JoinOptions) -> str:
+    """Tell how the trainer gives way to the machine's owner."""
+    guest = options.guest
+    parts = ["to all programs" if guest.low_priority else "to no program (--priority normal)"]
+    shares = ((guest.cpu, "of the cores"), (guest.gpu, "of the GPU's time"), (options.speed, "of the time"))
+    parts += [f"trains on {share:.0%} {what}" for share, what in shares if share < 1]
+    parts += [f"trains only while {', '.join(guest.when)}"] if guest.when else []
+    parts += [f"pauses above {guest.max_temperature:g} °C"] if guest.max_temperature is not None else []
+    parts += [f"pauses every day {options.quiet_hours}"] if options.quiet_hours is not None else []
+    return "; ".join(parts)
 
 
 def _bytes_a_day(method: Method, cost: Cost) -> int | None:

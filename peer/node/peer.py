@@ -238,7 +238,7 @@ class PeerDaemon:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
         node, options = self._node, self._options
         texts, warnings = await asyncio.to_thread(look_through, signed.manifest, options)
-        contract = contract_of(signed, options, texts, start=start_of(node, signed.manifest))
+        contract = contract_of(signed, options, texts, start=start_of(node, signed.manifest), folder=node.local.folder)
         ask = None if options.agreed else self._display.ask
         self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, warnings))
 

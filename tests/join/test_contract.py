@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from peer.clock.quiet_hours import QuietHours
 from peer.errors import DataError, JoinDeclined, UsageError
+from peer.guest.options import GuestOptions
 from peer.join.contract import AGREED, JoinContract, agree, contract_of
 from peer.join.preflight import check_cuda, check_data_folder
 from peer.observe.formatting import local_time
 from peer.observe.question import read_answer
 from peer.protocol.policy.upload_quota import CONTROL_RATE, DAY_S, UploadLimits
+from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, derive
 from peer.run.options import JoinOptions
 
@@ -39,6 +42,7 @@ CONTRACT = JoinContract(
     ends_at=None,
     length="after 40 rounds, which last 200 min",
     log="/home/ada/peer.log",
+    guest="to all programs",
 )
 
 
@@ -81,16 +85,30 @@ def terms(clock: str, start: float = 0.0, **options: Any) -> dict[str, str]:
     """The terms of the default run under this clock."""
     signed = SIGNED[clock]
     chosen = JoinOptions(home=Path("home"), run_id=signed.run_id, device="cpu", threads=3, **options)
-    return dict(contract_of(signed, chosen, "", start=start, log=Path("/home/ada/peer.log")).terms())
+    return dict(contract_of(signed, chosen, "", start=start, folder=RunFolder(Path("/home/ada"))).terms())
 
 
 def test_a_run_in_seconds_tells_its_day_and_its_end() -> None:
     told = terms("seconds")
-    assert told["device"] == "cpu, 3 threads"
+    assert (told["device"], told["log"]) == ("cpu, 3 threads", "/home/ada/peer.log")
     assert re.fullmatch(r"about \d+\.\d MB up and \d+\.\d MB down, more while .*", told["a day"])
     assert told["ends"] == "after 80 rounds, which last 6 h 40 min; sooner when you say `peer leave`"
     begun = terms("seconds", start=1795648000.0)
     assert begun["ends"] == f"on {local_time(1795648000.0 + 80 * 300)}, {told['ends']}"
+
+
+def test_how_the_trainer_gives_way_is_told() -> None:
+    assert terms("seconds")["gives way"] == "to no program (--priority normal)"
+    guest = GuestOptions(low_priority=True, cpu=0.5, when=("idle", "plugged-in"), max_temperature=80)
+    told = terms("seconds", guest=guest, speed=0.25, quiet_hours=QuietHours.parse("22:00-07:00"))["gives way"]
+    assert told.split("; ") == [
+        "to all programs",
+        "trains on 50% of the cores",
+        "trains on 25% of the time",
+        "trains only while idle, plugged-in",
+        "pauses above 80 °C",
+        "pauses every day 22:00-07:00",
+    ]
 
 
 def test_the_day_holds_what_the_exchanges_and_the_small_messages_take() -> None:
