@@ -33,7 +33,7 @@ def _checked(context: click.Context, parameter: click.Parameter, values: tuple[s
 def home(function: F) -> F:
     return click.option(
         "--home",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=click.Path(path_type=Path, file_okay=False, readable=False),  # commands tell whose it is, and how to mend
         envvar="PEER_HOME",
         default=default_home,
         help="Folder of key, runs and checkpoints.  [default: PEER_HOME, else ~/.local/share/peer]",

@@ -33,8 +33,8 @@ class OutsideLook:
     """What asking the router came to."""
     relays: int = 0
     """Relays that would hold a place for this peer."""
-    ours: tuple[str, ...] = ()
-    """Addresses of this machine."""
+    host: str = ""
+    """Address of this machine in its own network; empty: not known."""
 
 
 def outside(look: OutsideLook) -> DoctorFinding:
@@ -43,7 +43,7 @@ def outside(look: OutsideLook) -> DoctorFinding:
         through = ", through a port that the router opened" if look.mapped else ""
         return fine("reachable", f"yes{through}: {look.why}")
     port = look.port if look.fixed_port else 4811
-    host = look.ours[0].rpartition(":")[0] if look.ours else "this machine"
+    host = look.host or "this machine"
     fix = f"On your router forward TCP port {port} to {host}, then give --port {port}; see {GUIDE}."
     if look.reachable is None:
         return unchecked("reachable", look.why, "Run peer doctor again when other peers are up.")

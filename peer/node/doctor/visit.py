@@ -22,6 +22,7 @@ from peer.membership.paper_sync import PaperSync
 from peer.node.doctor.finding import DoctorFinding, Severity, failure, fine, unchecked, warning
 from peer.node.doctor.network import MeasuredLine, OutsideLook, clock, line, outside
 from peer.node.open import OpenNode
+from peer.node.port_mapping import source_address
 from peer.protocol.messages import PeerId, PeerRecord, Reach, Status
 from peer.protocol.policy.fitness import Load
 from peer.protocol.schedule import RoundClock
@@ -145,7 +146,7 @@ class RunVisit:
                 mapped=node.mapping.carries(),
                 mapping=str(node.mapping.report().get("why", "")),
                 relays=len(node.reservations.relays()),
-                ours=node.endpoints(),
+                host=source_address(),
             )
         )
 

@@ -18,7 +18,7 @@ CLOSED = OutsideLook(
     fixed_port=True,
     relays=2,
     mapping="no router in this network answers UPnP",
-    ours=("192.168.7.2:4811",),
+    host="192.168.7.2",
 )
 LOAD = Load(nbytes=10**7, round_s=30.0, again_s=30.0, waits=False, alone="solo")
 
