@@ -23,13 +23,18 @@ from peer.cli.options import (
     port_mapping,
     relay,
 )
+from peer.cli.web import PagedCommand, page_at, web
 from peer.protocol.swarm.buckets import SPLIT
 
 if TYPE_CHECKING:
     from peer.run.admission.invitation import Invitation
 
 
-@click.command("bootstrap", epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810")
+@click.command(
+    "bootstrap",
+    cls=PagedCommand,
+    epilog="Example: peer bootstrap run.toml --announce-maddrs /ip4/203.0.113.7/tcp/4810",
+)
 @click.argument("manifest", type=click.Path(path_type=Path), metavar="run.toml")
 @home
 @identity_path
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     help="Give joiners the token shards in this folder of `peer data build`.",
 )
 @metrics
+@web
 @leave_on_eof
 @click.option(
     "--state",
@@ -101,6 +107,8 @@ def command(
     data: Path | None,
     metrics_port: int | None,
     metrics_host: str,
+    web: str | None,
+    web_names: tuple[str, ...],
     state: Path | None,
     keep_latest: bool,
     keep_every: float,
@@ -110,6 +118,7 @@ def command(
     from peer.cli.installed import loading_torch
     from peer.cli.run import run_daemon, say
 
+    page = page_at(web, web_names)
     with loading_torch():
         from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
         from peer.run.options import NodeOptions, any_hosts
@@ -138,5 +147,6 @@ def command(
         keep_latest=keep_latest,
         keep_every_s=keep_every,
         check=check,
+        page=page,
     )
     run_daemon(run_bootstrap(options, manifest, wishes, say))

@@ -29,6 +29,7 @@ from peer.cli.options import (
     upload_budget,
 )
 from peer.cli.percentages import Percentage
+from peer.cli.web import PagedCommand, page_at, web
 from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from peer.guest.options import GuestOptions
     from peer.run.admission.invitation import Invitation
     from peer.run.options import JoinOptions
+    from peer.web.page import WebPage
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
 WAIT = "Wait so long (5m) for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
@@ -50,7 +52,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
     return QuietHours.parse(value)
 
 
-@click.command("join", epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1MB")
+@click.command("join", cls=PagedCommand, epilog="Example: peer join peer-ticket --data ~/texts --max-upload 1MB")
 @click.argument("ticket_or_manifest", metavar="TICKET|run.toml", nargs=-1, required=True)
 @home
 @identity_path
@@ -99,6 +101,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
 @cache_disk
 @metrics
+@web
 @leave_on_eof
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
@@ -136,6 +139,8 @@ def command(
     cache_disk: int,
     metrics_port: int | None,
     metrics_host: str,
+    web: str | None,
+    web_names: tuple[str, ...],
     plain: bool,
 ) -> None:
     """Take part in the run of a TICKET.
@@ -202,10 +207,10 @@ def command(
         metrics_host=metrics_host,
         micro_batch=micro_batch,
     )
-    run_daemon(_take_part(options, plain, laps))
+    run_daemon(_take_part(options, plain, laps, page_at(web, web_names)))
 
 
-async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer) -> int:
+async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer, page: WebPage | None) -> int:
     """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
     import asyncio
 
@@ -221,6 +226,6 @@ async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer) -> int
                 await asyncio.to_thread(load)
             from peer.node.peer import run_peer
 
-            return await run_peer(options, display(plain), early, laps)
+            return await run_peer(options, display(plain), early, laps, page)
     finally:
         own.discard_empty(options.run_id)

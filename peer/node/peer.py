@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from peer.join.reset import founding_of
 from peer.join.resume import JoinedState, Staleness
 from peer.join.state import obtain_state
 from peer.join.trainer import journal_start, launch, trainer_config
-from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
+from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
 from peer.node.assemble import PeerParts
 from peer.node.control import ControlServer, pause_or_resume
@@ -45,11 +44,12 @@ from peer.node.leaving.last_state import keep_last_state
 from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import MetricsEndpoint, serving
 from peer.node.open import LocalNode, OpenNode, open_node
+from peer.node.page import DaemonPage, PageSource, paged
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
 from peer.node.run_files import DaemonFiles
 from peer.node.status import DaemonFacts, status_report
-from peer.node.supervise import run_until_drained
+from peer.node.supervise import measure, obey, run_until_drained
 from peer.observe import events
 from peer.observe.counters import EventCounters
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord
@@ -72,7 +72,11 @@ from peer.trainer.subprocess import TrainerSubprocess
 
 
 async def run_peer(
-    options: JoinOptions, display: Display, early: TrainerSubprocess | None = None, laps: PhaseTimer | None = None
+    options: JoinOptions,
+    display: Display,
+    early: TrainerSubprocess | None = None,
+    laps: PhaseTimer | None = None,
+    page: DaemonPage | None = None,
 ) -> int:
     """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
     beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
@@ -85,7 +89,7 @@ async def run_peer(
         async with open_node(local, parts.listeners(local)) as node, parts.pause.machine.running():
             laps.end("network")
             daemon = PeerDaemon(node, parts, display, early, laps)
-            return await daemon.run()
+            return await daemon.run(page)
 
 
 class PeerDaemon:
@@ -126,8 +130,14 @@ class PeerDaemon:
         self._files = DaemonFiles(node, parts.options, self._known, self._copying, self._journal.append)
         self._pause, self._quota = parts.pause, parts.quota
 
-    async def run(self) -> int:
-        async with serving(self._metrics, self._options, self._node.local.say), showing(self._display, self._status):
+    async def run(self, page: DaemonPage | None = None) -> int:
+        local = self._node.local
+        source = PageSource.of_peer(local.home.path, self._status, self._control, self._journal)
+        async with (
+            serving(self._metrics, self._options, local.say),
+            showing(self._display, self._status),
+            paged(page, source, local.say, self._facts.open_page),
+        ):
             return await self._run()
 
     async def _run(self) -> int:
@@ -330,37 +340,24 @@ class PeerDaemon:
         )
         node.handler.serve(replace(node.handler.parts, matchmaker=parts.matchmaker, group=parts.group, state=donated))
         freeze_gc()
-        beside = [*parts.background(), self._obey(), self._measured(), self._own.reputation.keep(node.local.clock)]
+        assert self._trainer is not None
+        beside = [
+            *parts.background(),
+            obey(node, self._facts, self._ruling),
+            measure(self._arrival, self._facts, self._trainer, live),
+            self._own.reputation.keep(node.local.clock),
+        ]
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
         if not self._facts.leaving and self._facts.manifest is not None:
             node.local.say(farewell(self._facts.manifest, node.local.home.path))
         await keep_last_state(self._saving, parts.loop.evaluations, live.round, node.local.say)
         return 0
 
-    def _measured(self) -> Coroutine[Any, Any, None]:
-        manifest, trainer, live = self._facts.manifest, self._trainer, self._live
-        assert manifest is not None
-        assert trainer is not None
-        method, total = resolve(manifest.sync), manifest.rounds
-        round_s = method.round_length if method.clock == "seconds" else None
-        return self._arrival.watch(lambda: trainer.progress, round_s, lambda: total - live.round)
-
     # -- the operator's word -----------------------------------------------------------------------------------------
 
     def _ruling(self) -> RunPolicy:
         held = self._node.handler.parts.amendments
         return RunPolicy() if held is None else held.ruling(self._live.round)
-
-    async def _obey(self) -> None:
-        """Ends with JoinRefused when the operator keeps us out, or our invitation is over."""
-        while True:
-            now = self._ruling()
-            ensure_admitted(now, self._node.local.me)
-            assert self._facts.admission is not None
-            self._facts.admission.ensure()
-            if now.wire is not None:
-                self._node.transport.narrow_wire(*now.wire)
-            await asyncio.sleep(1.0)
 
     # -- what others and the person see ------------------------------------------------------------------------------
 

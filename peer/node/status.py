@@ -43,6 +43,8 @@ class DaemonFacts:
     admission: OwnAdmission | None = None
     contract: dict[str, Any] | None = None
     """The terms that the volunteer agreed to."""
+    page: str = ""
+    """Address of the page for browsers."""
 
     def is_doing(self, phase: str) -> None:
         """Name what goes on, for a person."""
@@ -55,6 +57,10 @@ class DaemonFacts:
     def agree(self, contract: dict[str, Any]) -> None:
         """The volunteer agreed to these terms."""
         self.contract = contract
+
+    def open_page(self, address: str) -> None:
+        """The page for browsers is open there."""
+        self.page = address
 
     def admit(self, admission: OwnAdmission) -> OwnAdmission:
         """The run lets this peer in; the same admission."""
@@ -117,6 +123,7 @@ def status_report(
         "control_bytes": control_bytes(node),
         "caps": caps(node),
         "wait": facts.waits.report(),
+        "page": facts.page,
     }
     if facts.manifest is not None:
         report["parameters"] = facts.manifest.model.parameters

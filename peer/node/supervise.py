@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from peer.membership.amendment_sync import ensure_admitted
 from peer.ports.console import Say
+from peer.protocol.policy.amendments import RunPolicy
 from peer.rounds.loop import RoundLoop
+from peer.rounds.status import RoundStatus
+from peer.run.presets import resolve
+
+if TYPE_CHECKING:
+    from peer.join.report import JoinReport
+    from peer.node.open import OpenNode
+    from peer.node.status import DaemonFacts
+    from peer.trainer.client import TrainerClient
 
 LOOK_S = 0.2
 
@@ -48,3 +58,27 @@ async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], 
     while not loop.leaving:
         await asyncio.sleep(LOOK_S)
     limit.reschedule(asyncio.get_running_loop().time() + limit_s())
+
+
+async def obey(node: OpenNode, facts: DaemonFacts, ruling: Callable[[], RunPolicy]) -> None:
+    """Do what the operator's amendments say, for ever. Ends with JoinRefused when the operator keeps us out, or our
+    invitation is over."""
+    while True:
+        now = ruling()
+        ensure_admitted(now, node.local.me)
+        assert facts.admission is not None
+        facts.admission.ensure()
+        if now.wire is not None:
+            node.transport.narrow_wire(*now.wire)
+        await asyncio.sleep(1.0)
+
+
+def measure(
+    arrival: JoinReport, facts: DaemonFacts, trainer: TrainerClient, live: RoundStatus
+) -> Coroutine[Any, Any, None]:
+    """Make the duty that compares what this machine does with what a round needs."""
+    manifest = facts.manifest
+    assert manifest is not None
+    method, total = resolve(manifest.sync), manifest.rounds
+    round_s = method.round_length if method.clock == "seconds" else None
+    return arrival.watch(lambda: trainer.progress, round_s, lambda: total - live.round)

@@ -42,6 +42,7 @@ from peer.node.operator.presence import announce, known
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
+from peer.node.page import DaemonPage, PageSource, paged
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.status import about, caps, control_bytes, ends_at
 from peer.observe import events
@@ -107,6 +108,8 @@ class OperatorWishes:
     keep_every_s: float = KEEP_EVERY_S
     check: bool = True
     """Evaluate a state before it is kept."""
+    page: DaemonPage | None = None
+    """The run's page for browsers."""
 
 
 async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: OperatorWishes, say: Say) -> int:
@@ -172,8 +175,9 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     if _has_operators_key(node):
         say(f"the operator's key lies on this node: {ADVICE}")
     with hold(cache, signed, run.files):
-        page = serving(MetricsEndpoint(status), node.local.options, say)
-        async with page, background_task(view.run(asyncio.to_thread, say)):
+        endpoint = serving(MetricsEndpoint(status), node.local.options, say)
+        page = paged(wishes.page, PageSource(home=node.local.home.path, report=status), say)
+        async with endpoint, page, background_task(view.run(asyncio.to_thread, say)):
             try:
                 await _serve(node, run_start, giving, keeper, status, run.path, pace_of(method))
             finally:

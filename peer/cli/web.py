@@ -1,0 +1,55 @@
+"""The options of a daemon's page for browsers: `--web [HOST:PORT]` and `--web-name`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from peer.web.page import WebPage
+
+F = TypeVar("F", bound=Callable[..., Any])
+OPTION = "--web"
+DEFAULT = "127.0.0.1:4880"
+_ADDRESS = re.compile(r"(\S*:)?\d+")
+
+
+class PagedCommand(click.Command):
+    """A command with `--web`, whose value may be missing: in `--web TICKET` the ticket is no address."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, after a bare `--web` got its default."""
+        return super().parse_args(ctx, [_spelled(*pair) for pair in zip(args, [*args[1:], ""], strict=True)])
+
+
+def _spelled(word: str, following: str) -> str:
+    return f"{OPTION}={DEFAULT}" if word == OPTION and not _ADDRESS.fullmatch(following) else word
+
+
+def web(function: F) -> F:
+    """Add `--web` and `--web-name` to a `PagedCommand`, as `web` and `web_names`."""
+    function = click.option(
+        "--web-name",
+        "web_names",
+        multiple=True,
+        metavar="NAME",
+        help="Host name by which browsers reach the page, e.g. behind a proxy. Repeatable.",
+    )(function)
+    return click.option(
+        OPTION,
+        metavar="[HOST:PORT]",
+        help=f"Serve a page for browsers there. Without an address: at {DEFAULT}.  [default: none]",
+    )(function)
+
+
+def page_at(address: str | None, names: tuple[str, ...]) -> WebPage | None:
+    """Listen for the page's viewers; None when none is wanted. Raises UsageError and AddressError."""
+    if address is None:
+        return None
+    from peer.web.address import WebAddress
+    from peer.web.page import WebPage
+
+    return WebPage(WebAddress.parse(address).bind(), names)

@@ -1,0 +1,86 @@
+"""Where a page listens, and the socket for it. It is bound before the daemon starts, so that a taken port is told at
+once."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from peer.errors import AddressError, UsageError
+
+_BACKLOG = 128
+_FORM = "Write HOST:PORT, e.g. --web 127.0.0.1:4880 or --web [::1]:0. Port 0 takes any free one."
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    """An address to listen at. `host` has no brackets."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> WebAddress:
+        """Read HOST:PORT or a port alone, which means this machine only. Raises UsageError."""
+        host, _, port = text.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65536):
+            raise UsageError(f"{text[:100]!r} names no port for the page", _FORM)
+        return cls(host or "127.0.0.1", int(port))
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host == "localhost" or (_is_ip(self.host) and ipaddress.ip_address(self.host).is_loopback)
+
+    def bind(self) -> BoundSocket:
+        """Listen. Raises AddressError."""
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _, _, _, address = found[0]
+            listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:  # that a name is not known is one too
+            taken = error.errno == errno.EADDRINUSE
+            why = "another program holds this port" if taken else error.strerror or str(error)
+            raise AddressError(
+                f"the page cannot listen at {self}: {why}",
+                "Name another address, e.g. --web 127.0.0.1:0, which takes any free port.",
+                "Browsers ask for the page there.",
+            ) from error
+        return BoundSocket(listening, WebAddress(self.host, listening.getsockname()[1]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSocket:
+    """A socket that listens, and where."""
+
+    socket: socket.socket
+    address: WebAddress
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def host_of_header(value: str) -> str:
+    """Return the host in a Host header or after the scheme of an Origin, in lower case, without port and brackets."""
+    if value.startswith("["):
+        return value[1:].partition("]")[0].lower()
+    return value.partition(":")[0].lower()
+
+
+def names_this_page(value: str, names: frozenset[str]) -> bool:
+    """Return whether a Host header is ours: an address, `localhost`, or one of `names`.
+
+    A page elsewhere that makes its own name mean our address (DNS rebinding) has that name in the header."""
+    host = host_of_header(value)
+    return host == "localhost" or host in names or _is_ip(host)

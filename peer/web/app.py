@@ -1,0 +1,152 @@
+"""What a page answers: its files, the account as JSON and as a stream, and the volunteer's commands."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from peer.aio.tasks import cancel_and_wait
+from peer.errors import PeerError, UsageError
+from peer.node.control import Handler
+from peer.web.broadcast import Broadcast
+from peer.web.guard import Guard
+from peer.web.static_files import StaticFile, read_all
+
+ACTIONS = frozenset({"pause", "resume", "leave"})
+SEND_S = 30.0
+"""A viewer who takes nothing for so long is let go of."""
+AGAIN_S = 30
+NO_STORE = {"Cache-Control": "no-store"}
+NEEDS_PROOF = "This needs the page's token: open the address that the daemon printed."
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What the page may do: `act`, for callers who show `token`."""
+
+    act: Handler
+    token: str
+
+    def knows(self, request: Request) -> bool:
+        """Whether the request shows the token. It takes as long whatever is shown."""
+        kind, _, shown = request.headers.get("authorization", "").partition(" ")
+        right = secrets.compare_digest(shown.strip().encode(), self.token.encode())
+        return right and kind.lower() == "bearer"
+
+
+def page_app(index: str, broadcast: Broadcast, actions: Actions | None, names: frozenset[str]) -> ASGIApp:
+    """Return the application. `index`: the static file that is the page. `names`: see `peer.web.guard`."""
+    files = read_all()
+    routes = [
+        Route("/", _file(files[index])),
+        Route("/api/snapshot", _snapshot(broadcast)),
+        Route("/api/events", EventStream(broadcast)),
+        *(Route(f"/static/{name}", _file(file)) for name, file in files.items()),
+    ]
+    if actions is not None:
+        routes += [Route("/api/token", _checked(actions), methods=["POST"])]
+        routes += [Route(f"/api/{name}", _action(name, actions), methods=["POST"]) for name in sorted(ACTIONS)]
+    return Guard(Starlette(routes=routes), names)
+
+
+class EventStream:
+    """Streams the account to one viewer as server-sent events, until either leaves."""
+
+    def __init__(self, broadcast: Broadcast) -> None:
+        self._broadcast = broadcast
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await PlainTextResponse("Only GET is answered.\n", 405, {"Allow": "GET"})(scope, receive, send)
+            return
+        if not self._broadcast.enter():
+            refusal = PlainTextResponse("Too many look at this page now.\n", 503, {"Retry-After": str(AGAIN_S)})
+            await refusal(scope, receive, send)
+            return
+        sending, leaving = asyncio.create_task(self._send(send)), asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._broadcast.leave()
+            await cancel_and_wait(leaving)
+            await cancel_and_wait(sending)
+
+    async def _send(self, send: Send) -> None:
+        headers = [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for frame in self._broadcast.frames():
+            async with asyncio.timeout(SEND_S):
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"event: end\ndata: {}\n\n"})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _file(file: StaticFile) -> Answer:
+    async def answer(request: Request) -> Response:
+        return file.answer(request)
+
+    return answer
+
+
+def _snapshot(broadcast: Broadcast) -> Answer:
+    async def answer(request: Request) -> Response:
+        return JSONResponse(broadcast.snapshot(), headers=NO_STORE)
+
+    return answer
+
+
+def _checked(actions: Actions) -> Answer:
+    async def answer(request: Request) -> Response:
+        """Tell whether a token is right."""
+        return _told({"known": True}) if actions.knows(request) else _refused()
+
+    return answer
+
+
+def _action(command: str, actions: Actions) -> Answer:
+    async def answer(request: Request) -> Response:
+        if not actions.knows(request):
+            return _refused()
+        try:
+            return _told(await actions.act(command, _arguments(request)))
+        except PeerError as error:
+            return _told({"reason": error.found, "fix": error.fix}, 409)
+
+    return answer
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    """Raises UsageError."""
+    given = request.query_params.get("for_s")
+    if given is None:
+        return {}
+    try:
+        return {"for_s": float(given)}
+    except ValueError:
+        raise UsageError("for_s is a number of seconds", "E.g. /api/pause?for_s=3600") from None
+
+
+def _refused() -> Response:
+    return JSONResponse({"reason": NEEDS_PROOF}, 401, {**NO_STORE, "WWW-Authenticate": "Bearer"})
+
+
+def _told(body: dict[str, Any], status: int = 200) -> Response:
+    return JSONResponse(body, status, NO_STORE)

@@ -1,0 +1,28 @@
+"""Bounds for what a page shows. Names, ids and sentences of it come from strangers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MOST_ITEMS = 600
+MOST_CHARACTERS = 500
+MOST_DEPTH = 6
+
+
+def bounded(value: Any, items: int = MOST_ITEMS, depth: int = MOST_DEPTH) -> Any:
+    """Return a JSON-able copy: long texts and lists are cut, what is nested too deeply and numbers without a value are
+    None."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case str():
+            return value if len(value) <= MOST_CHARACTERS else value[: MOST_CHARACTERS - 1] + "…"
+        case Mapping() if depth:
+            return {str(key)[:100]: bounded(one, items, depth - 1) for key, one in list(value.items())[:items]}
+        case list() | tuple() if depth:
+            return [bounded(one, items, depth - 1) for one in value[:items]]
+    return None

@@ -1,0 +1,114 @@
+"""One account of the daemon for all who look at its page. It is rendered once a second for everybody, and only what
+changed is sent.
+
+The account has named parts. Each is one server-sent event, so that a browser that comes, or was slow, gets every part
+that is newer than what it has, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+PULSE_S = 1.0
+IDLE_PULSE_S = 5.0
+"""While nobody looks, the account is still made now and then: it collects the curve."""
+PING_S = 15.0
+"""Something is sent at least so often, so that both ends notice a dead connection."""
+MOST_VIEWERS = 100
+
+Account = Callable[[], Mapping[str, Any]]
+
+
+class Broadcast:
+    """Renders `account()` while `run` is awaited. `now`: a monotonic clock, seconds."""
+
+    def __init__(self, account: Account, now: Callable[[], float], most_viewers: int = MOST_VIEWERS) -> None:
+        self._account = account
+        self._now = now
+        self._most_viewers = most_viewers
+        self._frames: dict[str, tuple[int, bytes]] = {}
+        self._joined: dict[int, bytes] = {}
+        self._version = 0
+        self._rendered_at: float | None = None
+        self._news: asyncio.Future[None] | None = None
+        self._closed = False
+        self._broken = False
+        self.viewers = 0
+
+    async def run(self) -> None:
+        """For ever; the owner cancels."""
+        while True:
+            self._render(PULSE_S if self.viewers else IDLE_PULSE_S)
+            await asyncio.sleep(PULSE_S)
+
+    def close(self) -> None:
+        """End every viewer's stream, with what is newest."""
+        self._render(0.0)
+        self._closed = True
+        self._wake()
+
+    def enter(self) -> bool:
+        """Count a viewer who comes. False: there are too many."""
+        if self._closed or self.viewers >= self._most_viewers:
+            return False
+        self.viewers += 1
+        return True
+
+    def leave(self) -> None:
+        """Count a viewer who goes."""
+        self.viewers -= 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the whole account, at most `PULSE_S` old."""
+        self._render(PULSE_S)
+        return {name: json.loads(frame.split(b"data: ", 1)[1]) for name, (_, frame) in self._frames.items()}
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield server-sent events for one viewer until `close`, first all parts, then those that change."""
+        seen = 0
+        self._render(PULSE_S)
+        while True:
+            if self._version > seen:
+                newer, seen = self._since(seen), self._version
+                yield newer
+                continue  # it may have taken a while
+            if self._closed:
+                return
+            self._news = self._news or asyncio.get_running_loop().create_future()
+            done, _ = await asyncio.wait({self._news}, timeout=PING_S)
+            if not done:
+                yield b": alive\n\n"
+
+    def _since(self, seen: int) -> bytes:
+        if seen not in self._joined:
+            self._joined[seen] = b"".join(frame for version, frame in self._frames.values() if version > seen)
+        return self._joined[seen]
+
+    def _render(self, older_than_s: float) -> None:
+        now = self._now()
+        if self._closed or self._broken or (self._rendered_at is not None and now - self._rendered_at < older_than_s):
+            return
+        self._rendered_at, self._broken = (
+            now,
+            True,
+        )  # an account that raises is a defect: it is told, and not asked again
+        fresh = {name: _frame(name, value) for name, value in self._account().items()}
+        self._broken = False
+        changed = {name: frame for name, frame in fresh.items() if self._frames.get(name, (0, b""))[1] != frame}
+        if changed:
+            self._version += 1
+            self._frames |= {name: (self._version, frame) for name, frame in changed.items()}
+            self._joined.clear()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+        self._news = None
+
+
+def _frame(name: str, value: Any) -> bytes:
+    """One event. JSON in ASCII has no line breaks."""
+    return f"event: {name}\ndata: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n".encode("ascii")

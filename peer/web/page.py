@@ -1,0 +1,63 @@
+"""A daemon's page, opened and closed with it. Its libraries are loaded when it opens, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from peer.aio.tasks import cancel_and_wait
+from peer.node.page import PageSource
+from peer.ports.console import Say
+from peer.web import token
+from peer.web.address import BoundSocket
+
+
+class WebPage:
+    """`bound`: where it listens already. `names`: further host names that browsers may ask for."""
+
+    def __init__(self, bound: BoundSocket, names: tuple[str, ...] = ()) -> None:
+        self._bound = bound
+        self._names = frozenset(name.lower() for name in (bound.address.host, *names))
+
+    @contextlib.asynccontextmanager
+    async def opened(self, source: PageSource, say: Say) -> AsyncIterator[str]:
+        """Serve within the context; the page's address. Raises HomeUnusable."""
+        from peer.web.app import Actions, page_app
+        from peer.web.broadcast import Broadcast
+        from peer.web.public import PublicAccount
+        from peer.web.server import serving_app
+        from peer.web.volunteer import VolunteerAccount
+
+        actions = None if source.act is None else Actions(source.act, token.load_or_create(source.home))
+        account = PublicAccount(source) if actions is None else VolunteerAccount(source)
+        broadcast = Broadcast(account, asyncio.get_running_loop().time)
+        index = "run.html" if actions is None else "volunteer.html"
+        url = f"http://{self._bound.address}/"
+        say(_line(url, source.home, "" if actions is None else actions.token))
+        if actions is not None and not self._bound.address.local:
+            say("page: others reach it too. They can read it, and the token goes there without encryption")
+        async with serving_app(page_app(index, broadcast, actions, self._names), self._bound, broadcast.close):
+            pulse = asyncio.create_task(broadcast.run(), name="page-pulse")
+            pulse.add_done_callback(_tell_defect)
+            try:
+                yield url
+            finally:
+                await cancel_and_wait(pulse)
+
+
+def _line(url: str, home: Path, secret: str) -> str:
+    """The line that names the page. The token stands in it for a person at a terminal alone: logs are kept."""
+    if not secret:
+        return f"page: {url}"
+    if sys.stdout.isatty():
+        return f"page: {url}#token={secret}"
+    return f"page: {url} (add #token= and what is in {home / token.FILE} to pause and leave there)"
+
+
+def _tell_defect(task: asyncio.Task[None]) -> None:
+    """A page that fails is a defect, and no reason to stop training."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "the page's account failed", "exception": error})

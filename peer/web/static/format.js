@@ -1,0 +1,35 @@
+// Numbers and times as people read them.
+
+export function bytes(value) {
+  if (value == null) return "–";
+  for (const [size, name] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
+    if (value >= size) return `${(value / size).toFixed(1)} ${name}`;
+  }
+  return `${Math.round(value)} B`;
+}
+
+export function count(value) {
+  if (value == null) return "–";
+  for (const [size, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (value >= size) return `${(size === 1e4 ? value / 1e3 : value / size).toFixed(1)} ${name}`;
+  }
+  return `${Math.round(value)}`;
+}
+
+export const loss = (value) => (value == null ? "–" : value.toFixed(3));
+
+export const share = (value) => (value == null ? "–" : `${(value * 100).toFixed(0)} %`);
+
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 120) return `${whole} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 120) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
+}
+
+// Time since `t`, seconds since the epoch.
+export const ago = (t) => `${duration(Date.now() / 1000 - t)} ago`;
+
+export const shortId = (id) => (id.length > 16 ? `…${id.slice(-8)}` : id);

@@ -1,0 +1,49 @@
+"""The token of a volunteer's page: random, in a file of the home for its owner alone. Whoever shows it may act."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from peer.errors import HomeUnusable, file_advice
+
+FILE = "web.token"
+_BYTES = 32
+_MOST_CHARACTERS = 100
+
+
+def load_or_create(home: Path) -> str:
+    """Return the token of a home. One that others could read, or that is damaged, is replaced.
+
+    Raises HomeUnusable."""
+    path = home / FILE
+    try:
+        return _kept(path) or _made(path)
+    except OSError as error:
+        raise HomeUnusable(
+            f"cannot keep the page's token in {path}: {error.strerror}", file_advice(error, path)
+        ) from error
+
+
+def _kept(path: Path) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    with os.fdopen(fd, "rb") as file:
+        about = os.fstat(fd)
+        if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+            return ""
+        word = file.read(_MOST_CHARACTERS).decode("ascii", errors="replace").strip()
+    return word if len(word) >= _BYTES and word.replace("-", "a").replace("_", "a").isalnum() else ""
+
+
+def _made(path: Path) -> str:
+    token, draft = secrets.token_urlsafe(_BYTES), path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(f"{token}\n")
+    draft.replace(path)
+    return token
