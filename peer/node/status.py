@@ -43,7 +43,7 @@ class DaemonFacts:
     admission: OwnAdmission | None = None
     contract: dict[str, Any] | None = None
     """The terms that the volunteer agreed to."""
-    page: str = ""
+    page: str = field(default="", init=False)
     """Address of the page for browsers."""
 
     def is_doing(self, phase: str) -> None:
