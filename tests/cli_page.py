@@ -15,8 +15,9 @@ HEAD = """\
 <!-- Made from peer/cli by `python -m tests.generated --write`: edit there. -->
 
 Every command has `--help` with an example, `--json` where it reports, and [exit codes](exit-codes.md) from one table.
-A flag comes before an environment variable `PEER_*`, which comes before the manifest. The first Ctrl+C drains, the
-second leaves at once. `python -m peer` and `peer-swarm` are other names of the same program.
+A flag comes before the environment, which comes before the [configuration file](../guides/leave-running.md), which
+comes before the manifest. Every option has a variable: `PEER_MAX_UPLOAD` is the one of `--max-upload`. The first
+Ctrl+C drains, the second leaves at once. `python -m peer` and `peer-swarm` are other names of the same program.
 """
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("peer", derandomize=True, deadline=None, database=None)
 settings.load_profile("peer")
+
+for _name in [name for name in os.environ if name.startswith("PEER_") and name != "PEER_KERNELS"]:
+    del os.environ[_name]  # they would give options to the commands under test
+os.environ["PEER_CONFIG"] = os.devnull
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

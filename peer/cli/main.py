@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from click.exceptions import NoSuchCommand
@@ -33,6 +34,7 @@ COMMANDS = {
     "tokenizer": "Make a tokenizer from texts.",
     "data": "Make token shards from texts.",
     "contribution": "Show and verify receipts of exchanges.",
+    "config": "Show and change the configuration file.",
     "id": "Show this peer's identity.",
     "swarm": "Run a complete swarm on this machine.",
     "plan": "Plan a run: method, rates, loss, bytes, days.",
@@ -43,6 +45,8 @@ COMMANDS = {
 }
 MODULES = {"id": "identity"}
 INTERRUPTED = 130
+OWN_CONFIG = {"config", "help"}
+"""Commands that a broken configuration file must not keep from running."""
 
 
 class LazyGroup(click.Group):
@@ -55,17 +59,28 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"peer.cli.{MODULES.get(name, name)}")
-        command: click.Command = module.command
-        return command
+        from peer.config.loading import prepare
+
+        return prepare(module.command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command. For a name that is none, the error names those that are like it."""
+        """Find a command, and give it the defaults of the configuration file.
+
+        For a name that is no command, the error names those that are like it."""
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except NoSuchCommand as error:
             raise NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+        if name is not None and command is not None and not ctx.resilient_parsing and "--help" not in rest:
+            from peer.config.loading import give_defaults, warnings_for
+
+            for warning in warnings_for(self, ctx, command):
+                tell(warning, err=True)
+            if name not in OWN_CONFIG and "--config" not in rest:
+                ctx.default_map = give_defaults(self, ctx, name, command)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -75,7 +90,14 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, epilog="Example: peer join TICKET. Exit codes: peer help exit-codes")
 @click.version_option(__version__, prog_name="peer")
 @install_completion
-def peer() -> None:
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="PEER_CONFIG",
+    metavar="FILE",
+    help="Configuration file.  [default: PEER_CONFIG, else ~/.config/peer/config.toml]",
+)
+def peer(config: Path | None) -> None:
     """Train one language model together over the ordinary internet."""
 
 
@@ -87,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        _with_origin(error).show()
         sys.exit(error.exit_code)
     except SystemUnsupported as error:
         tell(f"error: {error.found}. {error.fix} (exit code {error.exit_code})", err=True)
@@ -96,6 +118,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tell(told(error), err=True)
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _with_origin(error: click.ClickException) -> click.ClickException:
+    """Return the error of a wrong value with the place that the value comes from, when no flag gave it."""
+    if not isinstance(error, click.BadParameter) or error.ctx is None:
+        return error
+    from peer.config.loading import READ
+    from peer.config.report import origin_of
+
+    if not (origin := origin_of(error, error.ctx.meta.get(READ))):
+        return error
+    return click.BadParameter(f"{error.message} ({origin})", error.ctx, error.param, error.param_hint)
 
 
 def told(error: PeerError) -> str:

@@ -219,7 +219,8 @@ class Terminal:
 
     def _env(self, home: Path) -> dict[str, str]:
         plain = {"NO_COLOR": "1", "COLUMNS": "200", "HOME": str(self.folder / "user"), "PEER_PORT_MAPPING": "no"}
-        return {**os.environ, **plain, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PEER_HOME": str(home)}
+        kept = {name: value for name, value in os.environ.items() if name not in ("PEER_CONFIG", "XDG_CONFIG_HOME")}
+        return {**kept, **plain, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PEER_HOME": str(home)}
 
     def start(self, command: Command) -> str:
         """Start a daemon and wait until it is ready; its output so far."""

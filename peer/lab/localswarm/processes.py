@@ -17,13 +17,21 @@ from peer.run.home import Home
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 ANYWHERE = ("--host-maddrs", LOOPBACK)
-QUIET = {"PEER_PORT_MAPPING": "no"}
-"""Environment of every process: a swarm on one machine asks no router for ports."""
+QUIET = {"PEER_PORT_MAPPING": "no", "PEER_CONFIG": os.devnull}
+"""Environment of every process: a swarm on one machine asks no router for ports.
+
+The person's own configuration is for the peer that is theirs, and not for these."""
+KEPT = "PEER_KERNELS"
 STARTUP_S = 120.0
 LISTEN_EVERY_S = 1.0
 """Seconds between two questions to a daemon that leaves: how long it will take."""
 PATIENCE = 2.0
 """A daemon may take this many times what it announced."""
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without the variables that would give a peer options."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PEER_") or name == KEPT}
 
 
 @dataclass
@@ -69,7 +77,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **QUIET, **(env or {})},
+                env={**_environment(), **QUIET, **(env or {})},
             )
 
     @property

@@ -1,0 +1,88 @@
+"""Changes of the configuration file that keep its comments and its order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.items import Table
+
+from peer.config.file import key_of
+from peer.errors import UsageError
+
+
+def set_value(path: Path, place: Sequence[str], key: str, value: Any) -> None:
+    """Set one value, in a file that is made if need be. Raises UsageError when the file cannot be read or written."""
+    path = _file(path)
+    document = _read(path)
+    table: Any = document
+    for name in place:
+        if name not in table:
+            table[name] = tomlkit.table(is_super_table=False)
+        table = table[name]
+    table[_present(table, key) or key] = value
+    _write(path, document)
+
+
+def remove_value(path: Path, place: Sequence[str], key: str) -> bool:
+    """Take one value out; False: the file has none. Raises UsageError as `set_value` does."""
+    path = _file(path)
+    document = _read(path)
+    table: Any = document
+    for name in place:
+        table = table.get(name, {})
+    present = _present(table, key)
+    if not present:
+        return False
+    del table[present]
+    _write(path, document)
+    return True
+
+
+def toml_value(text: str) -> Any:
+    """Return what a person wrote on the command line as a value of TOML: a number, true or false, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _present(table: Any, key: str) -> str:
+    """Return the key as the table spells it; empty: it has none."""
+    return next((name for name, value in table.items() if key_of(name) == key and not isinstance(value, Table)), "")
+
+
+def _file(path: Path) -> Path:
+    """Return the file that a link means. Raises UsageError for a device or a folder, which a write would replace."""
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target} is no file", "Name a file with --config.")
+    return target
+
+
+def _read(path: Path) -> tomlkit.TOMLDocument:
+    try:
+        return tomlkit.parse(path.read_text())
+    except FileNotFoundError:
+        return tomlkit.document()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Name another --config.") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no TOML: {error}", "Correct the file first.") from error
+
+
+def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.write_text(tomlkit.dumps(document))
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another --config.") from error

@@ -1,0 +1,99 @@
+"""What the command line does about the configuration before it parses a command's own flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peer.config.file import EVERYWHERE, ConfigFile, default_path, read_config
+from peer.config.options import (
+    check_names,
+    commands_of,
+    defaults_for,
+    name_variables,
+    options_of,
+    strange_variables,
+    variables_of,
+    warning_of,
+)
+
+READ = "peer.config"
+"""Key of the file that was read, in what click keeps for a call."""
+
+
+def path_of(context: click.Context) -> Path:
+    """Return the path that the flag or PEER_CONFIG names, else the one of the user's own file."""
+    root = context.find_root()
+    if READ in root.meta:
+        return config_of(context).path
+    named: Path | None = root.params.get("config")
+    return named or default_path()
+
+
+def config_of(context: click.Context) -> ConfigFile:
+    """Return the file at `path_of`. The user's own need not exist. Raises UsageError."""
+    root = context.find_root()
+    if READ not in root.meta:
+        root.meta[READ] = read_config(path_of(context), required=root.params.get("config") is not None)
+    file: ConfigFile = root.meta[READ]
+    return file
+
+
+def prepare(command: click.Command) -> click.Command:
+    """Let the environment give the options of a command just loaded, and let `--config` follow it, too."""
+    name_variables(command)
+    _take_config(command)
+    return command
+
+
+def _take_config(command: click.Command) -> None:
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _take_config(below)
+    elif not any(one.name == "config" for one in command.params):
+        command.params.append(
+            click.Option(
+                ["--config"],
+                type=click.Path(path_type=Path),
+                expose_value=False,
+                is_eager=True,
+                hidden=True,
+                callback=_use,
+            )
+        )
+
+
+def _use(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+    """Read another file in place of the one that `give_defaults` read."""
+    if value is None or context.resilient_parsing:
+        return
+    file = context.find_root().meta[READ] = read_config(value, required=True)
+    context.default_map = defaults_for(file, context.command_path.split()[1:], context.command)
+
+
+def give_defaults(group: click.Group, context: click.Context, name: str, command: click.Command) -> dict[str, Any]:
+    """Return click's `default_map` for the command of the group that is called. Raises UsageError.
+
+    The other commands are imported only where a name has to be one of theirs."""
+    file = config_of(context)
+    shared = file.sections.get(EVERYWHERE, {})
+    sections = {place[0] for place in file.sections if place}
+    if not shared.keys() <= options_of(command).keys() or not sections <= set(group.list_commands(context)):
+        check_names(file, commands_of(group, context))
+    return {name: defaults_for(file, (name,), command)}
+
+
+def warnings_for(
+    group: click.Group, context: click.Context, command: click.Command, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Return a warning for every variable that looks like ours and that no command reads."""
+    own = variables_of(command)
+    strange = [name for name in strange_variables(environment) if name not in own]
+    if not strange:
+        return []
+    known = set().union(*(variables_of(one) for _, one in commands_of(group, context)))
+    return [warning_of(name, known) for name in strange if name not in known]
