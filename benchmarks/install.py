@@ -48,6 +48,8 @@ HEADS = (
     "help_s",
     "joined_s",
     "met_s",
+    "doctor",
+    "doctor_s",
 )
 _TICKET = re.compile(r"\bpeersw[a-z2-7]{40,}")
 _FETCHED = re.compile(r"(?:Downloading|Using cached) \S+ \(([\d.]+) (kB|MB|GB)\)")
@@ -80,7 +82,7 @@ def plain(**more: str) -> dict[str, str]:
 
 
 def output(*command: str | Path, cwd: Path, **more: str) -> str:
-    """What a program prints. Raises CalledProcessError with it when it fails."""
+    """What a program prints. Raises SystemExit with it when it fails."""
     done = subprocess.run(
         command, cwd=cwd, env=plain(**more), capture_output=True, text=True, timeout=1800, check=False
     )
@@ -124,7 +126,19 @@ def measure(way: Way, built: dict[str, Path], ticket: str, folder: Path) -> dict
     row["torch"] = output(
         programs / "python", "-c", "from importlib import metadata; print(metadata.version('torch'))", cwd=folder
     ).strip()
-    return row | join(programs, ticket, folder)
+    return row | doctor(programs, ticket, folder) | join(programs, ticket, folder)
+
+
+def doctor(programs: Path, ticket: str, folder: Path) -> dict[str, Any]:
+    """Let `peer doctor` look at the machine and the run. Its exit code tells what it found, too."""
+    began = time.monotonic()
+    command = (programs / "peer", "doctor", ticket, "--home", folder / "home", "--json")
+    done = subprocess.run(command, cwd=folder, env=plain(), capture_output=True, text=True, timeout=600, check=False)
+    report = json.loads(done.stdout)
+    for finding in report["findings"]:
+        if finding["severity"] != "fine":
+            print(f"  {finding['what']}: {finding['measured']}", flush=True)
+    return {"doctor": report["verdict"], "doctor_s": time.monotonic() - began}
 
 
 def join(programs: Path, ticket: str, folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ try:
 except ImportError:
     _native = None
 
-REBUILD = "Install a wheel that has them, or a C compiler and then this program again (peer help install)"
+REBUILD = "Install a wheel that has them, or a C compiler and then this program again (peer help install which-kernels)"
 """What brings the kernels."""
 KINDS = {"int8": 0, "int4": 1, "e3m0": 2, "fp32": 3, "bf16": 4, "topk": 5}
 """Numbers of the codecs, as in native/module.c."""
@@ -99,8 +99,6 @@ def _choose(wish: str) -> tuple[str, str]:
 
 IMPLEMENTATION, REASON = _choose(os.environ.get("PEER_KERNELS", "best"))
 """avx2, scalar or torch, and why."""
-BUILT = _native is not None
-"""Whether this installation has the kernels."""
 TILES_AT_ONCE = 2 if IMPLEMENTATION == "torch" else 8
 """Tiles encoded in one call: about a millisecond, for some codecs in torch ten."""
 

@@ -16,7 +16,7 @@ from peer.codec import kernels
 from peer.codec.kernels import KINDS, Native
 from peer.codec.plain import TILE, Codec
 from peer.codec.registry import REFERENCE
-from peer.errors import BadPayload
+from peer.errors import BadPayload, UsageError
 
 NATIVE = kernels.kernels()
 SIZES = [0, 1, 2, 7, 127, 128, 129, 255, 4095, 4096, 4097, 10_001, TILE - 1, TILE + 129]
@@ -190,3 +190,13 @@ def test_the_choice_can_be_made_from_outside(wish: str, says: str) -> None:
     code = "from peer.codec.kernels import IMPLEMENTATION, REASON; print(IMPLEMENTATION, REASON)"
     done = subprocess.run([sys.executable, "-c", code], env={"PEER_KERNELS": wish}, capture_output=True, text=True)
     assert says in (done.stdout or done.stderr)
+
+
+def test_an_installation_without_a_compiler_says_that_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_native", None)
+    used, reason = kernels._choose("best")
+    assert used == "torch"
+    assert "slower" in reason
+    assert "peer help install which-kernels" in reason
+    with pytest.raises(UsageError, match="PEER_KERNELS=avx2: the kernels were not built"):
+        kernels._choose("avx2")

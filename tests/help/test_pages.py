@@ -15,7 +15,7 @@ from peer.help.pages import HelpPage, page, pages
 from peer.help.rendering import rendered
 
 ROOT = Path(__file__).parents[2]
-_POINTER = re.compile(r"peer help ([a-z][\w-]*)(?: (\d+))?")
+_POINTER = re.compile(r"peer help ([a-z][\w-]*)(?: (\d+|which-kernels))?")
 
 
 def strings() -> Iterator[tuple[str, str]]:
