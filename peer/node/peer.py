@@ -196,9 +196,8 @@ class PeerDaemon:
     # -- the phases --------------------------------------------------------------------------------------------------
 
     async def _take_part(self) -> int:
-        node, options = self._node, self._options
-        folder, run_id = node.local.folder, node.local.run_id
-        signed = options.manifest or kept_manifest(folder, run_id) or await self._fetch_manifest()
+        node, options, folder = self._node, self._options, self._node.local.folder
+        signed = options.manifest or kept_manifest(folder, node.local.run_id) or await self._fetch_manifest()
         node.handler.serve(ServedParts(manifest=signed, artifacts=self._files.shelf))
         self._arrival.end("manifest")
         manifest = signed.manifest
@@ -213,6 +212,7 @@ class PeerDaemon:
         await self._agree(signed)
         if why := why_unchecked(method, manifest.data):
             node.local.say(why)
+        await self._pause.until_unmetered(self._facts.is_doing)
         files = await self._obtain_files(manifest)
         layout = layout_for(manifest.model, method, files.tensors)
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
@@ -234,7 +234,7 @@ class PeerDaemon:
         self._reaching = asyncio.create_task(node.reach.run(self._known))
         await catch_up(self._node.join_context(), amendments)
         founding = amendments.ruling(MAX_ROUND).founded
-        for stranger in checkpoints.strangers(run_id, layout.digest(), founding):
+        for stranger in checkpoints.strangers(node.local.run_id, layout.digest(), founding):
             node.local.say(f"not resumed from: {stranger}")
         state = await self._obtain_state(manifest, method, layout, checkpoints, trainer)
         parts = await self._prepare(manifest, state, checkpoints, amendments, admission.rule, trainer)

@@ -15,6 +15,7 @@ from peer.aio.events import Latch, Signal
 from peer.clock.quiet_hours import QuietHours
 from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, UsageError
+from peer.guest.conditions import UNMETERED
 from peer.guest.watch import MachineWatch
 from peer.run.home import write_whole
 
@@ -111,6 +112,14 @@ class LocalPause:
                 await self._told.wait_for(IDLE_S)  # time alone changes nothing
             else:
                 await sleep(min(LOOK_EVERY_S, MINUTE_S - self._now() % MINUTE_S))
+
+    async def until_unmetered(self, tell: Callable[[str], None], sleep: Callable[[float], Any] = asyncio.sleep) -> None:
+        """Wait while the network is metered, for who joins fetches the run's state. `tell` names the wait.
+
+        `peer resume` ends it."""
+        while UNMETERED in self.machine.holds and UNMETERED not in self._overruled:
+            tell(f"waiting to fetch the run: {self.machine.holds[UNMETERED]}")
+            await sleep(LOOK_EVERY_S)
 
     def why(self) -> str:
         """For a person; empty: nothing holds."""

@@ -137,3 +137,27 @@ def test_who_asks_for_nothing_is_watched_by_nothing() -> None:
     asyncio.run(main())
     assert watch.report() == {}
     assert set(machine_watch(GuestOptions(max_temperature=85.0), lambda line: None).report()) == {"cool"}
+
+
+def test_who_joins_waits_for_a_network_that_costs_nothing_or_for_the_volunteers_word() -> None:
+    network, told = Switch(), list[str]()
+    watch = MachineWatch({"unmetered": network}, lambda line: None, settle_s=0.0)
+    pause = LocalPause(machine=watch)
+    network.holds = False
+
+    async def costs_nothing(seconds: float) -> None:
+        network.holds = True
+        await watch.look()
+        await watch.look()
+
+    async def is_told(seconds: float) -> None:
+        pause.resume()
+
+    async def main() -> None:
+        for change in (costs_nothing, is_told):
+            network.holds = False
+            await watch.look()
+            await pause.until_unmetered(told.append, change)
+
+    asyncio.run(main())
+    assert told == ["waiting to fetch the run: it is False (--when unmetered)"] * 2
