@@ -1,7 +1,8 @@
-"""Draw docs/images/swarm.svg: the terminal view of a peer in a real swarm on this machine.
+"""Draw docs/images/swarm.svg and status.svg: a peer in a real swarm on this machine, as its terminal shows it.
 
 `python docs/make_picture.py` runs `peer swarm` for two minutes and asks its first peer for its status, as
-`peer status --json` does. It exports the last frame of the product's own view (`peer.observe.terminal_frame`)."""
+`peer status --json` does. It exports the last frame of the product's own view (`peer.observe.terminal_frame`), and the
+text that `peer status` prints of the same report (`peer.observe.status`)."""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
+from peer.observe.status.text import status_text
 from peer.observe.terminal_frame import History, picture
 
-IMAGE = Path(__file__).parent / "images" / "swarm.svg"
+IMAGES = Path(__file__).parent / "images"
 WIDTH_COLUMNS = 84
 ROUND_S = 5
 LAST_ROUND = 24
@@ -33,8 +36,6 @@ FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 def status(home: Path) -> dict[str, Any] | None:
     """The report of the daemon under `home`; None while it does not answer."""
-    if not home.exists():  # asking would make the folder, which `peer swarm` wants to be empty
-        return None
     command = [sys.executable, "-m", "peer", "status", "--json", "--home", str(home)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else None
@@ -51,13 +52,13 @@ def record(home: Path) -> tuple[dict[str, Any], History]:
     return report, history
 
 
-def export(report: dict[str, Any], history: History) -> str:
-    """The frame as SVG."""
+def export(shown: RenderableType, title: str) -> str:
+    """What a terminal shows, as SVG."""
     console = Console(
         record=True, width=WIDTH_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(picture(report, history))
-    return FONT_FACE.sub("", console.export_svg(title="peer join", theme=MONOKAI))
+    console.print(shown)
+    return FONT_FACE.sub("", console.export_svg(title=title, theme=MONOKAI))
 
 
 def main() -> None:
@@ -72,8 +73,10 @@ def main() -> None:
                 swarm.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     swarm.wait(timeout=60)
-    IMAGE.parent.mkdir(exist_ok=True)
-    IMAGE.write_text(export(report, history))
+    IMAGES.mkdir(exist_ok=True)
+    (IMAGES / "swarm.svg").write_text(export(picture(report, history), "peer join"))
+    report["log"] = report["log"].replace(folder, "/home/ada")
+    (IMAGES / "status.svg").write_text(export(Text(status_text(report, time.time())), "peer status"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer import __version__
 from peer.cli.durations import Duration
 from peer.cli.options import (
     announce_maddrs,
@@ -115,8 +116,10 @@ def command(
     check: bool,
 ) -> None:
     """Be the entry to a run: serve its signed manifest and first state, and print the ticket others join with."""
-    from peer.cli.installed import loading_torch
     from peer.cli.run import run_daemon, say
+
+    say(f"peer {__version__}: loading torch and the network takes some seconds")
+    from peer.cli.installed import loading_torch
 
     page = page_at(web, web_names)
     with loading_torch():

@@ -105,7 +105,7 @@ class JoinContract:
 
     def _end(self) -> str:
         when = f"on {local_time(self.ends_at)}, " if self.ends_at is not None else ""
-        return f"{when}{self.length}; sooner when you say `peer leave`"
+        return f"{when}{self.length}; sooner when you leave"
 
     def lines(self) -> list[str]:
         """Return the contract as lines for a person."""
@@ -248,5 +248,6 @@ def _agreed_at(kept: Path) -> float | None:
 
 def contract_report(contract: JoinContract, agreed_at: float) -> dict[str, Any]:
     """Return the contract for `peer status`, JSON-able. `terms`: those that the status does not tell elsewhere."""
-    agreed = ("agreed", f"on {local_time(agreed_at)}")
-    return {**asdict(contract), "agreed_at": agreed_at, "terms": [*contract.guest_terms(), agreed]}
+    told = [(label, value) for label, value in contract.guest_terms() if label != "log"]
+    terms = [*told, ("agreed", f"on {local_time(agreed_at)}")]
+    return {**asdict(contract), "agreed_at": agreed_at, "terms": terms}

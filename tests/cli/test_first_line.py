@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from peer import __version__
 from peer.cli.main import peer
 from peer.errors import TicketError
 from peer.identity import Identity
@@ -32,16 +33,17 @@ class FirstLine:
     def isatty(self): return False
 
 sys.stdout = FirstLine()
-main(["join", *sys.argv[1:]])
+main(sys.argv[1:])
 """
 
 
-def test_the_first_line_waits_for_no_library(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", AT_FIRST_LINE, WORD, "--home", str(tmp_path / "home")]
+@pytest.mark.parametrize("words", [("join", WORD), ("bootstrap", "run.toml")], ids=lambda words: words[0])
+def test_the_first_line_waits_for_no_library(words: tuple[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", AT_FIRST_LINE, *words, "--home", str(tmp_path / "home")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     first, *modules = done.stderr.splitlines()
-    assert "reading the ticket" in first
-    assert "peer.cli.join" in modules
+    assert f"peer {__version__}: " in first
+    assert f"peer.cli.{words[0]}" in modules
     assert HEAVY & set(modules) == set()
     assert not (tmp_path / "home").exists()
 

@@ -53,6 +53,8 @@ def _now(report: Report, now: float) -> Iterator[Row]:
     if paused := report.get("paused"):
         yield "paused", _pause(paused, now)
         yield "quiet hours", f"every day {paused['quiet_hours']}" if paused.get("quiet_hours") else ""
+        for name, told in paused.get("conditions", {}).items():
+            yield name, f"{ANSWERS[told['value']]}: {told['why']}"
     if lacking := report.get("group", {}).get("lacking"):
         yield "no step", f"{lacking}; the work stays"
 
@@ -88,7 +90,7 @@ def _run(report: Report, now: float) -> Iterator[Row]:
     if count := report.get("amendments"):
         yield "amended", f"{counted(count, 'time')} by the operator; last: {_last_amendment(report)}"
     if kept := report.get("kept"):
-        yield "for joiners", kept["why"] or "none yet"
+        yield "for joiners", kept["why"] or "the run's first state"
 
 
 def _last_amendment(report: Report) -> str:

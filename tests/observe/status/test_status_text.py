@@ -39,6 +39,10 @@ def report(state: str) -> dict[str, Any]:
         case "paused":
             told |= {"status": "paused", "phase": "paused by you", "next_due_in_s": None}
             told["paused"] |= {"now": "paused by you since …", "since": NOW - 185, "until": NOW + 7200}
+            told["paused"]["conditions"] = {
+                "idle": {"value": False, "why": "you used this machine 40 s ago"},
+                "plugged-in": {"value": None, "why": "this machine tells no battery"},
+            }
         case "alone":
             told |= {"phase": "inner steps alone", "last_partner": "", "last_outcome": "solo", "peers": []}
             told["reachable"] = {"value": False, "why": "nobody got through in 3 tries"}
